@@ -1,0 +1,312 @@
+"""A real Kafka cluster on this machine: KRaft brokers started from the jars, one directory and one port each.
+
+Directory of a cluster (everything in it may be deleted once the cluster is stopped)::
+
+    <directory>/cluster.json             what is running: ports and process ids
+    <directory>/broker-<id>/server.properties
+    <directory>/broker-<id>/data/        the log directory, kept over restarts
+    <directory>/broker-<id>/broker.log   what the broker printed
+
+A local cluster is not safe against loss (replication factor 1 by default) and listens on the loopback address only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from mirrorlake.errors import ConfigurationError
+
+HOST = "127.0.0.1"
+READY_DEADLINE_S = 90
+STOP_DEADLINE_S = 30
+
+LOG4J = """\
+Configuration:
+  status: warn
+  Appenders:
+    Console: {name: out, PatternLayout: {pattern: "%d %p %c: %m%n"}}
+  Loggers:
+    Root: {level: info, AppenderRef: {ref: out}}
+"""
+
+# One broker must be enough for every internal topic, and a new cluster must be ready in seconds.
+DEFAULTS = {
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": str(8 << 20),
+    "controlled.shutdown.enable": "true",
+}
+
+
+@dataclass
+class Broker:
+    """One broker process; `pid` is 0 while it is stopped."""
+
+    node_id: int
+    port: int
+    pid: int = 0
+
+
+@dataclass
+class LocalCluster:
+    """A cluster of `size` brokers below `directory`. Broker 1 is the controller too.
+
+    Args:
+        name: what logs and errors call it.
+        directory: where it lives; made when missing.
+        jars: directory of the Kafka jars (`make setup` fills .local/jars/kafka).
+        size: number of brokers.
+        port: the port of broker 1 if it is free; others, and it too if it is taken, get free ones.
+        properties: broker properties that win over the defaults here (listeners, security, limits).
+        features: feature levels for formatting, for example {"transaction.version": 1}.
+    """
+
+    name: str
+    directory: Path
+    jars: Path
+    size: int = 1
+    port: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, int] = field(default_factory=dict)
+    brokers: list[Broker] = field(default_factory=list)
+    controller_port: int = 0
+    cluster_id: str = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
+
+    def start(self) -> LocalCluster:
+        """Starts what is not running yet, and waits until the cluster answers. Safe to call twice.
+
+        Raises:
+            ConfigurationError: the jars are missing, or a broker did not come up; with the end of its log.
+        """
+        if not any(self.jars.glob("kafka_2.13-*.jar")):
+            raise ConfigurationError(f"no Kafka jars in {self.jars}; run `make setup` first")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._load()
+        if not self.brokers:
+            self._format()
+        for broker in self.brokers:
+            if not _is_alive(broker.pid):
+                self._launch(broker)
+        self.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        """Stops every broker cleanly (SIGKILL after a deadline). Data and logs stay. Safe to call twice."""
+        self._load()
+        for broker in self.brokers:
+            if _is_alive(broker.pid):
+                os.kill(broker.pid, signal.SIGTERM)
+        for broker in reversed(self.brokers):
+            _wait_gone(broker.pid)
+            broker.pid = 0
+        if self.brokers:
+            self._save()
+
+    def delete(self) -> None:
+        """Stops the cluster and deletes everything it has left."""
+        self.stop()
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.brokers = []
+
+    def stop_broker(self, node_id: int, *, kill: bool = False) -> None:
+        """Ends one broker: cleanly, or with SIGKILL as a crash would."""
+        broker = self._broker(node_id)
+        os.kill(broker.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        _wait_gone(broker.pid)
+        broker.pid = 0
+        self._save()
+
+    def start_broker(self, node_id: int, *, wait: bool = True) -> None:
+        """Starts one broker again on the port and data it had."""
+        self._launch(self._broker(node_id))
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Waits until all brokers are members and both coordinators answer.
+
+        Raises:
+            ConfigurationError: when that takes longer than READY_DEADLINE_S or a broker has died.
+        """
+        deadline = time.monotonic() + READY_DEADLINE_S
+        client = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **self.client_properties}
+        problem: object = "no answer"
+        while time.monotonic() < deadline:
+            dead = [broker for broker in self.brokers if not _is_alive(broker.pid)]
+            if dead:
+                raise ConfigurationError(f"cluster {self.name}: broker {dead[0].node_id} has died:\n{self._log_tail(dead[0])}")
+            try:
+                admin = AdminClient(client)
+                found = len(admin.list_topics(timeout=2).brokers)
+                if found < len(self.brokers):
+                    problem = f"{found} of {len(self.brokers)} brokers have joined"
+                    time.sleep(0.1)
+                    continue
+                # A first transactional id makes the broker create __transaction_state: nobody else has to wait for it.
+                producer = Producer({**client, "transactional.id": "local-ready-check"})
+                producer.init_transactions(max(1.0, deadline - time.monotonic()))
+                # The same for __consumer_offsets and the first group.
+                consumer = Consumer({**client, "group.id": "local-ready-check"})
+                consumer.committed([TopicPartition("local-ready-check", 0)], timeout=max(1.0, deadline - time.monotonic()))
+                consumer.close()
+                return
+            except KafkaException as error:
+                problem = error
+                time.sleep(0.1)
+        raise ConfigurationError(f"cluster {self.name} is not ready after {READY_DEADLINE_S} s: {problem}\n{self._log_tail(self.brokers[0])}")
+
+    @property
+    def client_properties(self) -> dict[str, str]:
+        """What a librdkafka client needs besides bootstrap servers; a secured cluster overrides this."""
+        return {}
+
+    def _format(self) -> None:
+        self.cluster_id = uuid.uuid4().hex[:22]
+        taken: set[int] = set()
+        for node_id in range(1, self.size + 1):
+            self.brokers.append(Broker(node_id, _free_port(self.port if node_id == 1 else 0, taken)))
+        self.controller_port = _free_port(0, taken)
+        for broker in self.brokers:
+            home = self._home(broker)
+            (home / "data").mkdir(parents=True)
+            (home / "log4j2.yaml").write_text(LOG4J)
+            (home / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in self._server_properties(broker).items()))
+            features = [word for name, level in self.features.items() for word in ("--feature", f"{name}={level}")]
+            formatting = subprocess.run(
+                [*self._java(home, heap_mib=256), "kafka.tools.StorageTool", "format", "-t", self.cluster_id,
+                 "-c", str(home / "server.properties"), *features],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if formatting.returncode:
+                raise ConfigurationError(f"cluster {self.name}: formatting failed:\n{formatting.stdout}{formatting.stderr}")
+        self._save()
+
+    def _server_properties(self, broker: Broker) -> dict[str, str]:
+        controller = broker.node_id == 1
+        listeners = f"PLAINTEXT://{HOST}:{broker.port}"
+        return {
+            "process.roles": "broker,controller" if controller else "broker",
+            "node.id": str(broker.node_id),
+            "controller.quorum.voters": f"1@{HOST}:{self.controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"{listeners},CONTROLLER://{HOST}:{self.controller_port}" if controller else listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+            "log.dirs": str(self._home(broker) / "data"),
+            **DEFAULTS,
+            **self.properties,
+        }
+
+    def _launch(self, broker: Broker) -> None:
+        home = self._home(broker)
+        with (home / "broker.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*self._java(home, heap_mib=512), "kafka.Kafka", str(home / "server.properties")],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=home, start_new_session=True,
+            )  # fmt: skip
+        broker.pid = process.pid
+        self._save()
+
+    def _java(self, home: Path, heap_mib: int) -> list[str]:
+        return [
+            "java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", "-Djava.awt.headless=true", "-XX:+UseG1GC",
+            f"-Dlog4j2.configurationFile={home / 'log4j2.yaml'}", "-cp", f"{self.jars}/*",
+        ]  # fmt: skip
+
+    def _home(self, broker: Broker) -> Path:
+        return self.directory / f"broker-{broker.node_id}"
+
+    def _broker(self, node_id: int) -> Broker:
+        return next(broker for broker in self.brokers if broker.node_id == node_id)
+
+    def _log_tail(self, broker: Broker) -> str:
+        path = self._home(broker) / "broker.log"
+        lines = path.read_text(errors="replace").splitlines()[-15:] if path.exists() else []
+        return "\n".join([*lines, f"(the whole log: {path})"])
+
+    def _load(self) -> None:
+        state = self.directory / "cluster.json"
+        if state.exists():
+            saved = json.loads(state.read_text())
+            self.cluster_id, self.controller_port = saved["cluster_id"], saved["controller_port"]
+            self.brokers = [Broker(**broker) for broker in saved["brokers"]]
+
+    def _save(self) -> None:
+        saved = {"cluster_id": self.cluster_id, "controller_port": self.controller_port, "brokers": [asdict(broker) for broker in self.brokers]}
+        written = self.directory / "cluster.json.new"
+        written.write_text(json.dumps(saved, indent=1))
+        written.replace(self.directory / "cluster.json")
+
+
+@contextmanager
+def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """Starts the cluster for the length of a block."""
+    try:
+        yield cluster.start()
+    finally:
+        cluster.stop()
+
+
+def _free_port(wanted: int, taken: set[int]) -> int:
+    """`wanted` if nothing listens there, else a port the system picks outside of `taken`."""
+    for candidate in (wanted, *[0] * 50):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((HOST, candidate))
+                port = probe.getsockname()[1]
+                if port not in taken:
+                    taken.add(port)
+                    return port
+    raise ConfigurationError("no free port on the loopback address")
+
+
+def _is_alive(pid: int) -> bool:
+    """True for a running broker; a process id that was given to something else since then does not count."""
+    if pid <= 0:
+        return False
+    with suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # a child of ours that has ended is a zombie until someone asks
+    try:
+        os.kill(pid, 0)
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:  # no /proc on this system: the signal has to do
+        return not Path("/proc").is_dir()
+    except OSError:
+        return False
+    return not command or b"kafka.Kafka" in command  # empty for a moment while Java replaces itself
+
+
+def _wait_gone(pid: int) -> None:
+    deadline = time.monotonic() + STOP_DEADLINE_S
+    while _is_alive(pid):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)

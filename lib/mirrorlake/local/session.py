@@ -1,0 +1,87 @@
+"""A Spark session on this machine with Delta and the Kafka source, from the jars that `make setup` has fetched."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# What must not be readable in plans, logs and event logs, besides Spark's own list.
+REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_start: bool = True, **settings: str) -> SparkSession:
+    """Starts Spark, or returns the session that runs in this process.
+
+    Args:
+        root: the project's directory, with lib/ and .local/jars/spark.
+        app_name: what Spark calls it.
+        master, settings: Spark's; settings win over those made here.
+        quick_start: lets the JVM compile less: it is ready a fifth sooner, and slower once it is warm. A short job lives on its start.
+
+    Raises:
+        ConfigurationError: the jars are missing.
+    """
+    from pyspark.sql import SparkSession
+
+    jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
+    if not jars:
+        raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; run `make setup` first")
+    # Workers and the planning process are other Python processes: they need this interpreter, and the package on their path.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    path = os.environ.get("PYTHONPATH", "")
+    if str(root / "lib") not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(root / "lib"), path) if part)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    java_options = [f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}", f"-Dderby.system.home={root / '.local'}"]
+    confs = {
+        "spark.jars": ",".join(jars),
+        "spark.driver.memory": "2g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.warehouse.dir": str(root / ".local/spark-warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.autoCompact.enabled": "false",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.redaction.regex": REDACTED,
+        "spark.driver.extraJavaOptions": " ".join([*QUICK_START, *java_options] if quick_start else java_options),
+        **settings,
+    }
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in confs.items():
+        builder = builder.config(name, value)
+    # Spark's JVM writes to whatever this process has as standard error when it starts: a log of its own, to be read when something is odd.
+    log = root / ".local/logs" / f"spark-{os.getpid()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it prints as JSON what is raised anyway
+    with _standard_error_to(log):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    kept = os.dup(2)
+    try:
+        with path.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,48 @@
+"""Fixtures for every layer: a Spark session for those that need one, real clusters for those that need brokers.
+
+MIRRORLAKE_TEST_SOURCE and MIRRORLAKE_TEST_TARGET (bootstrap servers) point the tests at brokers that already run; tests that stop or reconfigure
+brokers start their own all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+CLEANER = {"log.cleaner.backoff.ms": "200"}
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def spark(root: Path) -> Iterator[object]:
+    """One session for all tests of a layer."""
+    from mirrorlake.local.session import local_session
+
+    session = local_session(root, "tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Bootstrap servers of a source and a target cluster, shared by the tests of a layer."""
+    given = os.environ.get("MIRRORLAKE_TEST_SOURCE"), os.environ.get("MIRRORLAKE_TEST_TARGET")
+    if all(given):
+        yield given
+        return
+    from mirrorlake.local.cluster import LocalCluster, running
+
+    base, jars = tmp_path_factory.mktemp("clusters"), root / ".local/jars/kafka"
+    # the log cleaner wakes up every 15 s otherwise
+    with running(LocalCluster("source", base / "source", jars, properties=CLEANER)) as source, running(LocalCluster("target", base / "target", jars)) as target:
+        yield source.bootstrap_servers, target.bootstrap_servers

@@ -1,0 +1,42 @@
+"""Checks that notebooks are fit to be committed: no outputs, a parameters cell, a result cell, stable ids. Prints what is wrong; exits with 1."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def problems(path: Path) -> list[str]:
+    """One line for everything that is wrong with a notebook."""
+    notebook = json.loads(path.read_text())
+    cells = notebook["cells"]
+    found = []
+    for cell in cells:
+        if cell.get("outputs") or cell.get("execution_count"):
+            found.append(f"cell {cell['id']} has outputs: clear them")
+        if set(cell.get("metadata", {})) - {"tags"}:
+            found.append(f"cell {cell['id']} has metadata of an editor")
+    for tag in ("parameters", "result"):
+        if sum(tag in cell["metadata"].get("tags", []) for cell in cells) != 1:
+            found.append(f"there must be one cell with the tag {tag}")
+    if len({cell.get("id") for cell in cells}) != len(cells):
+        found.append("cell ids are missing or used twice")
+    if cells[0]["cell_type"] != "markdown":
+        found.append("the first cell must say what the notebook is for")
+    if set(notebook["metadata"]) - {"application/vnd.databricks.v1+notebook", "kernelspec", "language_info"}:
+        found.append("the notebook has metadata of a run")
+    return [f"{path.name}: {problem}" for problem in found]
+
+
+def main() -> int:
+    notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    found = [problem for path in notebooks for problem in problems(path)] or ([] if notebooks else ["there are no notebooks"])
+    print("\n".join(found) or f"{len(notebooks)} notebooks are clean")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
