@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mirrorlake import secret
+from mirrorlake.connection import Connection
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.flow import Flow
+from mirrorlake.policy import IdentityReplicationPolicy
+from mirrorlake.properties import Properties
+
+BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1, h2:2", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true"}
+
+
+def flow(name: str = "a->b", **changes: str) -> Flow:
+    return Flow.from_properties(Properties({**BASE, **changes}), name)
+
+
+def test_defaults_are_mirrormaker_twos() -> None:
+    found = flow()
+    assert found.topics.include == (".*",)
+    assert found.topics.exclude == (r"mm2.*\.internal", r".*\.replica", "__.*")
+    assert found.groups.exclude == ("console-consumer-.*", "connect-.*", "__.*")
+    assert (found.replication_factor, found.offset_syncs_replication_factor) == (2, 3)
+    assert (found.emit_checkpoints_interval_s, found.refresh_topics_interval_s, found.sync_group_offsets_enabled) == (60, 600, False)
+
+
+def test_a_property_of_the_flow_wins_over_the_targets_and_the_files() -> None:
+    assert flow(topics="x").topics.include == ("x",)
+    assert flow(**{"topics": "x", "b.topics": "y"}).topics.include == ("y",)
+    assert flow(**{"topics": "x", "b.topics": "y", "a->b.topics": "z"}).topics.include == ("z",)
+
+
+def test_a_client_property_of_a_role_wins_over_the_clusters_and_the_files() -> None:
+    properties = Properties({**BASE, "ssl.protocol": "1", "a.ssl.protocol": "2", "a.consumer.ssl.protocol": "3", "security.protocol": "ssl"})
+    found = dict(properties.connection("a").properties)
+    assert (found["ssl.protocol"], found["security.protocol"]) == ("3", "ssl")
+    assert dict(properties.connection("b").properties)["ssl.protocol"] == "1"
+
+
+def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("# comment\nclusters = us-west, us-east\nus-west.bootstrap.servers: h:1\nus-east.bootstrap.servers=h:2\nus-west->us-east.enabled = true\n"
+                    "us-west->us-east.topics = orders\\\n   , pay\\u006dents\nreplication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n")  # fmt: skip
+    found = Flow.load(file, "us-west->us-east")
+    assert found.topics.include == ("orders", "payments")
+    assert isinstance(found.policy, IdentityReplicationPolicy)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("a->b", {"clusters": ""}, "property clusters is missing"),
+        ("a->b", {"clusters": "a, b, a"}, "names a twice"),
+        ("ab", {}, "is not of the form source->target"),
+        ("a->bb", {}, "has no cluster 'bb'.*Did you mean 'b'"),
+        ("a->a", {}, "source and target are the same"),
+        ("b->a", {}, r"flow b->a is not enabled.*set b->a\.enabled = true \(enabled: a->b\)"),
+        ("a->b", {"a.bootstrap.servers": ""}, r"a\.bootstrap\.servers is missing"),
+        ("a->b", {"a.bootstrap.servers": "h1"}, "'h1' is not host:port"),
+        ("a->b", {"a.security.protocol": "TLS"}, "allowed are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("a->b", {"a.security.protocol": "SASL_SSL"}, "sasl.mechanism is 'GSSAPI'; supported are"),
+        ("a->b", {"a.security.protocol": "SASL_SSL", "a.sasl.mechanism": "PLAIN"}, r"sasl\.jaas\.config is missing"),
+        ("a->b", {"a.ssl.truststore.location": "x.jks"}, "is JKS; supported is PEM"),
+        ("a->b", {"topics": "("}, "property topics: .* is not a valid regular expression"),
+        ("a->b", {"replication.factor": "0"}, "allowed is a whole number from 1 to 32767, or -1"),
+        ("a->b", {"sync.group.offsets.enabled": "yes"}, "allowed is true or false"),
+        ("a->b", {"emit.checkpoints.interval.seconds": "fast"}, "emit.checkpoints.interval.seconds is 'fast'"),
+        ("a->b", {"sync.group.offsets.enabled": "true", "emit.checkpoints.enabled": "false"}, "offsets are synced from checkpoints"),
+        ("a->b", {"replication.policy.class": "com.example.Mine"}, "supported are DefaultReplicationPolicy, IdentityReplicationPolicy"),
+        ("a->b", {"replication.policy.separator": "/"}, "allowed are characters that a topic name may have"),
+        ("a->b", {"mirrorlake.transaction.timeout.ms": "5000"}, "allowed is at least twice as much"),
+    ],
+)
+def test_bad_configuration_is_refused_with_property_value_and_what_is_allowed(name: str, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        flow(name, **changes)
+
+
+def test_a_missing_file_and_a_file_that_is_none_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nowhere\.properties can't be read"):
+        Flow.load(tmp_path / "nowhere.properties", "a->b")
+    (tmp_path / "bad.properties").write_text("a = \\u12\n")
+    with pytest.raises(ConfigurationError, match="is not a Java property file"):
+        Flow.load(tmp_path / "bad.properties", "a->b")
+
+
+def test_properties_without_effect_are_named_in_warnings() -> None:
+    warnings = flow(**{"a->b.sync.topic.acls.enabled": "true", "a->b.topic": "x", "tasks.max": "4", "a.consumer.ssl.protocol": "x", "offset.storage.topic": "x"}).warnings
+    assert warnings == (
+        "property a->b.sync.topic.acls.enabled is MirrorMaker 2's and not supported by this version; it has no effect",
+        "property a->b.topic is unknown and has no effect; did you mean topics?",
+        "property offset.storage.topic is MirrorMaker 2's and not supported by this version; it has no effect",
+        "property tasks.max is MirrorMaker 2's and not supported by this version; it has no effect",
+    )
+
+
+def test_only_what_belongs_to_the_flow_is_mirrored() -> None:
+    found = flow(topics="orders.*, b.orders, a.orders")
+    assert [topic for topic in ("orders", "orders-2", "b.orders", "a.orders", "x", "__orders") if found.mirrors_topic(topic)] == ["orders", "orders-2", "a.orders"]
+
+
+SECURED = (
+    ("bootstrap.servers", "h:1,h:2"),
+    ("security.protocol", "sasl_ssl"),
+    ("sasl.mechanism", "SCRAM-SHA-512"),
+    ("sasl.jaas.config", r'org.apache.kafka.common.security.scram.ScramLoginModule required username="u\"1" password="${env:CANARY}";'),
+    ("ssl.truststore.type", "PEM"),
+    ("ssl.truststore.location", "/ca.pem"),
+    ("ssl.keystore.type", "PEM"),
+    ("ssl.keystore.location", "/client.pem"),
+    ("ssl.key.password", "${env:CANARY}"),
+    ("ssl.endpoint.identification.algorithm", ""),
+)
+
+
+def test_one_connection_speaks_three_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", "s3cret")
+    connection = Connection("a", SECURED)
+    assert connection.librdkafka(log_level=0) == {
+        "bootstrap.servers": "h:1,h:2", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": 'u"1', "sasl.password": "s3cret",
+        "ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/client.pem", "ssl.key.location": "/client.pem", "ssl.key.password": "s3cret",
+        "ssl.endpoint.identification.algorithm": "", "log_level": 0,
+    }  # fmt: skip
+    assert connection.kafka_python() == {
+        "bootstrap_servers": ["h:1", "h:2"], "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": 'u"1', "sasl_plain_password": "s3cret",
+        "ssl_cafile": "/ca.pem", "ssl_certfile": "/client.pem", "ssl_keyfile": "/client.pem", "ssl_password": "s3cret", "ssl_check_hostname": False,
+    }  # fmt: skip
+    spark = connection.spark()
+    assert spark["kafka.sasl.jaas.config"].endswith('password="s3cret";')
+    assert spark["kafka.ssl.truststore.location"] == "/ca.pem"
+
+
+def test_no_secret_is_in_what_a_connection_or_flow_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY", "s3cret")
+    literal = tuple((name, value.replace("${env:CANARY}", "s3cret")) for name, value in SECURED)
+    for properties in (SECURED, literal):
+        connection = Connection("a", properties)
+        assert "s3cret" not in repr(connection)
+        assert "h:1" in repr(connection)
+    assert "s3cret" not in repr(flow(**{f"a.{name}": value for name, value in literal}))
+
+
+def test_references_are_resolved_from_environment_file_and_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s.properties").write_text("key = from file\n")
+    monkeypatch.setenv("NAME", "from environment")
+    monkeypatch.setenv("SECRET_KAFKA_PROD_PASS_WORD", "from scope")
+    assert secret.resolve("p", f"<${{env:NAME}}|${{file:{tmp_path}/s.properties:key}}|${{secrets:kafka-prod:pass.word}}>") == "<from environment|from file|from scope>"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"), [("${vault:a:b}", "unknown config provider 'vault'; allowed are env, file, secrets"), ("${env:NOT_THERE}", "which does not exist here")]
+)
+def test_a_reference_to_nothing_is_refused_by_name(value: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        secret.resolve("a.sasl.jaas.config", value)

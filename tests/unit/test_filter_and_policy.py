@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.filter import NameFilter, split_list
+from mirrorlake.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "taken", "left"),
+    [
+        ((".*",), (), ["a", "a.b", "ä"], []),
+        ((), (), [], ["a", ""]),
+        (("orders", "pay.*"), (), ["orders", "payments"], ["order", "orders2", "xpay"]),
+        ((".*",), (r"mm2.*\.internal", r".*\.replica", "__.*"), ["x.internal", "a"], ["mm2-offsets.a.internal", "b.replica", "__consumer_offsets"]),
+        (("a.b",), (), ["a.b", "axb"], ["aab2"]),
+        ((r"\Qa.b\E",), (), ["a.b"], ["axb"]),
+        (("(?i)Orders",), (), ["ORDERS"], []),
+        ((r"\p{Lu}\w+",), (), ["Orders"], ["orders"]),
+        (("[a-z&&[^x]]+",), (), ["abc"], ["axc"]),
+        (("a++b",), (), ["aab"], ["ab\n"]),
+    ],
+)
+def test_a_name_is_taken_if_an_include_matches_it_whole_and_no_exclude_does(
+    include: tuple[str, ...], exclude: tuple[str, ...], taken: list[str], left: list[str]
+) -> None:
+    names = NameFilter("topics", include, exclude)
+    assert [name for name in taken + left if name in names] == taken
+    assert [name for name in taken + left if name in pickle.loads(pickle.dumps(names))] == taken
+
+
+def test_a_bad_regex_is_refused_with_the_property_and_the_pattern() -> None:
+    with pytest.raises(ConfigurationError, match=r"property groups\.exclude: 'a, \(b' is not a valid regular expression"):
+        NameFilter("groups", (".*",), ("a", "(b"))
+
+
+def test_a_comma_always_separates() -> None:
+    assert split_list(" a , b,, c ") == ("a", "b", "c")
+    with pytest.raises(ConfigurationError, match="a comma always separates two patterns"):
+        NameFilter("topics", split_list("a[0-9{1,2}"))
+
+
+def test_default_policy_names_as_mirrormaker_does() -> None:
+    policy = DefaultReplicationPolicy("us-west")
+    assert policy.remote_topic("orders") == "us-west.orders"
+    sources = {"a.b": "a", "a.b.c": "a", "a.": None, "a..": None, ".b": "", "a": None}
+    assert {topic: policy.topic_source(topic) for topic in sources} == sources
+    assert policy.upstream_topic("a.b.c") == "b.c"
+    assert policy.original_topic("a.b.c") == "c"
+    assert policy.is_heartbeats_topic("a.b.heartbeats")
+    assert not policy.is_heartbeats_topic("source1-heartbeats")
+
+
+def test_a_custom_separator_also_names_internal_topics() -> None:
+    policy = DefaultReplicationPolicy("A", "__", "__")
+    assert policy.remote_topic("t") == "A__t"
+    assert policy.is_internal_topic("A__checkpoints__internal")
+    assert policy.is_internal_topic("mm2-offset-syncs__B__internal")
+    assert not policy.is_internal_topic("A.checkpoints.internal")
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", ".hidden", "mm2-configs.a.internal", "a.checkpoints.internal", "mirrorlake.offset-syncs.a.internal"])
+def test_internal_topics_are_recognised(topic: str) -> None:
+    assert DefaultReplicationPolicy("a").is_internal_topic(topic)
+
+
+@pytest.mark.parametrize("topic", ["x.internal", "x-internal", "checkpoints.internal", "mirrorlake", "orders"])
+def test_ordinary_topics_are_not_internal(topic: str) -> None:
+    assert not DefaultReplicationPolicy("a").is_internal_topic(topic)
+
+
+def test_a_topic_that_came_through_the_target_is_a_cycle() -> None:
+    policy = DefaultReplicationPolicy("a")
+    assert [policy.is_cycle(topic, "b") for topic in ("b.t", "c.b.t", "c.t", "t", "b.")] == [True, True, False, False, False]
+
+
+def test_identity_policy_keeps_names_but_for_heartbeats() -> None:
+    policy = IdentityReplicationPolicy("a")
+    assert (policy.remote_topic("t"), policy.topic_source("t"), policy.upstream_topic("t"), policy.original_topic("x.t")) == ("t", "a", "t", "x.t")
+    assert policy.remote_topic("heartbeats") == "a.heartbeats"
+    assert policy.is_cycle("b.heartbeats", "b")
+    assert not policy.is_cycle("b.t", "b")
