@@ -1,0 +1,173 @@
+"""Record batches (message format v2) as bytes: read a fetched log, verify a batch, and seal it again under our own producer.
+
+Only the header is touched. Keys, values, headers, timestamps, order and compression are the bytes from 61 on, which nobody opens.
+Layout: `DefaultRecordBatch.java`, KIP-98; what a broker refuses: `ProduceRequest.validateRecords`, `LogValidator`.
+
+======  ======================  ==================================================
+offset  field                   in pass-through
+======  ======================  ==================================================
+0       base offset, int64      0; the target assigns it
+8       batch length, int32     kept
+12      leader epoch, int32     -1; not covered by the CRC
+16      magic, int8             must be 2
+17      CRC-32C, uint32         verified, then computed again over byte 21 and on
+21      attributes, int16       transactional bit set, everything else kept
+23      last offset delta       kept; must be record count - 1
+27, 35  base, max timestamp     kept
+43      producer id, epoch      ours
+53      base sequence           ours
+57      record count            kept
+61      records                 kept
+======  ======================  ==================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size  # 61
+OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
+CRC_FROM = 21
+STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: with the records, all that both sides share
+CONTENT_FROM = 57  # record count and records
+
+TIMESTAMP_TYPE = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+SEQUENCES = 1 << 31
+
+ABORT_MARKER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a fetched log. `raw` is its bytes as the source had them, a view into the response."""
+
+    raw: memoryview
+    base_offset: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    records: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one this batch stands for, which compaction may have removed."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_abort_marker(self) -> bool:
+        """True for the control record that ends an aborted transaction (its key is version, type)."""
+        if not self.is_control:
+            return False
+        # A control record: length, attributes, timestamp delta, offset delta, key length (one byte each), then the key.
+        _, kind = struct.unpack_from(">hh", self.raw, HEADER_BYTES + _varint_bytes(self.raw, HEADER_BYTES, 5, skip=1))
+        return kind == ABORT_MARKER
+
+    @property
+    def crc_is_right(self) -> bool:
+        return self.crc == crc32c(self.raw[CRC_FROM:])
+
+    @property
+    def why_not_unopened(self) -> str | None:
+        """The reason this batch can't be passed through unopened, or None."""
+        if self.magic != 2:
+            return f"it has message format v{self.magic}"
+        if self.attributes & TIMESTAMP_TYPE:
+            return "the topic has message.timestamp.type=LogAppendTime"
+        if self.attributes & DELETE_HORIZON:
+            return "the log cleaner has put a delete horizon on it"
+        if self.last_offset_delta + 1 != self.records:
+            return f"compaction has left {self.records} of its {self.last_offset_delta + 1} records"
+        return None
+
+    def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+        """The batch as it is produced to the target, in an open transaction of the given producer."""
+        body = b"".join(
+            (
+                struct.pack(">h", self.attributes | TRANSACTIONAL),
+                self.raw[STAMPS],
+                struct.pack(">qhi", producer_id, producer_epoch, base_sequence),
+                self.raw[CONTENT_FROM:],
+            )
+        )
+        return struct.pack(">qiibI", 0, len(self.raw) - OVERHEAD_BYTES, -1, 2, crc32c(body)) + body
+
+    def extend_digest(self, digest: int) -> int:
+        """A CRC-32C over what both sides have in common, continued from the batches before (0 for none).
+
+        Taken from the record count, the timestamps and the records, so that the batch on the target has the same one.
+        """
+        return crc32c(self.raw[CONTENT_FROM:], crc32c(self.raw[STAMPS], digest))
+
+
+def read_log(data: bytes) -> Iterator[Batch]:
+    """The whole batches of a fetched log; one that the fetch size cut off at the end is left out.
+
+    An old-format entry (magic 0 or 1) has other fields behind the magic byte: only its offset and magic mean anything.
+    """
+    view = memoryview(data)
+    at, end = 0, len(data)
+    while at + HEADER_BYTES <= end:
+        base, length, epoch, magic, crc, attributes, delta, first, last, producer, _, _, records = HEADER.unpack_from(data, at)
+        stop = at + OVERHEAD_BYTES + length
+        if stop > end:
+            return
+        yield Batch(view[at:stop], base, epoch, magic, crc, attributes, delta, first, last, producer, records)
+        at = stop
+
+
+class AbortedTransactions:
+    """Tells data of aborted transactions from the rest, in log order, within one Fetch response.
+
+    The rule of the Java consumer (`CompletedFetch`): from its first offset to its abort marker, every transactional batch of a listed
+    producer is dropped.
+    """
+
+    def __init__(self, listed: Iterable[tuple[int, int]]) -> None:
+        """`listed`: (producer id, first offset) as the Fetch response has them."""
+        self._waiting = sorted(listed, key=lambda entry: -entry[1])
+        self._aborting: set[int] = set()
+
+    def drops(self, batch: Batch) -> bool:
+        """True if `batch`, the next one of the log, holds data of an aborted transaction."""
+        while self._waiting and self._waiting[-1][1] < batch.end_offset:
+            self._aborting.add(self._waiting.pop()[0])
+        if batch.is_abort_marker:
+            self._aborting.discard(batch.producer_id)
+        return batch.is_transactional and not batch.is_control and batch.producer_id in self._aborting
+
+
+def next_sequence(sequence: int, records: int) -> int:
+    """The base sequence after `records` more; sequences wrap after 2^31 - 1."""
+    return (sequence + records) % SEQUENCES
+
+
+def _varint_bytes(data: memoryview, start: int, count: int, skip: int) -> int:
+    """How many bytes `count` fields take from `start` on: all varints, but for the one at index `skip`, a plain byte."""
+    at = start
+    for index in range(count):
+        if index != skip:
+            while data[at] & 0x80:
+                at += 1
+        at += 1
+    return at - start

@@ -1,0 +1,195 @@
+"""The streaming source `kafka_ranges`: plans as a stream, without records and without side effects.
+
+Its offset *is* the plan. Every call of latestOffset makes a new one from the positions that the slots have committed on the target and
+from what the source has by then, so it does not matter where Spark believes to be: a lost checkpoint directory costs nothing, and a
+plan that is planned twice finds its work done. An equal offset (nothing to do, nothing new) makes Spark wait.
+
+Spark partitions: one for each slot with work, and one, first, with what the driver must know: the generation, topics, errors.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from mirrorlake import errors, offset_syncs
+from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.flow import Flow
+from mirrorlake.plan import Partition, Range, lag, make_plan
+from mirrorlake.slot import Position, merge_positions
+from mirrorlake.wire import EARLIEST, LATEST, Cluster, Key
+
+SCHEMA = """
+  kind STRING, detail STRING, generation INT, slots INT,
+  topic STRING, partition INT, topic_id STRING, partitions INT, slot INT, start BIGINT, end BIGINT
+"""
+
+RETRY_TOPICS_S = 5.0
+
+
+class Rows(InputPartition):
+    """One Spark partition: rows as they are."""
+
+    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+        self.rows = rows
+
+
+class KafkaRanges(DataSource):
+    """`spark.readStream.format("kafka_ranges")`.
+
+    Options: `config` (property file) and `flow`; `until` = `now` to stop at what the source has when the stream starts. Rows have a
+    kind: `plan` (one a batch; detail is JSON with lag and error), `topic` (a topic of the flow) and `range` (offsets to copy).
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafka_ranges"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> RangesReader:  # noqa: N802 (Spark's name)
+        return RangesReader(Flow.load(self.options["config"], self.options["flow"]), until_now=self.options.get("until") == "now")
+
+
+class RangesReader(DataSourceStreamReader):
+    """Makes the plans. Lives in a Python process of its own on the driver's machine."""
+
+    def __init__(self, flow: Flow, until_now: bool) -> None:
+        self.flow = flow
+        self._until_now = until_now
+        self._until: dict[Key, int] | None = None
+        self._number = 0
+        self._last: dict[str, Any] = {}
+        self._topics: dict[str, tuple[int, str]] = {}
+        self._topics_due = 0.0
+        self._clusters: tuple[Cluster, Cluster] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"plan": 0}
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        try:
+            plan = self._plan()
+        except MirrorlakeError as error:
+            plan = self._failed(error)
+        except Exception as error:
+            plan = self._failed(errors.unexpected(f"flow {self.flow.name}: planning", error))
+        # Work and errors are worth a batch every time; the rest only when it changes.
+        if "error" in plan or plan["ranges"] or plan != {**self._last, "plan": None, "lag": plan["lag"]}:
+            self._number += 1
+            self._last = {**plan, "plan": self._number}
+        return self._last
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Rows]:
+        generation, slots = end.get("generation", -1), end.get("slots", 0)
+        detail = json.dumps({"lag": end.get("lag", 0), "error": end.get("error")})
+        info: list[tuple[Any, ...]] = [("plan", detail, generation, slots, *[None] * 7)]
+        info += [
+            ("topic", None, generation, slots, topic, None, topic_id, partitions, None, None, None) for topic, (partitions, topic_id) in end.get("topics", {}).items()
+        ]
+        by_slot: dict[int, list[tuple[Any, ...]]] = {}
+        for values in end.get("ranges", ()):
+            planned = Range(**values)
+            row = (planned.topic, planned.partition, planned.topic_id, planned.partitions, planned.slot, planned.start, planned.end)
+            by_slot.setdefault(planned.slot, []).append(("range", None, generation, slots, *row))
+        return [Rows(info), *(Rows(rows) for _, rows in sorted(by_slot.items()))]
+
+    def read(self, partition: Rows) -> Iterator[tuple[Any, ...]]:
+        return iter(partition.rows)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        pass  # what is committed stands on the target
+
+    def stop(self) -> None:
+        self._forget()
+
+    def _failed(self, error: MirrorlakeError) -> dict[str, Any]:
+        """An error as a plan, so that it reaches the driver as what it is."""
+        self._forget()
+        return {"error": errors.to_json(error)}
+
+    # -- making a plan -------------------------------------------------------------------------------------------------------
+
+    def _plan(self) -> dict[str, Any]:
+        source, target = self._connected()
+        timeout_ms = self.flow.connect_timeout_ms
+        self._find_topics(source)
+        topic = self.flow.offset_syncs_topic
+        if topic not in target.topics:
+            target.refresh([topic], timeout_ms)
+        partitions = target.topics[topic].partitions if topic in target.topics else 0
+        states = offset_syncs.read_states(target, topic, range(partitions), timeout_ms)
+        newest = max(states.values(), key=lambda state: state.generation, default=None)
+        if newest is None:
+            raise errors.TargetError(f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} holds no state; was it deleted while the job runs?")
+        positions = merge_positions(states.values())
+        offered = self._offered(source, positions)
+        if self._until_now and self._until is None:
+            self._until = {(partition.topic, partition.partition): partition.stable for partition in offered}
+        ranges = make_plan(offered, positions, newest.slots, self.flow.batch_max_records, self._until)
+        return {
+            "plan": None, "generation": newest.generation, "slots": newest.slots, "lag": lag(offered, positions),
+            "topics": {name: list(value) for name, value in self._topics.items()}, "ranges": [asdict(planned) for planned in ranges],
+        }  # fmt: skip
+
+    def _offered(self, source: Cluster, positions: dict[Key, Position]) -> list[Partition]:
+        keys = [(topic, partition) for topic, (partitions, _) in self._topics.items() for partition in range(partitions)]
+        stable = source.offsets(keys, LATEST, self.flow.connect_timeout_ms) if keys else {}
+        new = [key for key in keys if key not in positions]
+        first = source.offsets(new, EARLIEST, self.flow.connect_timeout_ms) if new else {}
+        offered = []
+        for key in keys:
+            count, topic_id = self._topics[key[0]]
+            position = positions.get(key)
+            if position is not None:
+                self._require_same_log(position, topic_id, stable[key])
+            offered.append(Partition(*key, topic_id, count, first.get(key, 0), stable[key]))
+        return offered
+
+    def _require_same_log(self, position: Position, topic_id: str, stable: int) -> None:
+        anomaly = {"topic": position.topic, "partition": position.partition, "from_offset": position.upstream_next}
+        where = f"flow {self.flow.name}, topic {position.topic}, partition {position.partition}"
+        if position.topic_id and topic_id and position.topic_id != topic_id:
+            raise SourceError(
+                f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}, mirrored was {position.topic_id} up to offset "
+                f"{position.upstream_next}). Its new records are not mirrored; rename it, or delete the remote topic and take the topic out of the flow",
+                anomaly={**anomaly, "kind": "recreated"},
+            )
+        if stable < position.upstream_next:
+            raise SourceError(
+                f"{where}: the log ends at offset {stable}, but {position.upstream_next} was mirrored already: cluster {self.flow.source} has lost records "
+                "(unclean leader election or restored disks). Nothing more is mirrored until someone has looked at both sides",
+                anomaly={**anomaly, "kind": "truncated", "from_offset": stable, "to_offset": position.upstream_next},
+            )
+
+    def _find_topics(self, source: Cluster) -> None:
+        """Looks for topics and partitions at the refresh interval."""
+        if self._topics and time.monotonic() < self._topics_due:
+            return
+        found = source.refresh(None, self.flow.connect_timeout_ms)
+        self._topics = {name: (topic.partitions, topic.topic_id) for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
+        interval = self.flow.refresh_topics_interval_s or float("inf")
+        self._topics_due = time.monotonic() + (interval if self._topics else min(interval, RETRY_TOPICS_S))
+
+    def _connected(self) -> tuple[Cluster, Cluster]:
+        if self._clusters is None:
+            client_id, timeout_ms = f"{self.flow.name}|plan", self.flow.connect_timeout_ms
+            source = Cluster(self.flow.source_connection, "source", client_id, timeout_ms)
+            target = Cluster(self.flow.target_connection, "target", client_id, timeout_ms, source.net)
+            self._clusters = source.connect(), target.connect()
+        return self._clusters
+
+    def _forget(self) -> None:
+        """Drops the connections; the next plan makes new ones."""
+        for cluster in self._clusters or ():
+            cluster.close()
+        self._clusters = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_clusters": None}  # Spark pickles the reader for its tasks, which only call read

@@ -1,0 +1,389 @@
+"""The mirror job: plan, copy, gate, commit, ledger, in that order, over and over.
+
+The driver's part of the exactly-once protocol. For each micro-batch:
+
+1. **Plan.** `kafka_ranges` says which offsets each slot should copy (no side effects).
+2. **Copy.** One Spark task for each slot copies them into an open transaction and returns what it did.
+3. **Gate.** The runs of all slots are held against the expectations, with the transactions still open. No Delta write happens now.
+4. **Commit.** The driver ends the transactions itself. That is the only commit point there is.
+5. **Ledger.** A stream of its own appends the offset-syncs topic to Delta.
+
+Guaranteed: a read_committed reader of the target sees every record of the source once, in order per partition, whatever is killed when;
+of two jobs for one flow, the older one stops. Not guaranteed: atomicity over slots (each slot commits by itself), and anything to
+readers of uncommitted data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka.admin import AdminClient
+
+from mirrorlake import errors, offset_syncs, runs_frame, transaction
+from mirrorlake.batches import Batches
+from mirrorlake.copy import Report, copy_slot, fenced, require_newest
+from mirrorlake.errors import ConfigurationError, FencedError, GateError, LedgerError, MirrorlakeError, SourceError, TargetError, first_line
+from mirrorlake.failpoint import from_specification
+from mirrorlake.flow import Flow
+from mirrorlake.gate import ExpectationResult, Gate, require
+from mirrorlake.kafka_ranges import KafkaRanges
+from mirrorlake.ledger import Ledger
+from mirrorlake.plan import Range
+from mirrorlake.takeover import take_over
+from mirrorlake.topics import RemoteTopics
+from mirrorlake.wire import Cluster, ResponseError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+END_TIMEOUT_MS = 30_000
+RESULTS_AT_ONCE = 1_000
+HISTORY = 1_000  # micro-batches that are remembered for the picture
+REPORT_SCHEMA = "slot INT, report STRING, error STRING"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One micro-batch: what was committed, and how long each step took. `lag` counts source offsets still to be mirrored."""
+
+    batch: int
+    finished_at: datetime
+    records: int
+    bytes: int
+    runs: int
+    partitions: int
+    lag: int
+    seconds: float
+    stages_ms: dict[str, float]
+
+    def __str__(self) -> str:
+        rate = self.records / self.seconds if self.seconds else 0.0
+        stages = ", ".join(f"{name} {value / 1000:.2f}" for name, value in self.stages_ms.items())
+        return (
+            f"batch {self.batch}: {self.records:,} records of {self.partitions} partitions in {self.seconds:.2f} s "
+            f"({rate:,.0f}/s, {self.bytes / max(self.seconds, 1e-9) / 1e6:.1f} MB/s), lag {self.lag:,} [{stages}]"
+        )
+
+
+@dataclass(frozen=True)
+class MirrorResult:
+    """What a run of the job has done; `history` has its last micro-batches."""
+
+    flow: str
+    generation: int
+    batches: int
+    records: int
+    bytes: int
+    lag: int
+    seconds: float
+    history: tuple[Progress, ...] = field(repr=False, default=())
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("flow", "generation", "batches", "records", "bytes", "lag")} | {"seconds": round(self.seconds, 3)}
+
+
+class MirrorJob:
+    """Mirrors one flow until it is told to stop.
+
+    Args:
+        spark: a classic session (not Connect) with Delta and the Kafka source; speculation must be off.
+        config: the property file, which the planning process reads too.
+        flow: the flow of that file.
+        ledger: where history goes.
+        suite: path of the expectations for offset syncs.
+        say: called with a line of progress.
+        failpoint: where to die, in tests (`mirrorlake.failpoint`).
+    """
+
+    def __init__(
+        self, spark: SparkSession, config: str, flow: Flow, ledger: Ledger, suite: str | Path,
+        say: Callable[[str], None] = print, failpoint: str = "",
+    ) -> None:  # fmt: skip
+        self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
+        self._gate = Gate(suite)
+        self._say, self._fails_at, self._failpoint = say, failpoint, from_specification(failpoint)
+        self._history: deque[Progress] = deque(maxlen=HISTORY)
+        self._totals = Counter[str]()
+        self._results: list[ExpectationResult] = []
+        self._lag = 0
+        self._ledger_query: StreamingQuery | None = None
+        self._places = contextlib.ExitStack()
+        self._job_id = uuid.uuid4().hex[:8]
+
+    # -- the whole run -------------------------------------------------------------------------------------------------------
+
+    def run(self, interval_s: float | None, run_for_s: float | None = None) -> MirrorResult:
+        """Runs until everything that the source had at the start is mirrored (`interval_s` is None), or for `run_for_s`, or until it is
+        interrupted; `interval_s` is the time between two micro-batches.
+
+        Raises:
+            MirrorlakeError: of the kind that says who has to act. What was committed before stays committed; nothing is left open.
+        """
+        began = time.monotonic()
+        for warning in self.flow.warnings:
+            self._say(f"warning: {warning}")
+        self._prepare()
+        batches = Batches(self._mirror, self.flow.retry_timeout_ms / 1000, self._say)
+        keeps_ledger = True
+        try:
+            plans, place = self._plans(until_now=interval_s is None), self._places.enter_context(self.ledger.checkpoint("mirror"))
+            batches.run(plans, f"mirror {self.flow.name}", place, interval_s, run_for_s, self._keep_ledger)
+        except FencedError:
+            keeps_ledger = False  # the newer job has it now
+            raise
+        except MirrorlakeError as error:
+            self._note(error)
+            raise
+        finally:
+            if self._ledger_query is not None:
+                self._ledger_query.stop()
+            if keeps_ledger:
+                self._start_ledger(None).awaitTermination()
+                self._failpoint("driver.ledger")
+            self._places.close()
+            self._store_results()
+            self._source.close()
+            self._target.close()
+        totals = self._totals
+        return MirrorResult(
+            self.flow.name, self._generation, totals["batches"], totals["records"], totals["bytes"], self._lag, time.monotonic() - began, tuple(self._history)
+        )
+
+    def _prepare(self) -> None:
+        """Checks everything that can be checked, then creates what is missing and takes the flow over."""
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        if self.spark.conf.get("spark.speculation", "false") == "true":
+            raise ConfigurationError("spark.speculation is on: two attempts of one task would fence each other for ever. Set it to false for this job")
+        client_id = f"{flow.name}|driver"
+        self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
+        self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
+        if self._source.cluster_id == self._target.cluster_id and not flow.same_cluster_allowed:
+            raise ConfigurationError(
+                f"flow {flow.name}: {flow.source} and {flow.target} are the same Kafka cluster (id {self._source.cluster_id}). Correct one of the bootstrap.servers, "
+                "or set mirrorlake.same.cluster.allowed = true if it is meant"
+            )
+        transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
+        self.ledger.ensure_tables()
+        topics = {name: topic.partitions for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        slots = flow.slots or max(1, self.spark.sparkContext.defaultParallelism)
+        self._remote = RemoteTopics(
+            flow, AdminClient(flow.source_connection.librdkafka(log_level=0)), AdminClient(flow.target_connection.librdkafka(log_level=0)), self._say
+        )
+        self._sync_partitions = self._remote.ensure_offset_syncs(slots)
+        self._remote.ensure(topics)
+        self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
+        self._generation = take_over(flow, self._source.cluster_id, self._target, slots, [flow.policy.remote_topic(topic) for topic in topics])
+        self._say(f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with {sum(topics.values())} partitions")
+
+    async def _see_offset_syncs(self) -> None:
+        """A topic that was just created takes a moment to reach every broker."""
+        topic = self.flow.offset_syncs_topic
+        found = await self._target.update_metadata([topic])
+        if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
+            raise ResponseError(3, topic)
+
+    def _plans(self, *, until_now: bool) -> DataFrame:
+        self.spark.dataSource.register(KafkaRanges)
+        reader = self.spark.readStream.format("kafka_ranges").option("config", self.config).option("flow", self.flow.name)
+        return (reader.option("until", "now") if until_now else reader).load()
+
+    def _start_ledger(self, interval_s: int | None) -> StreamingQuery:
+        return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, self._places.enter_context(self.ledger.checkpoint("ledger")))
+
+    def _keep_ledger(self) -> None:
+        """Starts the ledger stream once the mirror is on its way, and notices when it has ended."""
+        if self._ledger_query is None and self.flow.ledger_interval_s:
+            self._ledger_query = self._start_ledger(self.flow.ledger_interval_s)
+        elif self._ledger_query is not None and not self._ledger_query.isActive:
+            raise LedgerError(f"flow {self.flow.name}: the ledger stream has ended: {first_line(self._ledger_query.exception())}")
+
+    # -- one micro-batch -----------------------------------------------------------------------------------------------------
+
+    def _mirror(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        rows = frame.collect()
+        detail = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
+        if detail["error"]:
+            raise errors.from_json(detail["error"])
+        generation = rows[0]["generation"]
+        if generation > self._generation:
+            raise fenced(self.flow, self._generation, generation)
+        if generation < self._generation:
+            return  # made from the state before this job took over
+        self._lag = detail["lag"]
+        self._remote.ensure({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"})
+        planned = sum(row["end"] - row["start"] for row in rows if row["kind"] == "range")
+        self._failpoint("driver.planned")
+        if not planned:
+            return
+        planned_at = time.monotonic()
+        reports, failures = self._copy(frame, rows)
+        copied_at = time.monotonic()
+        self._failpoint("driver.copied")
+        cycle_id = f"{self._job_id}-{batch_id}"
+        moved = [report for report in reports if report.is_open]
+        if moved:
+            self._pass_gate(moved, cycle_id)
+        gated_at = time.monotonic()
+        self._failpoint("driver.gated")
+        committed = [report for report in moved if self._commit(report, failures)]
+        self._failpoint("driver.committed")
+        done = time.monotonic()
+        if committed:
+            times = {"plan": planned_at - began, "copy": copied_at - planned_at, "gate": gated_at - copied_at, "commit": done - gated_at}
+            self._report(batch_id, committed, done - began, {name: 1000 * value for name, value in times.items()})
+        self._store_results(at_least=RESULTS_AT_ONCE)
+        if failures:
+            raise max(failures, key=lambda failure: not failure.retriable)
+
+    def _copy(self, frame: DataFrame, rows: Sequence[Any]) -> tuple[list[Report], list[MirrorlakeError]]:
+        """Runs one task for each slot. On any loss of a task, every slot of the plan is aborted before this returns."""
+        slots = {row["slot"] for row in rows if row["kind"] == "range"}
+        task = copy_task(self.flow, rows[0]["slots"], self._generation, self._fails_at)
+        try:
+            answers = frame.filter("kind = 'range'").mapInArrow(task, REPORT_SCHEMA).collect()
+        except Exception as error:
+            self._abort(slots)
+            raise TargetError(f"flow {self.flow.name}: a copy task was lost: {first_line(error)}", retriable=True) from None
+        reports = [Report(**json.loads(answer["report"])) for answer in answers if answer["report"]]
+        failures = [errors.from_json(json.loads(answer["error"])) for answer in answers if answer["error"]]
+        if sorted(answer["slot"] for answer in answers) != sorted(slots):
+            self._abort(slots)
+            raise MirrorlakeError(
+                f"flow {self.flow.name}: slots {sorted(slots)} were planned but {sorted(answer['slot'] for answer in answers)} answered; nothing was committed"
+            )
+        fatal = next((failure for failure in failures if isinstance(failure, FencedError)), next((failure for failure in failures if not failure.retriable), None))
+        if fatal is not None:
+            for report in reports:
+                if report.is_open:
+                    transaction.end(self._target, report.producer, commit=False, timeout_ms=END_TIMEOUT_MS)
+            if not isinstance(fatal, FencedError):
+                self._abort(slots - {report.slot for report in reports})
+            raise fatal
+        return reports, failures
+
+    def _pass_gate(self, reports: list[Report], cycle_id: str) -> None:
+        try:
+            results = self._gate.evaluate(runs_frame.frame(reports), self.flow.name, cycle_id)
+            self._results += results
+            require(results, f"flow {self.flow.name}, micro-batch {cycle_id}", "the transactions were aborted, nothing became visible and no position moved")
+        except Exception as error:
+            for report in reports:
+                transaction.end(self._target, report.producer, commit=False, timeout_ms=END_TIMEOUT_MS)
+            self._store_results()
+            if isinstance(error, MirrorlakeError):
+                raise
+            raise GateError(
+                f"flow {self.flow.name}, micro-batch {cycle_id}: the gate could not be evaluated ({first_line(error)}); the transactions were aborted"
+            ) from error
+
+    def _commit(self, report: Report, failures: list[MirrorlakeError]) -> bool:
+        """Ends one slot's transaction; True if it is committed. What EndTxn leaves open is read from the log."""
+        outcome = transaction.end(self._target, report.producer, commit=True, timeout_ms=END_TIMEOUT_MS)
+        self._failpoint("driver.committing")
+        if outcome is transaction.Outcome.DECIDED:
+            return True
+        if offset_syncs.find_state(self._target, self.flow.offset_syncs_topic, report.slot, report.producer, self.flow.connect_timeout_ms):
+            return True
+        failures.append(
+            TargetError(
+                f"flow {self.flow.name}, slot {report.slot}: the transaction was aborted before it could be committed (it took longer than "
+                f"mirrorlake.transaction.timeout.ms={self.flow.transaction_timeout_ms}, or another job began one); its records are copied again",
+                retriable=True,
+            )
+        )
+        return False
+
+    def _abort(self, slots: set[int]) -> None:
+        """Aborts whatever is open in these slots, so that nothing holds back readers; a cluster that is away does it by timeout.
+
+        Raises:
+            FencedError: the slots belong to a newer job, whose transactions are none of our business.
+        """
+        for slot in slots:
+            try:
+                require_newest(self._target, self.flow, slot, self._generation)
+                transaction.begin(self._target, self.flow.transactional_id(slot), self.flow.transaction_timeout_ms, END_TIMEOUT_MS)
+            except FencedError:
+                raise
+            except MirrorlakeError as error:
+                self._say(f"warning: {error.message}")
+
+    # -- what people see -----------------------------------------------------------------------------------------------------
+
+    def _report(self, batch_id: int, reports: list[Report], seconds: float, stages_ms: dict[str, float]) -> None:
+        stretches = [stretch for report in reports for stretch in report.stretches]
+        runs = [run for stretch in stretches for run in stretch["runs"]]
+        self._lag = max(0, self._lag - sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches))
+        progress = Progress(
+            batch_id, datetime.now(UTC), sum(run["records"] for run in runs), sum(run["bytes"] for run in runs), len(runs), len(stretches), self._lag, seconds, stages_ms
+        )
+        self._history.append(progress)
+        self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
+        self._say(str(progress))
+
+    def _note(self, error: MirrorlakeError) -> None:
+        """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error itself."""
+        if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
+            now = datetime.now(UTC).replace(tzinfo=None)
+            row = {
+                "source": self.flow.source,
+                "target": self.flow.target,
+                "kind": "stopped",
+                **error.anomaly,
+                "detail": error.message,
+                "action": "stop",
+                "detected_at": now,
+            }
+            try:
+                self.ledger.append("anomalies", [row])
+            except MirrorlakeError as second:
+                self._say(f"warning: {second.message}")
+
+    def _store_results(self, at_least: int = 0) -> None:
+        """Appends the results that have come together, if there are that many: seldom, and never while a transaction is open."""
+        if len(self._results) >= at_least:
+            results, self._results = self._results, []
+            self.ledger.append("expectation_results", results)
+
+
+def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function of a Spark task: rows of ranges in, one row for the slot out (REPORT_SCHEMA). One Spark partition is one slot."""
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        names = [range_field.name for range_field in dataclasses.fields(Range)]
+        ranges = [Range(**{name: row[name] for name in names}) for batch in batches for row in batch.to_pylist()]
+        for slot in sorted({planned.slot for planned in ranges}):
+            mine = [planned for planned in ranges if planned.slot == slot]
+            answer = copy_slot(flow, lambda: worker_clusters(flow), slot, slots, generation, mine, failpoint=from_specification(failpoint))
+            report, error = (json.dumps(asdict(answer)), None) if isinstance(answer, Report) else (None, json.dumps(errors.to_json(answer)))
+            if error:
+                worker_clusters.cache_clear()
+            yield pa.RecordBatch.from_pydict(
+                {"slot": pa.array([slot], pa.int32()), "report": pa.array([report], pa.string()), "error": pa.array([error], pa.string())},
+            )
+
+    return task
+
+
+@lru_cache(maxsize=1)
+def worker_clusters(flow: Flow) -> tuple[Cluster, Cluster]:
+    """The connections of this Spark worker, kept warm from one micro-batch to the next."""
+    client_id = f"{flow.name}|copy"
+    source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
+    target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net)
+    return source.connect(), target.connect()

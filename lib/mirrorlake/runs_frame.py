@@ -1,0 +1,70 @@
+"""What the gate looks at before a transaction is committed: the runs of all slots as one pandas frame.
+
+One row for each run; a partition that moved on without one (only markers, say) has a row of length 0, so that it is held to account too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.copy import Report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = {
+    "slot": "which slot copied it",
+    "topic": "source topic",
+    "partition": "source partition",
+    "target_topic": "remote topic",
+    "target_partition": "remote partition",
+    "upstream_start": "first source offset",
+    "upstream_end": "source offset after the last",
+    "downstream_start": "first target offset",
+    "downstream_end": "target offset after the last",
+    "records": "records by the batches' own count",
+    "upstream_length": "upstream_end - upstream_start",
+    "downstream_length": "downstream_end - downstream_start",
+    "gap": "source offsets between this run and the one before, or the committed position",
+    "explained_gap": "how many of those were seen to hold nothing to copy",
+    "gap_reasons": "why, joined with +",
+    "downstream_advance": "target offsets between this run and the one before, or the last one committed",
+    "advanced": "offsets by which the partition moves on in this transaction",
+    "accounted": "of those, mirrored or explained",
+    "digest_read": "digest of the partition's batches in the order they were read",
+    "digest_written": "digest of the partition's batches in the order they were acknowledged",
+}
+
+
+def frame(reports: Iterable[Report]) -> pd.DataFrame:
+    """The rows of every open transaction; columns as in COLUMNS."""
+    import pandas as pd
+
+    return pd.DataFrame([row for report in reports if report.is_open for stretch in report.stretches for row in _rows(report.slot, stretch)], columns=list(COLUMNS))
+
+
+def _rows(slot: int, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    upstream, downstream = stretch["upstream_from"], stretch["downstream_from"]
+    accounted = stretch["skipped"] + sum(run["records"] for run in stretch["runs"])
+    common = {
+        "slot": slot, "topic": stretch["topic"], "partition": stretch["partition"], "target_topic": stretch["target_topic"], "target_partition": stretch["partition"],
+        "advanced": stretch["upstream_next"] - stretch["upstream_from"], "accounted": accounted,
+        "digest_read": stretch["digest_read"], "digest_written": stretch["digest_written"],
+    }  # fmt: skip
+    nothing = {
+        "upstream_start": stretch["upstream_next"], "upstream_end": stretch["upstream_next"], "downstream_start": downstream, "downstream_end": downstream, "records": 0,
+    }  # fmt: skip
+    for run in stretch["runs"] or [nothing]:
+        between = [gap for gap in stretch["gaps"] if upstream <= gap[0] < run["upstream_start"]]
+        yield {
+            **common,
+            **{name: run[name] for name in nothing},
+            "upstream_length": run["upstream_end"] - run["upstream_start"],
+            "downstream_length": run["downstream_end"] - run["downstream_start"],
+            "gap": run["upstream_start"] - upstream,
+            "explained_gap": sum(end - start for start, end, _ in between),
+            "gap_reasons": "+".join(sorted({reason for _, _, reason in between})),
+            "downstream_advance": run["downstream_start"] - downstream,
+        }
+        upstream, downstream = run["upstream_end"], run["downstream_end"]

@@ -1,0 +1,125 @@
+"""Slots: who owns which partition, and how far it has come.
+
+A slot is a set of topic-partitions owned by one transactional id. Every transaction of a slot writes one record to the slot's own
+partition of the flow's offset-syncs topic: its state. The last committed record there is all a restart needs.
+
+Two things make it exact. Data and state are in one transaction, so they move together. And a slot's transactional id is the only
+writer of its partition, so after InitProducerId everything in that partition is decided.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from mirrorlake.errors import TargetError
+from mirrorlake.run import Run
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one partition has been mirrored. `upstream_next` is the next offset to read; `downstream_next` is the end of the last
+    run (0 before the first). `slot` owns the partition."""
+
+    topic: str
+    partition: int
+    topic_id: str
+    target_topic: str
+    target_partition: int
+    upstream_next: int
+    downstream_next: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class SlotState:
+    """What one record of the offset-syncs topic says.
+
+    Attributes:
+        generation: which start of the job wrote it; a higher one is newer, and the older job stops.
+        slots: how many slots the flow has.
+        source_cluster_id: the cluster that was read, so that another one behind the same alias is noticed.
+        positions: of every partition the slot owns. The record that opens a generation has those of all slots, so that partitions
+            can change hands without an instant at which nobody knows their position.
+        runs: of this transaction.
+    """
+
+    source: str
+    target: str
+    source_cluster_id: str
+    slot: int
+    slots: int
+    generation: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    positions: tuple[Position, ...] = ()
+    runs: tuple[Run, ...] = ()
+    created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    def owned(self) -> dict[tuple[str, int], Position]:
+        """The positions of this slot's partitions, by topic and partition."""
+        return {(position.topic, position.partition): position for position in self.positions if position.slot == self.slot}
+
+    def to_json(self) -> bytes:
+        value = {"version": VERSION, **{name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("positions", "runs")}}
+        value["positions"] = [asdict(position) for position in self.positions]
+        value["runs"] = [asdict(run) for run in self.runs]
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> SlotState:
+        """Raises TargetError if the record was not written by a version that this one understands."""
+        value = json.loads(data)
+        version = value.pop("version", None)
+        if version != VERSION:
+            raise TargetError(f"an offset-syncs record has format version {version}; this mirrorlake reads {VERSION}. Upgrade it")
+        value["positions"] = tuple(Position(**position) for position in value["positions"])
+        value["runs"] = tuple(Run(**run) for run in value["runs"])
+        return cls(**value)
+
+
+def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Position]:
+    """The position of every partition that any slot knows: the furthest one, owned as the newest generation says.
+
+    Only one slot ever copies a partition, so the furthest position is the true one, even where an interrupted start has left states of
+    two generations behind.
+    """
+    merged: dict[tuple[str, int], Position] = {}
+    owners: dict[tuple[str, int], tuple[int, int]] = {}
+    for state in sorted(states, key=lambda state: state.generation):
+        for position in state.positions:
+            key = (position.topic, position.partition)
+            known = merged.get(key)
+            if known is None or position.upstream_next >= known.upstream_next:
+                merged[key] = position
+            owners[key] = max(owners.get(key, (-1, -1)), (state.generation, position.slot))
+    return {key: _owned_by(position, owners[key][1]) for key, position in merged.items()}
+
+
+def assign(positions: Mapping[tuple[str, int], Position], slots: int, *, keep: bool) -> dict[tuple[str, int], Position]:
+    """Gives every partition a slot below `slots`: the one it has (`keep`), else those with the fewest partitions first."""
+    loads = dict.fromkeys(range(slots), 0)
+    assigned: dict[tuple[str, int], Position] = {}
+    for key, position in positions.items():
+        if keep and position.slot in loads:
+            assigned[key] = position
+            loads[position.slot] += 1
+    for key in sorted(positions.keys() - assigned.keys()):
+        assigned[key] = _owned_by(positions[key], take_slot(loads))
+    return assigned
+
+
+def take_slot(loads: dict[int, int]) -> int:
+    """The slot with the fewest partitions, which then has one more."""
+    slot = min(loads, key=lambda candidate: (loads[candidate], candidate))
+    loads[slot] += 1
+    return slot
+
+
+def _owned_by(position: Position, slot: int) -> Position:
+    return Position(**{**asdict(position), "slot": slot}) if position.slot != slot else position

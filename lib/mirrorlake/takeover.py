@@ -1,0 +1,99 @@
+"""How a job becomes the only one of its flow: it fences every slot, reads where they are, and opens a new generation.
+
+Every slot's opening record is written in the slot's own transaction, begun before its state is read. So if anyone else has begun one
+in between, the commit fails: nobody overwrites a position he has not seen.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+
+from mirrorlake import offset_syncs, transaction
+from mirrorlake.copy import fenced, write_state
+from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.flow import Flow
+from mirrorlake.slot import SlotState, assign, merge_positions
+from mirrorlake.wire import LATEST, Cluster, ResponseError, WireError
+
+ATTEMPTS = 5
+END_TIMEOUT_MS = 30_000
+
+
+def take_over(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, remote_topics: Iterable[str], sleep: Callable[[float], None] = time.sleep) -> int:
+    """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
+
+    The very first one is refused if a remote topic holds records already: without positions they would all be copied again.
+
+    Returns:
+        The generation.
+
+    Raises:
+        FencedError: another job that started at the same time has won.
+        SourceError: the states are of another source cluster.
+        TargetError: the target can't be written, or holds records although the flow has no state.
+    """
+    topic = flow.offset_syncs_topic
+    partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
+    generation = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
+    if generation == 0:
+        _require_empty(flow, target, list(remote_topics))
+    for attempt in range(ATTEMPTS):
+        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1):
+            return generation + 1
+        sleep(random.uniform(0, 0.2 * 2**attempt))
+        newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
+        if newest > generation:
+            raise fenced(flow, generation + 1, newest)
+    raise TargetError(f"flow {flow.name}: another job keeps taking over its transactional ids; let only one job run for a flow")
+
+
+def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, partitions: range, generation: int) -> bool:
+    """False if someone else has begun a transaction of one of the slots in the meantime."""
+    producers = {slot: transaction.begin(target, flow.transactional_id(slot), flow.transaction_timeout_ms, END_TIMEOUT_MS) for slot in partitions}
+    states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
+    newest = _newest(states)
+    if newest >= generation:
+        return False
+    for state in states.values():
+        if state.source_cluster_id and source_cluster_id and state.source_cluster_id != source_cluster_id:
+            raise SourceError(
+                f"flow {flow.name}: cluster {flow.source} has id {source_cluster_id}, but what was mirrored so far came from cluster {state.source_cluster_id}. "
+                f"Check {flow.source}.bootstrap.servers; another cluster needs another alias"
+            )
+    same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
+    positions = assign(merge_positions(states.values()), slots, keep=same_slots)
+    for slot, producer in producers.items():
+        opening = SlotState(
+            source=flow.source, target=flow.target, source_cluster_id=source_cluster_id, slot=slot, slots=slots, generation=generation,
+            transactional_id=producer.transactional_id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, positions=tuple(positions.values()),
+        )  # fmt: skip
+        try:
+            target.net.run(lambda producer=producer, opening=opening: write_state(target, flow, producer, opening))
+        except ResponseError as error:
+            if error.code in transaction.DEAD:
+                return False
+            raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error) from None
+        except WireError as error:
+            raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True) from None
+    for slot, producer in producers.items():
+        outcome = transaction.end(target, producer, commit=True, timeout_ms=END_TIMEOUT_MS)
+        if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms):
+            return False
+    return True
+
+
+def _require_empty(flow: Flow, target: Cluster, remote_topics: list[str]) -> None:
+    found = target.refresh(remote_topics, flow.connect_timeout_ms)
+    keys = [(name, partition) for name, topic in found.items() for partition in topic.leaders]
+    held = sorted(key for key, end in (target.offsets(keys, LATEST, flow.connect_timeout_ms) if keys else {}).items() if end > 0)
+    if held:
+        raise TargetError(
+            f"flow {flow.name}: topic {held[0][0]}, partition {held[0][1]} on cluster {flow.target} holds records already, but {flow.offset_syncs_topic} has no state that says "
+            "what they are: everything would be copied a second time. If that topic was lost, restore it; else delete the remote topics, or choose another alias"
+        )
+
+
+def _newest(states: dict[int, SlotState]) -> int:
+    return max((state.generation for state in states.values()), default=0)

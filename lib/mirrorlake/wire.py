@@ -1,0 +1,483 @@
+"""Raw requests to one cluster, over kafka-python's connection layer.
+
+kafka-python's connection manager brings TLS, SASL, API versions and the protocol's message schemas; routing to leaders and coordinators, retries
+and their deadlines are here. A request timeout closes the connection and leaves the outcome of what was sent unknown.
+
+Retried are only requests that may be repeated: reads, look-ups, and InitProducerId and EndTxn, which are made for it. A Produce is never
+repeated; its failure fails the attempt, and the transaction with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import kafka.errors
+from kafka.future import Future
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+
+from mirrorlake.connection import Connection
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+
+WireError = kafka.errors.KafkaError  # lost connections, timeouts and the like, as opposed to an answer with an error code
+
+Result = TypeVar("Result")
+Key = tuple[str, int]  # topic and partition
+
+READ_COMMITTED = 1
+EARLIEST, LATEST = -2, -1
+GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
+GROUPS_PER_REQUEST = 500
+IN_FLIGHT = 5  # requests that one connection takes at once; a broker remembers as many batches of a producer
+RECEIVE_LIMIT_BYTES = 512 << 20
+SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20),
+)
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
+
+UNKNOWN_TOPIC = 3
+# What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being completed.
+RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
+UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
+
+
+class ResponseError(Exception):
+    """Raised inside this package when a response carries an error code. `code` is Kafka's, `name` its name."""
+
+    def __init__(self, code: int, detail: str = "") -> None:
+        self.code = code
+        self.name = kafka.errors.for_code(code).__name__
+        self.retriable = code in RETRIABLE
+        super().__init__(f"{self.name} ({code})" + (f": {detail}" if detail else ""))
+
+
+def check(code: int, detail: str = "") -> None:
+    """Raises ResponseError for any error code but 0."""
+    if code:
+        raise ResponseError(code, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What metadata says of a topic: its id, and leader by partition."""
+
+    name: str
+    topic_id: str
+    leaders: Mapping[int, int]
+
+    @property
+    def partitions(self) -> int:
+        return len(self.leaders)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed for one partition. A negative offset is a commit that was taken back."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One partition of a Fetch response."""
+
+    topic: str
+    partition: int
+    error_code: int
+    log_start_offset: int
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
+    records: bytes
+
+
+class Cluster:
+    """One cluster, seen from one process. Not thread-safe.
+
+    Args:
+        connection: how to reach it.
+        side: "source" or "target", which decides the class of errors.
+        client_id: what the brokers' logs and quotas call this process.
+        connect_timeout_ms: deadline of the first contact.
+        net: an event loop to share with another cluster.
+    """
+
+    def __init__(self, connection: Connection, side: str, client_id: str, connect_timeout_ms: int = 30_000, net: NetworkSelector | None = None) -> None:
+        self.connection = connection
+        self.side = side
+        self.net = net or NetworkSelector(slow_task_threshold_secs=0)
+        self.topics: dict[str, Topic] = {}
+        self.cluster_id = ""
+        self.transaction_version = 0
+        self._names: dict[str, str] = {}
+        self._coordinators: dict[str, int] = {}
+        self._connect_timeout_ms = connect_timeout_ms
+        self._manager = KafkaConnectionManager(
+            self.net,
+            **connection.kafka_python(client_id=client_id, receive_message_max_bytes=RECEIVE_LIMIT_BYTES, socket_options=SOCKET_OPTIONS, reconnect_backoff_max_ms=1_000),
+        )
+
+    # -- connecting ----------------------------------------------------------------------------------------------------------
+
+    def connect(self) -> Cluster:
+        """Makes first contact and learns cluster id, brokers and features.
+
+        Raises:
+            SourceError, TargetError: no broker answers in time, or authentication fails; with the cause.
+        """
+        logger = logging.getLogger("kafka")
+        logger.setLevel(logging.ERROR)  # at DEBUG it prints payloads and credentials; what matters here is raised
+        causes = _Causes()
+        logger.addHandler(causes)
+        logger.propagate = False
+        try:
+            self._manager.bootstrap(self._connect_timeout_ms)
+        except WireError as error:
+            refused = [str(found) for found in self._manager._auth_failures.values()]
+            cause = (refused or causes.messages or [str(error)])[-1]
+            raise self.error(
+                f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, {self.connection.security_protocol}) can't be reached "
+                f"within {self._connect_timeout_ms} ms: {cause}. Check {self.connection.alias}.bootstrap.servers and its security properties"
+            ) from None
+        finally:
+            logger.removeHandler(causes)
+        self.call("first contact", self._learn, self._connect_timeout_ms)
+        return self
+
+    def close(self) -> None:
+        self._manager.close()
+        self.net.poll(timeout_ms=0)
+
+    async def _learn(self) -> None:
+        features = await self._send_any(ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1"))
+        check(features.error_code)
+        levels = {feature.name: feature.max_version_level for feature in features.finalized_features or ()}
+        self.transaction_version = levels.get("transaction.version", 0)
+        await self.update_metadata([])
+
+    # -- errors, retries, routing --------------------------------------------------------------------------------------------
+
+    def error(self, message: str, *, retriable: bool = False) -> MirrorlakeError:
+        """An error of this side's class."""
+        return (SourceError if self.side == "source" else TargetError)(message, retriable=retriable)
+
+    def call(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
+        """Runs `attempt` on the event loop, again and again while it fails with something that goes away, until the deadline.
+
+        Raises:
+            SourceError, TargetError: with `what`, the last cause, and whether trying again later makes sense.
+        """
+        return self.net.run(lambda: self.retry(what, attempt, timeout_ms))
+
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
+        """See `call`; for use inside the event loop."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        backoff = FIRST_BACKOFF_S
+        while True:
+            try:
+                return await attempt()
+            except (ResponseError, WireError) as error:
+                self._coordinators.clear()
+                if not _may_pass(error):
+                    raise self.explained(what, error) from None
+                if time.monotonic() + backoff > deadline:
+                    raise self.explained(f"{what}, retried for {timeout_ms} ms", error, retriable=True) from None
+                await self.net.sleep(backoff * random.uniform(0.8, 1.2))
+                backoff = min(2 * backoff, LAST_BACKOFF_S)
+                if not isinstance(error, ResponseError) or error.code != 51:
+                    await self._refresh_brokers()
+
+    def explained(self, what: str, error: Exception, *, retriable: bool = False) -> MirrorlakeError:
+        """The error for people: what was being done, on which cluster, and what to do if it is a matter of permission."""
+        code = getattr(error, "code", 0)
+        advice = (
+            f". The principal of cluster {self.connection.alias} lacks a permission on this {UNAUTHORIZED[code]}; grant it and start again"
+            if code in UNAUTHORIZED
+            else ""
+        )
+        return self.error(f"cluster {self.connection.alias}: {what}: {error}{advice}", retriable=retriable or (_may_pass(error) and not advice))
+
+    def send(self, request: Any, node: int) -> Any:
+        """Sends to one broker; returns the future of the response, or of why it could not be sent."""
+        try:
+            if node < 0:
+                raise kafka.errors.LeaderNotAvailableError()
+            return self._manager.send(request, node_id=node)
+        except WireError as error:
+            return Future().failure(error)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, as far as is known; -1 if not."""
+        known = self.topics.get(topic)
+        return known.leaders.get(partition, -1) if known else -1
+
+    async def coordinator(self, transactional_id: str) -> int:
+        """The node of a transaction coordinator."""
+        if transactional_id not in self._coordinators:
+            response = await self._send_any(FindCoordinatorRequest[3](key=transactional_id, key_type=TRANSACTION_COORDINATOR))
+            check(response.error_code, response.error_message or "")
+            self._coordinators[transactional_id] = response.node_id
+        return self._coordinators[transactional_id]
+
+    async def _send_any(self, request: Any) -> Any:
+        node = self._manager.least_loaded_node()
+        if node is None:
+            raise kafka.errors.NodeNotReadyError("no broker is reachable")
+        return await self._manager.send(request, node_id=node)
+
+    async def _refresh_brokers(self) -> None:
+        with contextlib.suppress(ResponseError, WireError):  # the attempt that follows will say it
+            await self.update_metadata(list(self.topics))
+
+    # -- metadata and offsets ------------------------------------------------------------------------------------------------
+
+    def refresh(self, topics: Iterable[str] | None, timeout_ms: int) -> dict[str, Topic]:
+        """The named topics (all with None) as the cluster has them now; missing ones are left out. Never creates a topic."""
+        wanted = None if topics is None else list(topics)
+        return self.call("reading metadata", lambda: self.update_metadata(wanted), timeout_ms)
+
+    async def update_metadata(self, topics: list[str] | None) -> dict[str, Topic]:
+        """See `refresh`; for use inside the event loop, without retries."""
+        await self._manager.cluster.refresh_metadata()  # the manager's own idea of which brokers there are
+        version = min(12, self._max_version(MetadataRequest))
+        asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        response = await self._send_any(MetadataRequest[version](topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False))
+        self.cluster_id = response.cluster_id or ""
+        found: dict[str, Topic] = {}
+        for topic in response.topics:
+            if topic.error_code == UNKNOWN_TOPIC:
+                self.topics.pop(topic.name, None)
+                continue
+            if topic.error_code != 5:
+                check(topic.error_code, f"{topic.name} (needs DESCRIBE)")
+            found[topic.name] = Topic(topic.name, str(topic.topic_id or ""), {partition.partition_index: partition.leader_id for partition in topic.partitions})
+        self.topics.update(found)
+        self._names.update({topic.topic_id: topic.name for topic in found.values()})
+        return found
+
+    def offsets(self, partitions: Iterable[Key], at: int, timeout_ms: int) -> dict[Key, int]:
+        """EARLIEST: the log start; LATEST: the last stable offset, up to which a read_committed reader gets.
+
+        One request for each leader. Partitions of topics that are gone are left out.
+        """
+        wanted = list(partitions)
+        return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
+
+    async def list_offsets(self, partitions: list[Key], at: int) -> dict[Key, int]:
+        """See `offsets`; for use inside the event loop, without retries."""
+        futures = []
+        for node, keys in _by(lambda key: self.leader(*key), partitions).items():
+            topics = [
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=at) for _, index in group
+                    ],
+                )
+                for topic, group in _by(lambda key: key[0], keys).items()
+            ]
+            futures.append(self.send(ListOffsetsRequest[5](replica_id=-1, isolation_level=READ_COMMITTED, topics=topics), node))
+        found: dict[Key, int] = {}
+        for future in futures:
+            for topic in (await future).topics:
+                for partition in topic.partitions:
+                    check(partition.error_code, f"{topic.name}-{partition.partition_index}")
+                    found[topic.name, partition.partition_index] = partition.offset
+        return found
+
+    # -- groups --------------------------------------------------------------------------------------------------------------
+
+    def group_offsets(self, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:
+        """What each group has committed, for all its partitions; one request for hundreds of groups of a coordinator.
+
+        Not by librdkafka's admin client: when a coordinator is loading or has moved, its ListConsumerGroupOffsets ends the process
+        (2.16.1: rd_kafka_handle_OffsetFetch asks a consumer group that an admin client does not have).
+        """
+        names = list(groups)
+        found: dict[str, list[Committed]] = {}
+        for at in range(0, len(names), GROUPS_PER_REQUEST):
+            chunk = names[at : at + GROUPS_PER_REQUEST]
+            found.update(
+                self.call(
+                    f"reading the offsets of GROUP {chunk[0]} and {len(chunk) - 1} more (needs DESCRIBE)", lambda chunk=chunk: self._group_offsets(chunk), timeout_ms
+                )
+            )
+        return found
+
+    def commit_group_offsets(self, offsets: Mapping[str, Mapping[Key, tuple[int, str]]], timeout_ms: int) -> dict[str, ResponseError]:
+        """Commits (offset, metadata) for groups without members, several requests under way at once; returns why the others were refused."""
+        names = list(offsets)
+        refused: dict[str, ResponseError] = {}
+        for at in range(0, len(names), GROUPS_PER_REQUEST):
+            chunk = {group: offsets[group] for group in names[at : at + GROUPS_PER_REQUEST]}
+            what = f"committing offsets of GROUP {names[at]} and {len(chunk) - 1} more (needs READ)"
+            refused.update(self.call(what, lambda chunk=chunk: self._commit_group_offsets(chunk), timeout_ms))
+        return refused
+
+    async def _commit_group_offsets(self, offsets: Mapping[str, Mapping[Key, tuple[int, str]]]) -> dict[str, ResponseError]:
+        refused: dict[str, ResponseError] = {}
+        under_way: deque[tuple[str, Any]] = deque()
+
+        async def settle(limit: int) -> None:
+            while len(under_way) > limit:
+                group, future = under_way.popleft()
+                codes = [partition.error_code for topic in (await future).topics for partition in topic.partitions if partition.error_code]
+                if codes:
+                    error = ResponseError(codes[0], group)
+                    if error.retriable:
+                        raise error
+                    refused[group] = error
+
+        for node, members in (await self._group_coordinators(list(offsets))).items():
+            for group in members:
+                await settle(IN_FLIGHT - 1)
+                under_way.append((group, self.send(_offset_commit(group, offsets[group]), node)))
+        await settle(0)
+        return refused
+
+    async def _group_coordinators(self, groups: list[str]) -> dict[int, list[str]]:
+        response = await self._send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
+        by_node: dict[int, list[str]] = {}
+        for coordinator in response.coordinators:
+            check(coordinator.error_code, coordinator.key)
+            by_node.setdefault(coordinator.node_id, []).append(coordinator.key)
+        return by_node
+
+    async def _group_offsets(self, groups: list[str]) -> dict[str, list[Committed]]:
+        by_node = await self._group_coordinators(groups)
+        futures = []
+        for node, members in by_node.items():
+            asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in members]
+            futures.append(self.send(OffsetFetchRequest[8](groups=asked, require_stable=False), node))
+        found: dict[str, list[Committed]] = {}
+        for future in futures:
+            for group in (await future).groups:
+                check(group.error_code, group.group_id)
+                found[group.group_id] = []
+                for topic in group.topics:
+                    for partition in topic.partitions:
+                        check(partition.error_code, f"{group.group_id}, {topic.name}-{partition.partition_index}")
+                        found[group.group_id].append(Committed(topic.name, partition.partition_index, partition.committed_offset, partition.metadata or ""))
+        return found
+
+    # -- data ----------------------------------------------------------------------------------------------------------------
+
+    def fetch(self, node: int, offsets: Mapping[Key, int], max_bytes: int, partition_max_bytes: int, max_wait_ms: int) -> Any:
+        """Sends a read_committed Fetch without a session; returns the future of the response, for `fetched`.
+
+        By topic id where broker and metadata have them (KIP-516), so that a topic created anew under an old name can't be read by accident.
+        """
+        by_id = self._max_version(FetchRequest) >= 13 and all(self.topics[topic].topic_id for topic, _ in offsets)
+        topics = [
+            FetchRequest.FetchTopic(
+                **({"topic_id": uuid.UUID(self.topics[topic].topic_id)} if by_id else {"topic": topic}),
+                partitions=[
+                    FetchRequest.FetchTopic.FetchPartition(
+                        partition=index, current_leader_epoch=-1, fetch_offset=offsets[topic, index], log_start_offset=-1, partition_max_bytes=partition_max_bytes
+                    )
+                    for _, index in group
+                ],
+            )
+            for topic, group in _by(lambda key: key[0], offsets).items()
+        ]
+        request = FetchRequest[13 if by_id else 11](
+            replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=READ_COMMITTED,
+            session_id=0, session_epoch=-1, topics=topics, forgotten_topics_data=[], rack_id="",
+        )  # fmt: skip
+        return self.send(request, node)
+
+    def fetched(self, response: Any) -> Iterator[Fetched]:
+        """The partitions of a Fetch response."""
+        check(response.error_code)
+        for topic in response.responses:
+            name = topic.topic or self._names[str(topic.topic_id)]
+            for partition in topic.partitions:
+                yield Fetched(
+                    name, partition.partition_index, partition.error_code, partition.log_start_offset, partition.last_stable_offset,
+                    [(aborted.producer_id, aborted.first_offset) for aborted in partition.aborted_transactions or ()], partition.records or b"",
+                )  # fmt: skip
+
+    def produce(self, node: int, transactional_id: str, batches: Mapping[Key, bytes], timeout_ms: int) -> Any:
+        """Sends one batch for each partition; returns the future of the response, for `produced`."""
+        topics = [
+            ProduceRequest.TopicProduceData(
+                name=topic, partition_data=[ProduceRequest.TopicProduceData.PartitionProduceData(index=index, records=batches[topic, index]) for _, index in group]
+            )
+            for topic, group in _by(lambda key: key[0], batches).items()
+        ]
+        # A Produce of version 12 and up adds its partitions to the transaction by itself (KIP-890), where the cluster has that feature.
+        version = 12 if self.transaction_version >= 2 else 11
+        return self.send(ProduceRequest[version](transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=topics), node)
+
+    @staticmethod
+    def produced(response: Any) -> Iterator[tuple[Key, int]]:
+        """(topic and partition, base offset) of each appended batch; raises ResponseError for one that was not."""
+        for topic in response.responses:
+            for partition in topic.partition_responses:
+                check(partition.error_code, f"{topic.name}-{partition.index}" + (f": {partition.error_message}" if partition.error_message else ""))
+                yield (topic.name, partition.index), partition.base_offset
+
+    def _max_version(self, request: Any) -> int:
+        versions = self._manager.broker_version_data
+        return int(versions.api_version(request)) if versions else 0
+
+
+def _offset_commit(group: str, offsets: Mapping[Key, tuple[int, str]]) -> Any:
+    """The request that commits for a group without members: no generation, no member (KIP-496 and before)."""
+    topics = [
+        OffsetCommitRequest.OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+                    partition_index=index, committed_offset=offsets[topic, index][0], committed_leader_epoch=-1, committed_metadata=offsets[topic, index][1]
+                )
+                for _, index in keys
+            ],
+        )
+        for topic, keys in _by(lambda key: key[0], offsets).items()
+    ]
+    return OffsetCommitRequest[8](group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None, topics=topics)
+
+
+class _Causes(logging.Handler):
+    """Remembers what kafka-python logs while it fails to connect; the exception itself only says that time ran out."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage().splitlines()[0]
+        if not message.startswith("Bootstrap"):
+            self.messages.append(message)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, ResponseError):
+        return error.retriable
+    if isinstance(error, kafka.errors.SaslAuthenticationFailedError | kafka.errors.AuthorizationError | kafka.errors.UnsupportedVersionError):
+        return False
+    return isinstance(error, kafka.errors.RetriableError | kafka.errors.KafkaConnectionError | kafka.errors.KafkaTimeoutError)
+
+
+def _by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

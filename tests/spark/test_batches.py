@@ -1,0 +1,85 @@
+"""Micro-batches of a real streaming query, handled in the driver."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from mirrorlake.batches import Batches
+from mirrorlake.errors import ConfigurationError, TargetError
+from pyspark.sql.streaming import StreamingQuery
+
+
+@pytest.fixture
+def endless(spark: Any) -> Any:
+    """A stream that has something new at every micro-batch."""
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+
+
+def test_a_micro_batch_that_comes_while_the_query_is_being_stopped_does_not_hold_it_up(endless: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping, entered, handled = threading.Event(), threading.Event(), []
+    stop, enter = StreamingQuery.stop, Batches._batch
+
+    def stop_late(query: Any) -> None:
+        stopping.set()
+        assert entered.wait(30)
+        stop(query)
+
+    def enter_seen(batches: Batches, frame: Any, number: int) -> None:
+        if stopping.is_set():
+            entered.set()
+        enter(batches, frame, number)
+
+    monkeypatch.setattr(StreamingQuery, "stop", stop_late)
+    monkeypatch.setattr(Batches, "_batch", enter_seen)
+    Batches(lambda frame, number: handled.append((number, stopping.is_set())), 10, print).run(endless, "stopped", str(tmp_path), interval_s=0, run_for_s=2)
+    assert handled
+    assert not any(during_stop for _, during_stop in handled), "the micro-batch that came late was left to the next run"
+
+
+def test_it_is_stopped_between_two_micro_batches_never_inside_one(endless: Any, tmp_path: Any) -> None:
+    begun, ended = threading.Event(), []
+
+    def slow(frame: Any, number: int) -> None:
+        begun.set()
+        ended.append(len(frame.collect()))
+        assert not threading.Event().wait(3)
+        ended.append("end")
+
+    def watch() -> None:
+        if begun.is_set():
+            raise ConfigurationError("noticed beside it")
+
+    with pytest.raises(ConfigurationError, match="noticed beside it"):
+        Batches(slow, 10, print).run(endless, "slow", str(tmp_path), interval_s=0, watch=watch)
+    assert ended == [1, "end"]
+
+
+def test_retriable_errors_are_tried_again_and_said_until_the_deadline(endless: Any, tmp_path: Any) -> None:
+    attempts: list[int] = []
+    said: list[str] = []
+
+    def twice(frame: Any, number: int) -> None:
+        attempts.append(number)
+        if len(attempts) < 3:
+            raise TargetError("a broker is away", retriable=True)
+
+    Batches(twice, 60, said.append, once=True).run(endless, "retried", str(tmp_path / "a"), interval_s=0)
+    assert len(attempts) == 3
+    assert [line for line in said if "a broker is away" in line] == said
+    assert len(said) == 2
+
+    def always(frame: Any, number: int) -> None:
+        raise TargetError("a broker is away", retriable=True)
+
+    with pytest.raises(TargetError, match="a broker is away"):
+        Batches(always, 1, said.append).run(endless, "given up", str(tmp_path / "b"), interval_s=0)
+
+
+def test_what_a_micro_batch_raises_ends_the_query_and_is_raised_as_it_was(endless: Any, tmp_path: Any) -> None:
+    def refuses(frame: Any, number: int) -> None:
+        raise ConfigurationError("not like this")
+
+    with pytest.raises(ConfigurationError, match="not like this"):
+        Batches(refuses, 10, print).run(endless, "refused", str(tmp_path), interval_s=0, run_for_s=30)

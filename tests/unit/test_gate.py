@@ -1,0 +1,153 @@
+"""Every expectation is fed a violation and seen to fail; a suite that is not whole is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from mirrorlake import runs_frame
+from mirrorlake.checkpoint import gate_frame
+from mirrorlake.copy import Report
+from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.gate import Gate, require
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(upstream: int, downstream: int, records: int) -> dict[str, int]:
+    return {"upstream_start": upstream, "upstream_end": upstream + records, "downstream_start": downstream, "downstream_end": downstream + records, "records": records}
+
+
+def stretch(topic: str, **changes: object) -> dict[str, object]:
+    return {
+        "topic": topic, "partition": 0, "target_topic": f"a.{topic}", "upstream_from": 10, "upstream_next": 35, "downstream_from": 7, "skipped": 5,
+        "gaps": [(20, 23, "marker"), (33, 35, "aborted")], "digest_read": 5, "digest_written": 5, "runs": [run(10, 8, 10), run(23, 18, 10)], **changes,
+    }  # fmt: skip
+
+
+def runs() -> pd.DataFrame:
+    only_markers = stretch("markers", upstream_next=12, skipped=2, gaps=[(10, 12, "marker")], runs=[], digest_read=0, digest_written=0)
+    return runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("orders"), only_markers])])
+
+
+def groups() -> pd.DataFrame:
+    columns = ["group_id", "topic", "partition", "upstream_offset", "metadata", "target_topic", "target_partition", "downstream_offset", "status", "reason", "source_lag",
+               "run_upstream_start", "run_downstream_start", "mirrored_end"]  # fmt: skip
+    rows = [("g", "t", 0, 15, "", "a.t", 0, 25, "exact", None, 5, 10, 20, 40), ("h", "t", 0, 99, "", "a.t", 0, 40, "clamped", None, 0, None, None, 40)]
+    return gate_frame([dict(zip(columns, row, strict=True)) for row in rows], {})
+
+
+def put(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda frame: frame.assign(**{column: [value, *frame[column][1:]]})
+
+
+def twice(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([frame, frame.iloc[:1]], ignore_index=True)
+
+
+def empty(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[:0]
+
+
+VIOLATIONS = {
+    "offset_syncs": {
+        0: empty,
+        1: put("topic", None),
+        2: put("partition", None),
+        3: put("downstream_start", -1),
+        4: twice,
+        5: twice,
+        6: put("gap", 1),
+        7: put("gap_reasons", "lost"),
+        8: put("downstream_advance", -1),
+        9: put("upstream_length", 11),
+        10: put("downstream_length", 9),
+        11: put("accounted", 24),
+        12: put("digest_written", 6),
+    },
+    "checkpoints": {
+        0: empty,
+        1: put("group_id", None),
+        2: put("topic", None),
+        3: put("downstream_offset", None),
+        4: twice,
+        5: put("status", "maybe"),
+        6: put("upstream_offset", -1),
+        7: put("recomputed", 26),
+        8: put("mirrored_end", 24),
+        9: put("regression", 3),
+        10: put("source_lag", -1),
+    },
+}
+FRAMES = {"offset_syncs": runs, "checkpoints": groups}
+CASES = [(suite, number) for suite, violations in VIOLATIONS.items() for number in violations]
+
+
+@pytest.fixture(scope="module")
+def gates() -> dict[str, Gate]:
+    return {name: Gate(ROOT / f"expectations/{name}.json") for name in VIOLATIONS}
+
+
+@pytest.mark.parametrize("suite", VIOLATIONS)
+def test_what_is_right_passes(gates: dict[str, Gate], suite: str) -> None:
+    results = gates[suite].evaluate(FRAMES[suite](), "a->b", "c1")
+    require(results, "flow a->b", "stopped")
+    assert len(results) == gates[suite].expectations
+
+
+@pytest.mark.parametrize("suite", VIOLATIONS)
+def test_every_expectation_has_a_violation_here(suite: str) -> None:
+    assert sorted(VIOLATIONS[suite]) == list(range(len(json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"])))
+
+
+@pytest.mark.parametrize(("suite", "number"), CASES)
+def test_each_expectation_fails_when_it_is_violated(gates: dict[str, Gate], suite: str, number: int) -> None:
+    wanted = json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"][number]
+    results = gates[suite].evaluate(VIOLATIONS[suite][number](FRAMES[suite]()), "a->b", "c1")
+    failed = [result.expectation for result in results if not result.success]
+    assert any(expectation.startswith(wanted["type"]) and all(json.dumps(value) in expectation for value in wanted["kwargs"].values()) for expectation in failed), failed
+    with pytest.raises(GateError, match="expectations failed; stopped"):
+        require(results, "flow a->b", "stopped")
+
+
+def test_a_gate_without_results_does_not_pass() -> None:
+    with pytest.raises(GateError):
+        require([], "flow a->b", "stopped")
+
+
+def test_a_column_that_is_missing_fails_and_says_so(gates: dict[str, Gate]) -> None:
+    results = gates["offset_syncs"].evaluate(runs().drop(columns=["gap"]), "a->b", "c1")
+    assert [result for result in results if not result.success and "gap" in result.expectation]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "are not JSON"),
+        ('{"name": "x", "expectations": []}', "are empty"),
+        ('{"expectations": [1]}', "are not a suite"),
+        ('{"name": "x", "expectations": [{"type": "expect_magic", "kwargs": {}}]}', "does not know expect_magic"),
+        (
+            '{"name": "x", "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}, {"type": "expect_magic", "kwargs": {}}]}',
+            "does not know expect_magic",
+        ),
+    ],
+)
+def test_a_suite_that_is_not_whole_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "suite.json").write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        Gate(tmp_path / "suite.json")
+
+
+def test_a_missing_suite_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"gone\.json can't be read"):
+        Gate(tmp_path / "gone.json")
+
+
+def test_half_evaluated_is_not_evaluated(gates: dict[str, Gate], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates["checkpoints"], "expectations", 12)
+    with pytest.raises(GateError, match="11 of the 12 expectations of suite checkpoints were evaluated"):
+        gates["checkpoints"].evaluate(groups(), "a->b", "c1")
