@@ -1,0 +1,334 @@
+"""The checkpoint job: moves consumer groups to where they belong on the target, exactly, and keeps the history of every one.
+
+Each cycle reads what the groups have committed on the source, translates it in one SQL join against the runs in the ledger, holds the result
+against the expectations, commits to groups that nobody uses on the target, and appends what has changed to `checkpoints`.
+
+Guaranteed: a group that goes on at a committed offset reads every record it had not read, and none it had (status `exact`). A `clamped` offset
+skips nothing either; what the group had read past the mirrored end would be read again once it is mirrored, unless a later cycle finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka.admin import AdminClient
+
+from mirrorlake import errors, groups, offset_syncs
+from mirrorlake.batches import Batches
+from mirrorlake.errors import GateError, MirrorlakeError, first_line
+from mirrorlake.flow import Flow
+from mirrorlake.gate import Gate, require
+from mirrorlake.group_offsets import KafkaGroupOffsets
+from mirrorlake.ledger import Ledger
+from mirrorlake.slot import Position, merge_positions
+from mirrorlake.translate import translate
+from mirrorlake.wire import Cluster
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+Key = tuple[str, str | None, int | None]  # group, topic, partition; a row about a whole group has neither topic nor partition
+
+MIRRORED_SCHEMA = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One row of the table checkpoints."""
+
+    source: str
+    target: str
+    group_id: str
+    topic: str | None
+    partition: int | None
+    status: str
+    cycle_id: str
+    created_at: datetime
+    target_topic: str | None = None
+    target_partition: int | None = None
+    upstream_offset: int | None = None
+    downstream_offset: int | None = None
+    metadata: str | None = None
+    source_lag: int | None = None
+    reason: str | None = None
+    target_offset: int | None = None
+    sync: str | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.group_id, self.topic, self.partition
+
+    def says_the_same_as(self, other: Checkpoint | None) -> bool:
+        """True if nothing has changed since `other` that history should know. Lag changes with every record; it alone is no news."""
+        names = ("status", "upstream_offset", "downstream_offset", "metadata", "reason")
+        return (
+            other is not None and all(getattr(self, name) == getattr(other, name) for name in names) and (self.sync == other.sync or {self.sync, other.sync} <= SETTLED)
+        )
+
+    @property
+    def last_synced(self) -> int | None:
+        """What the group has on the target since this cycle, if we know that it is where we put it."""
+        return self.downstream_offset if self.sync in SETTLED else None
+
+
+SETTLED = {"committed", "in_step"}
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """What a run of the job has done; `statuses` and `syncs` count the positions of the last cycle."""
+
+    flow: str
+    cycles: int
+    groups: int
+    positions: int
+    statuses: dict[str, int]
+    syncs: dict[str, int]
+    rows: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"seconds": round(self.seconds, 3)}
+
+
+@dataclass
+class _Counts:
+    cycles: int = 0
+    groups: int = 0
+    rows: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    syncs: Counter[str] = field(default_factory=Counter)
+
+
+class CheckpointJob:
+    """Translates and syncs the groups of one flow until it is told to stop.
+
+    Args:
+        spark: a session with Delta.
+        config: the property file, which Spark's workers read too.
+        flow: the flow of that file.
+        ledger: where the runs are, and history goes.
+        suite: path of the expectations for checkpoints.
+        say: called with a line of progress.
+    """
+
+    def __init__(self, spark: SparkSession, config: str, flow: Flow, ledger: Ledger, suite: str, say: Callable[[str], None] = print) -> None:
+        self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
+        self._gate = Gate(suite)
+        self._say = say
+        self._job_id = uuid.uuid4().hex[:8]
+        self._known: dict[Key, Checkpoint] = {}
+        self._counts = _Counts()
+
+    def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
+        """Runs one cycle (`interval_s` is None), or one every `interval_s` for `run_for_s` or until it is interrupted.
+
+        Raises:
+            MirrorlakeError: of the kind that says who has to act.
+        """
+        began = time.monotonic()
+        flow = self.flow
+        for warning in flow.warnings:
+            self._say(f"warning: {warning}")
+        self._target = Cluster(flow.target_connection, "target", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect()
+        Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
+        self._admin = AdminClient(flow.target_connection.librdkafka(log_level=0))
+        self.ledger.ensure_tables()
+        self._known = self._last_known()
+        self.spark.dataSource.register(KafkaGroupOffsets)
+        reader = self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
+        batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, self._say, once=interval_s is None)
+        try:
+            with self.ledger.checkpoint("checkpoint") as checkpoint:
+                batches.run(reader.load(), f"checkpoint {flow.name}", checkpoint, interval_s, run_for_s)
+        finally:
+            self._target.close()
+        counts = self._counts
+        return CheckpointResult(
+            flow.name, counts.cycles, counts.groups, sum(counts.statuses.values()), dict(counts.statuses), dict(counts.syncs), counts.rows, time.monotonic() - began
+        )
+
+    # -- one cycle -----------------------------------------------------------------------------------------------------------
+
+    def _cycle(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        read = frame.localCheckpoint()  # once: the source would be asked again for every use
+        rows = read.filter("kind IN ('cycle', 'group', 'log')").collect()
+        for row in rows:
+            if row["error"]:
+                raise errors.from_json(json.loads(row["error"]))
+        cycle_id = f"{self._job_id}-{batch_id}"
+        now = datetime.now(UTC).replace(tzinfo=None)
+        listed = {row["group_id"] for row in rows if row["kind"] == "group"}
+        logs = [row for row in rows if row["kind"] == "log"]
+        positions = read.filter("kind = 'offset'").select("group_id", "topic", "partition", "upstream_offset", "metadata")
+        runs, mirrored = self._runs(frame.sparkSession), self._mirrored(logs, frame.sparkSession)
+        translated = [row.asDict() for row in translate(positions, runs, mirrored).collect()] if logs else []
+        checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored(positions.join(mirrored, ["topic", "partition"], "left_anti"), cycle_id, now)
+        results = []
+        if translated:
+            results = self._pass_gate(translated, cycle_id)
+        synced = self._sync(checkpoints)
+        changed = [row for row in [*synced, *self._deleted(listed, cycle_id, now)] if not row.says_the_same_as(self._known.get(row.key))]
+        self.ledger.append("checkpoints", changed)
+        self.ledger.append("expectation_results", results)
+        self._known = {row.key: row for row in [*synced, *(row for row in changed if row.status == "deleted")]}
+        self._count(listed, synced, changed, batch_id, time.monotonic() - began)
+
+    def _runs(self, session: SparkSession) -> DataFrame:
+        table = self.ledger.within(session).read("offset_syncs")
+        mine = table.filter((table.source == self.flow.source) & (table.target == self.flow.target))
+        return mine.select("topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end")
+
+    def _mirrored(self, logs: Iterable[Any], session: SparkSession) -> DataFrame:
+        """One row for each partition of the flow: its log on the source, and how far the slots' states say it is mirrored."""
+        topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
+        found = self._target.refresh([topic], timeout_ms)
+        states = offset_syncs.read_states(self._target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
+        known = merge_positions(states.values())
+        values = []
+        for log in logs:
+            position: Position | None = known.get((log["topic"], log["partition"]))
+            upstream_next, downstream_next = (log["log_start"], 0) if position is None else (position.upstream_next, position.downstream_next)
+            values.append((log["topic"], log["partition"], self.flow.policy.remote_topic(log["topic"]), log["log_start"], log["log_end"], upstream_next, downstream_next))
+        return session.createDataFrame(values, MIRRORED_SCHEMA)
+
+    def _translated(self, rows: Iterable[Any], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        names = ("target_topic", "target_partition", "upstream_offset", "downstream_offset", "metadata", "source_lag", "reason")
+        return [
+            Checkpoint(
+                self.flow.source, self.flow.target, row["group_id"], row["topic"], row["partition"], row["status"], cycle_id, now, **{name: row[name] for name in names}
+            )
+            for row in rows
+        ]
+
+    def _not_mirrored(self, elsewhere: DataFrame, cycle_id: str, now: datetime) -> list[Checkpoint]:
+        return [
+            Checkpoint(
+                self.flow.source,
+                self.flow.target,
+                row["group_id"],
+                row["topic"],
+                row["partition"],
+                "not_mirrored",
+                cycle_id,
+                now,
+                upstream_offset=row["upstream_offset"],
+                metadata=row["metadata"],
+                reason="the topic does not exist on the source" if self.flow.mirrors_topic(row["topic"]) else "the topic does not belong to the flow",
+            )
+            for row in elsewhere.collect()
+        ]
+
+    def _deleted(self, listed: set[str], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        gone = sorted({group for group, _, _ in self._known} - listed)
+        return [
+            Checkpoint(
+                self.flow.source,
+                self.flow.target,
+                group,
+                None,
+                None,
+                "deleted",
+                cycle_id,
+                now,
+                sync="held",
+                reason="the group is gone on the source; on the target it stays",
+            )
+            for group in gone
+        ]
+
+    def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> list[Any]:
+        consequence = "no group was touched"
+        try:
+            results = self._gate.evaluate(gate_frame(translated, self._known), self.flow.name, cycle_id)
+        except MirrorlakeError:
+            raise
+        except Exception as error:
+            raise GateError(f"flow {self.flow.name}, cycle {cycle_id}: the gate could not be evaluated ({first_line(error)}); {consequence}") from error
+        try:
+            require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)
+        except GateError:
+            self.ledger.append("expectation_results", results)
+            raise
+        return results
+
+    def _sync(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+        """Decides about every position, commits those that may be, and returns the rows with what came of it."""
+        movable = [row for row in checkpoints if row.downstream_offset is not None]
+        if not self.flow.sync_group_offsets_enabled or not movable:
+            return [replace(row, sync="off") if row.downstream_offset is not None else row for row in checkpoints]
+        on_target = groups.read_groups(self._admin, self._target, sorted({row.group_id for row in movable}), self.flow)
+        decided: list[Checkpoint] = []
+        commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
+        for row in checkpoints:
+            if row.downstream_offset is None or row.upstream_offset is None or row.target_topic is None or row.target_partition is None:
+                decided.append(row)
+                continue
+            target_key, before = (row.target_topic, row.target_partition), self._known.get(row.key)
+            decision = groups.decide(
+                on_target[row.group_id],
+                target_key,
+                row.downstream_offset,
+                row.upstream_offset,
+                before.upstream_offset if before else None,
+                before.last_synced if before else None,
+            )
+            reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
+            decided.append(replace(row, sync=decision.sync, reason=reason, target_offset=on_target[row.group_id].offsets.get(target_key)))
+            if decision.sync == "committed":
+                commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
+        refusals = groups.commit(self._target, commits, self.flow)
+        return [replace(row, sync="refused", reason=refusals[row.group_id]) if row.sync == "committed" and row.group_id in refusals else row for row in decided]
+
+    # -- history and progress ------------------------------------------------------------------------------------------------
+
+    def _last_known(self) -> dict[Key, Checkpoint]:
+        """The last row of every group and partition that the ledger has."""
+        from pyspark.sql import functions as F
+
+        table = self.ledger.read("checkpoints")
+        mine = table.filter((table.source == self.flow.source) & (table.target == self.flow.target))
+        last = mine.groupBy("group_id", "topic", "partition").agg(F.max_by(F.struct(*mine.columns), "created_at").alias("row")).select("row.*")
+        rows = [Checkpoint(**row.asDict()) for row in last.collect()]
+        gone = {row.group_id: row.created_at for row in rows if row.status == "deleted"}
+        return {row.key: row for row in rows if row.group_id not in gone or row.created_at >= gone[row.group_id]}
+
+    def _count(self, listed: set[str], synced: list[Checkpoint], changed: list[Checkpoint], batch_id: int, seconds: float) -> None:
+        counts = self._counts
+        counts.cycles, counts.groups, counts.rows = counts.cycles + 1, len(listed), counts.rows + len(changed)
+        counts.statuses, counts.syncs = Counter(row.status for row in synced), Counter(row.sync for row in synced if row.sync)
+        statuses, syncs = (", ".join(f"{count:,} {name}" for name, count in sorted(counter.items())) or "none" for counter in (counts.statuses, counts.syncs))
+        self._say(f"cycle {batch_id}: {len(listed):,} groups, {len(synced):,} positions ({statuses}); on the target: {syncs}; {len(changed):,} rows in {seconds:.2f} s")
+
+
+def gate_frame(translated: Iterable[dict[str, Any]], known: Mapping[Key, Checkpoint]) -> pd.DataFrame:
+    """What the gate looks at: the translation, and beside it the same computed from its definition, and how far a group would go back.
+
+    Columns of `translate`, and: recomputed (from the run that the SQL chose, by the definition), regression (downstream offsets by which a group
+    that did not go back on the source would go back here; a clamped one waits for the ledger and is not counted).
+    """
+    import pandas as pd
+
+    return pd.DataFrame([{**row, "recomputed": _by_definition(row), "regression": _regression(row, known)} for row in translated])
+
+
+def _by_definition(row: Mapping[str, Any]) -> int:
+    if row["run_upstream_start"] is None:
+        return row["mirrored_end"]
+    return row["run_downstream_start"] + max(0, row["upstream_offset"] - row["run_upstream_start"])
+
+
+def _regression(row: Mapping[str, Any], known: Mapping[Key, Checkpoint]) -> int:
+    before = known.get((row["group_id"], row["topic"], row["partition"]))
+    if before is None or before.downstream_offset is None or before.upstream_offset is None or row["status"] == "clamped":
+        return 0
+    return max(0, before.downstream_offset - row["downstream_offset"]) if row["upstream_offset"] >= before.upstream_offset else 0

@@ -1,0 +1,83 @@
+"""Translation: where a group that stands at an upstream offset goes on downstream, for all groups and partitions in one SQL join.
+
+The downstream offset of the first mirrored record at or after the group's upstream offset:
+
+- in a run: `downstream_start + (offset - upstream_start)`;
+- in a gap (markers, aborted records): the next run's `downstream_start`;
+- at the mirrored end: the last run's `downstream_end`;
+- past it: the same, status `clamped`, finished in a later cycle;
+- before the first run: that run's start, status `before_mirror`;
+- without any run in the ledger: the start of the remote partition, which skips nothing whatever is there.
+
+Only runs move a group forward. How far the slots' states say the mirror has come merely tells whether the end of the runs is the end of what is mirrored.
+
+All of it needs just one run for each position, the first that ends after the offset, and the last run of the partition where there is none. So
+the join is an as-of join: positions and runs in one order, each position taking the nearest run ahead of it (one sort, no product).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TRANSLATION = """
+WITH runs AS (
+  SELECT topic, partition, upstream_start, struct(upstream_start, upstream_end, downstream_start, downstream_end) AS run FROM {runs}
+),
+ends AS (
+  SELECT topic, partition, min_by(run, upstream_start) AS first_run, max_by(run, upstream_start) AS last_run FROM runs GROUP BY topic, partition
+),
+events AS (
+  SELECT topic, partition, run.upstream_end AS at, 0 AS asks, run FROM runs
+  UNION ALL
+  SELECT DISTINCT topic, partition, upstream_offset, 1, NULL FROM {positions}
+),
+-- Downwards from the end of the log; at one offset the question comes before the run that ends there, which is behind it.
+answers AS (
+  SELECT topic, partition, at, asks, last_value(run, true) OVER (PARTITION BY topic, partition ORDER BY at DESC, asks DESC ROWS UNBOUNDED PRECEDING) AS next_run
+  FROM events
+)
+SELECT
+  p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, m.target_topic, m.partition AS target_partition,
+  CASE
+    WHEN a.next_run IS NOT NULL THEN a.next_run.downstream_start + greatest(0, p.upstream_offset - a.next_run.upstream_start)
+    ELSE coalesce(e.last_run.downstream_end, 0)
+  END AS downstream_offset,
+  CASE
+    WHEN a.next_run IS NULL AND p.upstream_offset > coalesce(e.last_run.upstream_end, m.log_start)
+      AND NOT (p.upstream_offset <= m.upstream_next AND coalesce(e.last_run.downstream_end, 0) = m.downstream_next) THEN 'clamped'
+    WHEN p.upstream_offset < e.first_run.upstream_start THEN 'before_mirror'
+    ELSE 'exact'
+  END AS status,
+  CASE
+    WHEN a.next_run IS NULL AND p.upstream_offset > m.log_end THEN 'past the end of the source log'
+    WHEN coalesce(e.last_run.downstream_end, 0) < m.downstream_next AND a.next_run IS NULL THEN 'the ledger is behind the mirror'
+    WHEN a.next_run IS NULL AND p.upstream_offset > greatest(m.upstream_next, m.log_start) THEN 'past what is mirrored'
+  END AS reason,
+  greatest(0, m.log_end - p.upstream_offset) AS source_lag,
+  a.next_run.upstream_start AS run_upstream_start, a.next_run.downstream_start AS run_downstream_start,
+  coalesce(e.last_run.downstream_end, 0) AS mirrored_end
+FROM {positions} p
+JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
+LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
+LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
+"""
+
+
+def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> DataFrame:
+    """Translates group positions.
+
+    Args:
+        positions: group_id, topic, partition, upstream_offset, metadata.
+        runs: the flow's rows of offset_syncs (topic, partition and the four offsets).
+        mirrored: one row for each partition of the flow: topic, partition, target_topic, log_start and log_end (of the source log),
+            upstream_next and downstream_next (of the slot's state; the log start and 0 where nothing was copied yet).
+
+    Returns:
+        One row for each position in a partition of the flow: the columns of the checkpoints table up to status, reason and
+        source_lag, and, for the gate, run_upstream_start and run_downstream_start (of the run that was chosen; null past the last)
+        and mirrored_end. Positions elsewhere are left out.
+    """
+    return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored)

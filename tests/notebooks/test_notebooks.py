@@ -1,0 +1,134 @@
+"""The notebooks as operators run them: by papermill, one process each, on real brokers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.notebook import Parameters, parameters, resolve, seconds
+
+from tests.world import World, consume_as
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def cell(notebook: dict[str, Any], tag: str) -> dict[str, Any]:
+    return next(cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", []))
+
+
+def run(name: str, output: Path, **given: str) -> dict[str, Any]:
+    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook."""
+    words = [str(Path(sys.executable).with_name("papermill")), "--no-progress-bar", str(ROOT / f"notebooks/{name}.ipynb"), str(output)]
+    for parameter, value in given.items():
+        words += ["-p", parameter, value]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(output.read_text())
+
+
+def result(notebook: dict[str, Any]) -> dict[str, Any]:
+    (output,) = cell(notebook, "result")["outputs"]
+    return json.loads("".join(output["text"]))
+
+
+def printed(notebook: dict[str, Any]) -> str:
+    return "".join("".join(output.get("text", [])) for cell in notebook["cells"] for output in cell.get("outputs", []))
+
+
+def images(notebook: dict[str, Any]) -> int:
+    return sum("image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", []))
+
+
+def test_notebooks_are_clean() -> None:
+    checked = subprocess.run([sys.executable, str(ROOT / "tools/check_notebooks.py")], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    assert {path.stem for path in NOTEBOOKS} == {"mirror", "checkpoint", "audit"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_parameters_cell_repeats_the_defaults_of_the_library(path: Path) -> None:
+    namespace: dict[str, Any] = {}
+    exec("".join(cell(json.loads(path.read_text()), "parameters")["source"]), namespace)
+    defaults = vars(Parameters())
+    shared = {name: value for name, value in namespace.items() if name in defaults}
+    assert shared == {name: defaults[name] for name in shared}
+    assert shared
+
+
+def test_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(servers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(*servers, tmp_path)
+    topic = world.topic()
+    world.produce(topic, 500)
+    monkeypatch.setenv("CANARY", "canary-51ce")
+    world.write_config(**{f"{world.alias}.client.id": "${env:CANARY}"})
+    source = world.source_records(topic)
+    group = world.commit("readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()})
+    given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
+
+    mirrored = run("mirror", tmp_path / "mirror.ipynb", **given, trigger="availableNow")
+    assert result(mirrored)["records"] == 500
+    assert "batch 0: 500 records" in printed(mirrored)
+    assert images(mirrored) == 1
+
+    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", **given, trigger="2 seconds", run_for="20")
+    assert result(translated)["syncs"] in ({"committed": 2}, {"in_step": 2})  # in the first cycle, and in those behind it
+    assert result(translated)["statuses"] == {"exact": 2}
+    unread = {(world.remote(topic), partition): [record[1] for _, record in records[len(records) // 2 :]] for partition, records in source.items()}
+    assert consume_as(world.target_servers, group, [world.remote(topic)]) == unread
+
+    offset = source[0][3][0]
+    audited = run(
+        "audit", tmp_path / "audit.ipynb", flow=world.flow_name, warehouse=world.warehouse, group_id=group, topic=topic, partition="0", upstream_offset=str(offset)
+    )
+    assert result(audited)["runs"] >= 1
+    assert result(audited)["gate_failures"] == 0
+    tables = {
+        cell["id"]: "".join("".join(output["data"].get("text/plain", [])) for output in cell["outputs"] if "data" in output)
+        for cell in audited["cells"]
+        if cell.get("outputs")
+    }
+    assert group in tables["group"]
+    assert str(world.target_records(topic)[0][3][0]) in tables["offset"]
+    assert images(audited) == 1
+    for name in ("mirror", "checkpoint", "audit"):
+        assert "canary-51ce" not in (tmp_path / f"{name}.ipynb").read_text()
+
+
+def test_a_parameter_comes_from_papermill_then_the_environment_then_the_default() -> None:
+    found = parameters({"flow": "x->y", "schema": "mirrorlake"}, {"MIRRORLAKE_FLOW": "e->e", "MIRRORLAKE_SCHEMA": "other"})
+    assert (found.flow, found.schema, found.catalog) == ("x->y", "other", "spark_catalog")
+
+
+def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared: dict[str, str] = {}
+
+    class Widgets:
+        def text(self, name: str, default: str) -> None:
+            declared.setdefault(name, default)
+
+        def get(self, name: str) -> str:
+            return {"flow": "w->w"}.get(name, declared[name])
+
+    class DatabricksUtilities:
+        widgets = Widgets()
+
+    monkeypatch.setattr("mirrorlake.notebook._dbutils", DatabricksUtilities)
+    assert resolve({"flow": "a->b", "trigger": "5 seconds"}, {"flow": "a->b", "trigger": "availableNow"}) == {"flow": "w->w", "trigger": "5 seconds"}
+    assert declared == {"flow": "a->b", "trigger": "5 seconds"}
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5", 5), ("5 seconds", 5), ("1 second", 1), ("2 minutes", 120), ("1.5 hours", 5400)])
+def test_durations_are_read(text: str, expected: float) -> None:
+    assert seconds("run_for", text, "") == expected
+
+
+@pytest.mark.parametrize("text", ["soon", "5 days", "-1", "5 seconds later"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="parameter trigger is"):
+        Parameters(trigger=text).interval_s(1)

@@ -1,0 +1,87 @@
+"""The Delta tables: columns as agreed, rebuilt from the topic's records, and nothing twice."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.ledger import Ledger
+from mirrorlake.run import Run
+from mirrorlake.slot import SlotState
+
+CONTRACT = {
+    "offset_syncs": "source target topic partition target_topic target_partition upstream_start upstream_end downstream_start downstream_end records bytes first_timestamp "
+    "last_timestamp digest transactional_id producer_id producer_epoch sync_partition sync_offset committed_at",
+    "checkpoints": "source target group_id topic partition target_topic target_partition upstream_offset downstream_offset metadata source_lag status reason cycle_id created_at",
+    "expectation_results": "suite subject expectation success observed unexpected evaluated_at cycle_id",
+    "anomalies": "source target topic partition kind from_offset to_offset records detail action detected_at",
+}
+RECORDS = "value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
+
+
+@pytest.fixture(scope="module")
+def ledger(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    return Ledger(spark, "spark_catalog", "ledger_test", str(tmp_path_factory.mktemp("ledger"))).ensure_tables()
+
+
+def record(offset: int, *runs: Run, partition: int = 0) -> tuple[Any, ...]:
+    state = SlotState("a", "b", "c", partition, 1, 3, "id", 2**40, 7, (), runs, 1)
+    return bytearray(state.to_json()), partition, offset, datetime(2026, 11, 1, 12, 0, offset)
+
+
+def run(upstream: int, **changes: Any) -> Run:
+    values = {"records": 5, "bytes": 100, "first_timestamp": 1_000, "last_timestamp": 2_000, "digest": 0xAB, **changes}
+    return Run("t", 0, "a.t", 0, upstream, upstream + 5, upstream + 1, upstream + 6, **values)
+
+
+@pytest.mark.parametrize("table", CONTRACT)
+def test_the_tables_have_the_agreed_columns_first(ledger: Ledger, table: str) -> None:
+    wanted = CONTRACT[table].split()
+    assert ledger.read(table).columns[: len(wanted)] == wanted
+
+
+def test_a_run_becomes_a_row_with_where_it_was_read(ledger: Ledger, spark: Any) -> None:
+    ledger.merge_offset_syncs(spark.createDataFrame([record(4, run(10)), record(6)], RECORDS))
+    (row,) = ledger.read("offset_syncs").filter("upstream_start = 10").collect()
+    assert (row["downstream_start"], row["digest"], row["producer_id"], row["sync_offset"]) == (11, "000000ab", 2**40, 4)
+    assert row["committed_at"] == datetime(2026, 11, 1, 12, 0, 4)
+    assert row["first_timestamp"].replace(tzinfo=UTC).timestamp() == 1
+
+
+def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> None:
+    rows = [record(offset, run(1_000 + 10 * offset)) for offset in range(10, 20)]
+    ledger.merge_offset_syncs(spark.createDataFrame(rows[:6], RECORDS))
+    before = ledger.read("offset_syncs").filter("upstream_start >= 1100").localCheckpoint()
+    ledger.merge_offset_syncs(spark.createDataFrame(rows[3:6], RECORDS))
+    assert_df_equality(ledger.read("offset_syncs").filter("upstream_start >= 1100"), before, ignore_row_order=True)
+    ledger.merge_offset_syncs(spark.createDataFrame(rows, RECORDS))
+    assert ledger.read("offset_syncs").filter("upstream_start >= 1100").count() == 10
+
+
+def test_a_timestamp_no_calendar_has_does_not_stop_the_ledger(ledger: Ledger, spark: Any) -> None:
+    ledger.merge_offset_syncs(spark.createDataFrame([record(30, run(5_000, first_timestamp=-1, last_timestamp=2**62))], RECORDS))
+    (row,) = ledger.read("offset_syncs").filter("upstream_start = 5000").collect()
+    assert row["last_timestamp"] is None
+    assert row["first_timestamp"] is not None
+
+
+def test_a_new_session_finds_the_tables_as_they_are(ledger: Ledger, spark: Any) -> None:
+    rows = ledger.read("offset_syncs").count()
+    spark.sql(f"DROP TABLE {ledger.table('offset_syncs')}")
+    assert ledger.ensure_tables().read("offset_syncs").count() == rows
+
+
+@pytest.mark.parametrize("name", ["a-b", "x;y", "", "a b"])
+def test_a_schema_that_is_no_name_is_refused(spark: Any, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a name"):
+        Ledger(spark, "spark_catalog", name)
+
+
+def test_a_warehouse_that_cannot_be_written_is_refused(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match="can't be written"):
+        Ledger(spark, "spark_catalog", "nowhere", str(tmp_path / "file")).ensure_tables()

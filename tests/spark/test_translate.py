@@ -1,0 +1,74 @@
+"""The SQL join against the definition: the same answer for every position on every map."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from chispa import assert_df_equality
+from mirrorlake.run import Run
+from mirrorlake.run import translate as by_definition
+from mirrorlake.translate import translate
+
+RUNS = "topic STRING, partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT"
+MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
+POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
+
+
+def random_runs(dice: random.Random, topic: str, partition: int) -> list[Run]:
+    runs, upstream, downstream = [], dice.randint(0, 9), dice.randint(0, 9)
+    for _ in range(dice.randint(1, 40)):
+        length = dice.randint(1, 9)
+        runs.append(Run(topic, partition, f"a.{topic}", partition, upstream, upstream + length, downstream, downstream + length, length, 0, 0, 0, 0))
+        upstream, downstream = upstream + length + dice.randint(0, 3), downstream + length + dice.randint(0, 3)
+    return runs
+
+
+def frames(spark: Any, runs: list[Run], positions: list[tuple[Any, ...]], mirrored: list[tuple[Any, ...]]) -> Any:
+    rows = [(run.topic, run.partition, run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end) for run in runs]
+    return translate(spark.createDataFrame(positions, POSITIONS), spark.createDataFrame(rows, RUNS), spark.createDataFrame(mirrored, MIRRORED))
+
+
+def test_sql_and_definition_agree_for_every_offset_of_random_maps(spark: Any) -> None:
+    dice = random.Random(5)
+    maps = {(f"t{number % 3}", number // 3): random_runs(dice, f"t{number % 3}", number // 3) for number in range(12)}
+    positions, mirrored, expected = [], [], []
+    for (topic, partition), runs in maps.items():
+        end = runs[-1].upstream_end
+        mirrored.append((topic, partition, f"a.{topic}", 0, end + 5, end, runs[-1].downstream_end))
+        for offset in range(end + 6):
+            group = f"g{offset}"
+            positions.append((group, topic, partition, offset, "m"))
+            expected.append((group, topic, partition, by_definition(runs, offset)))
+    found = frames(spark, [run for runs in maps.values() for run in runs], positions, mirrored).select("group_id", "topic", "partition", "downstream_offset")
+    wanted = spark.createDataFrame(expected, "group_id STRING, topic STRING, partition INT, downstream_offset BIGINT")
+    assert_df_equality(found, wanted, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_every_status(spark: Any) -> None:
+    runs = [Run("t", 0, "a.t", 0, 10, 20, 5, 15, 10, 0, 0, 0, 0), Run("t", 0, "a.t", 0, 23, 30, 17, 24, 7, 0, 0, 0, 0)]
+    mirrored = [("t", 0, "a.t", 0, 40, 33, 24), ("new", 0, "a.new", 0, 9, 0, 0), ("behind", 0, "a.behind", 0, 9, 9, 9)]
+    asked = {"early": 3, "first": 10, "inside": 12, "gap": 21, "after gap": 23, "end": 30, "marker": 33, "ahead": 36, "beyond": 45}
+    positions = [(group, "t", 0, offset, "") for group, offset in asked.items()]
+    positions += [("empty", "new", 0, 0, ""), ("unread", "new", 0, 4, ""), ("late ledger", "behind", 0, 9, ""), ("elsewhere", "other", 0, 1, "")]
+    found = {row["group_id"]: (row["status"], row["downstream_offset"], row["reason"]) for row in frames(spark, runs, positions, mirrored).collect()}
+    assert found == {
+        "early": ("before_mirror", 5, None),
+        "first": ("exact", 5, None),
+        "inside": ("exact", 7, None),
+        "gap": ("exact", 17, None),
+        "after gap": ("exact", 17, None),
+        "end": ("exact", 24, None),
+        "marker": ("exact", 24, None),  # markers behind the last run are mirrored, there is only nothing in them
+        "ahead": ("clamped", 24, "past what is mirrored"),
+        "beyond": ("clamped", 24, "past the end of the source log"),
+        "empty": ("exact", 0, None),
+        "unread": ("clamped", 0, "past what is mirrored"),
+        "late ledger": ("clamped", 0, "the ledger is behind the mirror"),  # nothing may be skipped on hearsay
+    }
+
+
+def test_lag_is_what_the_group_has_still_to_read(spark: Any) -> None:
+    runs = [Run("t", 0, "a.t", 0, 0, 20, 0, 20, 20, 0, 0, 0, 0)]
+    rows = frames(spark, runs, [("g", "t", 0, 12, ""), ("h", "t", 0, 99, "")], [("t", 0, "a.t", 0, 25, 20, 20)]).collect()
+    assert {row["group_id"]: row["source_lag"] for row in rows} == {"g": 13, "h": 0}
