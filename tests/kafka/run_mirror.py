@@ -1,0 +1,28 @@
+"""A mirror job as a process of its own, to be killed: CONFIG FLOW WAREHOUSE SCHEMA [INTERVAL_S RUN_FOR_S]. See `mirrorlake.failpoint`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "lib"))
+
+
+def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> None:
+    from mirrorlake.failpoint import VARIABLE
+    from mirrorlake.flow import Flow
+    from mirrorlake.ledger import Ledger
+    from mirrorlake.local.session import local_session
+    from mirrorlake.mirror import MirrorJob
+
+    spark = local_session(ROOT, "mirror process")
+    ledger = Ledger(spark, "spark_catalog", schema, warehouse)
+    suite = ROOT / "expectations/offset_syncs.json"
+    job = MirrorJob(spark, config, Flow.load(config, flow), ledger, suite, lambda line: print(line, flush=True), os.environ.get(VARIABLE, ""))
+    print(job.run(*map(float, times)) if times else job.run(None), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,287 @@
+"""The checkpoint job on real brokers: groups go on exactly where they were, and nobody is moved who should not be."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from confluent_kafka import Consumer
+from mirrorlake import checkpoint
+from mirrorlake.errors import GateError
+from mirrorlake.wire import Cluster
+
+from tests.world import World, consume_as, eventually
+
+
+def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: World) -> None:
+    topic = world.topic("ledger", 3)
+    for seed in range(4):
+        world.produce_transactions(topic, 12, 12, 3, seed)
+        world.produce(topic, 100, 3, seed=100 + seed)
+        world.mirror()
+    source = world.source_records(topic)
+    dice = random.Random(11)
+    groups = {}
+    for number in range(40):
+        offsets = {(topic, partition): dice.randint(0, records[-1][0] + 1) for partition, records in source.items()}
+        groups[world.commit(f"g{number}", offsets)] = offsets
+    result = world.checkpoint()
+    assert result.statuses.keys() <= {"exact", "before_mirror"}
+    skipped = again = compared = 0
+    for group, offsets in groups.items():
+        got = consume_as(world.target_servers, group, [world.remote(topic)])
+        for partition, records in source.items():
+            unread = [record[1] for offset, record in records if offset >= offsets[topic, partition]]
+            read = got[world.remote(topic), partition]
+            skipped, again, compared = skipped + max(0, len(unread) - len(read)), again + max(0, len(read) - len(unread)), compared + len(unread)
+            assert read == unread
+    assert (skipped, again) == (0, 0)
+    assert compared > 1_000
+
+
+def test_every_status_says_what_it_means(world: World) -> None:
+    topic, other = world.topic(partitions=2), "unrelated-" + world.alias
+    from confluent_kafka.admin import NewTopic
+
+    world.source_admin.create_topics([NewTopic(other, 1, 1)])[other].result()
+    world.produce(topic, 200, 1)
+    world.mirror()
+    end = len(world.source_records(topic)[0])
+    world.produce(topic, 100, 1, seed=2)  # not mirrored yet
+    group = world.commit("all", {(topic, 0): end // 2, (topic, 1): 0, (other, 0): 0})
+    at_end, ahead, beyond = (world.commit(name, {(topic, 0): offset}) for name, offset in (("end", end), ("ahead", end + 50), ("beyond", end + 100)))
+    world.checkpoint()
+    rows = world.checkpoints()
+
+    def says(group: str, topic: str = topic, partition: int = 0) -> tuple[object, ...]:
+        row = rows[group, topic, partition]
+        return row["status"], row["downstream_offset"], row["source_lag"], row["sync"]
+
+    assert says(group) == ("exact", end // 2, end + 100 - end // 2, "committed")
+    assert says(group, partition=1) == ("exact", 0, 0, "committed")  # an empty partition: its start
+    assert says(group, other) == ("not_mirrored", None, None, None)
+    assert says(at_end) == ("exact", end, 100, "committed")
+    assert says(ahead) == ("clamped", end, 50, "committed")
+    assert says(beyond) == ("clamped", end, 0, "committed")
+    world.mirror()
+    world.checkpoint()
+    rows = world.checkpoints()
+    assert rows[ahead, topic, 0]["status"] == "exact"
+    downstream = {offset: target for (offset, _), (target, _) in zip(world.source_records(topic)[0], world.target_records(topic)[0], strict=True)}
+    assert world.committed(ahead)[world.remote(topic), 0][0] == downstream[end + 50]
+    assert world.committed(beyond)[world.remote(topic), 0][0] == downstream[end + 99] + 1
+
+
+def test_a_ledger_that_is_behind_the_mirror_makes_no_group_skip_anything(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    world.produce(topic, 100, 1, seed=2)
+    world.mirror()
+    inside, behind = world.commit("inside", {(topic, 0): 50}), world.commit("behind", {(topic, 0): 150})
+    table = world.ledger.table("offset_syncs")
+    world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}' AND upstream_start >= 100")  # as if its stream were late
+    world.checkpoint()
+    end = len(world.source_records(topic)[0][:100])
+    assert {group: world.checkpoints()[group, topic, 0]["status"] for group in (inside, behind)} == {inside: "exact", behind: "clamped"}
+    assert world.committed(behind)[world.remote(topic), 0][0] == end
+    world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}'")
+    other = world.commit("other", {(topic, 0): 150})
+    world.checkpoint()
+    assert world.committed(other)[world.remote(topic), 0][0] == 0
+    world.mirror()
+    world.checkpoint()
+    unread = [record[1] for _, record in world.source_records(topic)[0][150:]]
+    for group in (behind, other):
+        assert consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0] == unread
+
+
+def test_a_group_before_the_first_run_starts_with_it(world: World) -> None:
+    from confluent_kafka import TopicPartition
+
+    topic = world.topic(partitions=1)
+    producer_batches = {"batch.num.messages": 10}
+    world.produce(topic, 100, 1, **producer_batches)
+    boundary = 50
+    for future in world.source_admin.delete_records([TopicPartition(topic, 0, boundary)]).values():
+        future.result()
+    group = world.commit("early", {(topic, 0): 3})
+    world.mirror()
+    world.checkpoint()
+    row = world.checkpoints()[group, topic, 0]
+    assert (row["status"], row["downstream_offset"]) == ("before_mirror", 0)
+    assert len(consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0]) == 50
+
+
+def test_the_committed_metadata_string_is_kept(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.mirror()
+    group = world.commit("annotated", {(topic, 0): 7}, metadata='{"by": "éric"}')
+    world.checkpoint()
+    assert world.committed(group) == {(world.remote(topic), 0): (7, '{"by": "éric"}')}
+    # Byte for byte, with the NUL that confluent-kafka's admin client ends it with and its consumer does not show.
+    clusters = [Cluster(connection, "source", "test").connect() for connection in (world.flow.source_connection, world.flow.target_connection)]
+    here, there = ([position.metadata for position in cluster.group_offsets([group], 10_000)[group]] for cluster in clusters)
+    assert here == there == [world.checkpoints()[group, topic, 0]["metadata"]]
+
+
+def test_a_group_is_never_moved_back_unless_its_owner_moved_it_back(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    remote = (world.remote(topic), 0)
+    group = world.commit("rewound", {(topic, 0): 80})
+    ahead = world.commit("ahead", {(topic, 0): 10})
+    world.commit(ahead, {remote: 60}, target=True)
+    world.checkpoint()
+    assert world.committed(group)[remote][0] == 80
+    assert world.committed(ahead)[remote][0] == 60, "a group that is ahead on the target was moved back"
+    assert world.checkpoints()[ahead, topic, 0]["sync"] == "held"
+    world.commit(group, {(topic, 0): 30})
+    world.checkpoint()
+    row = world.checkpoints()[group, topic, 0]
+    assert world.committed(group)[remote][0] == 30
+    assert (row["sync"], row["target_offset"]) == ("committed", 80)
+    assert "its owner moved the group back on the source, from 80 to 30" in row["reason"]
+    world.commit(group, {remote: 90}, target=True)  # somebody has moved it on the target since
+    world.commit(group, {(topic, 0): 20})
+    world.checkpoint()
+    assert world.committed(group)[remote][0] == 90
+    assert world.checkpoints()[group, topic, 0]["sync"] == "held"
+
+
+def test_a_group_that_somebody_uses_on_the_target_is_not_touched(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    group = world.commit("busy", {(topic, 0): 40})
+    member = Consumer({"bootstrap.servers": world.target_servers, "group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0})
+    try:
+        member.subscribe([world.remote(topic)])
+        eventually(lambda: member.poll(0.5) is not None, what="the member's first record")
+        world.checkpoint()
+        row = world.checkpoints()[group, topic, 0]
+        assert (row["status"], row["downstream_offset"], row["sync"]) == ("exact", 40, "held")
+        assert "somebody consumes" in row["reason"]
+        assert world.committed(group) == {}
+    finally:
+        member.close()
+    world.checkpoint()
+    assert world.committed(group)[world.remote(topic), 0][0] == 40
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_groups_with_members_of_either_protocol_are_translated(world: World, protocol: str) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 60, 1)
+    world.mirror()
+    group = f"{world.alias}-{protocol}"
+    member = Consumer(
+        {
+            "bootstrap.servers": world.source_servers,
+            "group.id": group,
+            "group.protocol": protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        member.subscribe([topic])
+        read = 0
+        deadline = time.monotonic() + 60
+        while read < 25 and time.monotonic() < deadline:
+            message = member.poll(0.5)
+            if message is not None and message.error() is None:
+                read += 1
+                member.commit(message, asynchronous=False)
+        assert read == 25
+        world.checkpoint()
+    finally:
+        member.close()
+    assert world.committed(group)[world.remote(topic), 0][0] == 25
+
+
+def test_a_deleted_group_gets_a_last_row_and_stays_on_the_target(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.mirror()
+    group = world.commit("mortal", {(topic, 0): 5})
+    world.checkpoint()
+    world.source_admin.delete_consumer_groups([group])[group].result()
+    world.checkpoint()
+    world.checkpoint()
+    rows = [row for row in world.ledger.read("checkpoints").collect() if row["group_id"] == group]
+    assert [row["status"] for row in sorted(rows, key=lambda row: row["created_at"])] == ["exact", "deleted"]
+    assert world.committed(group)[world.remote(topic), 0][0] == 5
+    world.commit(group, {(topic, 0): 9})
+    world.checkpoint()
+    assert world.committed(group)[world.remote(topic), 0][0] == 9, "a group that came back was not followed"
+
+
+def test_history_has_a_row_only_when_something_changed(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.mirror()
+    group = world.commit("steady", {(topic, 0): 5})
+    for offset in (5, 5, 8, 8):
+        world.commit(group, {(topic, 0): offset})
+        world.checkpoint()
+    rows = [row for row in world.ledger.read("checkpoints").orderBy("created_at").collect() if row["group_id"] == group]
+    assert [row["upstream_offset"] for row in rows] == [5, 8]
+
+
+def test_nothing_is_committed_while_sync_is_off(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.write_config(**{"sync.group.offsets.enabled": "false"})
+    world.mirror()
+    group = world.commit("watched", {(topic, 0): 5})
+    assert world.checkpoint().syncs == {"off": 1}
+    assert world.committed(group) == {}
+
+
+def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    group = world.commit("guarded", {(topic, 0): 30})
+    honest = checkpoint.translate
+
+    def wrong(*frames: object) -> object:
+        from pyspark.sql import functions as F
+
+        return honest(*frames).withColumn("downstream_offset", F.col("downstream_offset") + 1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "translate", wrong)
+        with pytest.raises(GateError, match="recomputed"):
+            world.checkpoint()
+    assert world.committed(group) == {}
+    failed = world.ledger.read("expectation_results").filter(f"NOT success AND subject = '{world.flow_name}'").collect()
+    assert any("recomputed" in row["expectation"] for row in failed)
+    world.checkpoint()
+    assert world.committed(group)[world.remote(topic), 0][0] == 30
+
+
+def test_a_thousand_groups_in_one_cycle(world: World) -> None:
+    topic = world.topic(partitions=2)
+    world.produce(topic, 500)
+    world.mirror()
+    ends = {partition: len(records) for partition, records in world.source_records(topic).items()}
+    dice = random.Random(3)
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    wanted = {f"{world.alias}-k{number}": {partition: dice.randint(0, end) for partition, end in ends.items()} for number in range(1_000)}
+    futures = []
+    for group, offsets in wanted.items():
+        positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
+        futures.append(world.source_admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, positions)])[group])
+    for future in futures:
+        future.result()
+    result = world.checkpoint()
+    assert (result.groups, result.statuses, result.syncs) == (1_000, {"exact": 2_000}, {"committed": 2_000})
+    for group in dice.sample(sorted(wanted), 30):
+        assert {partition: offset for (_, partition), (offset, _) in world.committed(group).items()} == wanted[group]

@@ -1,0 +1,102 @@
+"""Brokers that die and come back while records are copied: the job retries, leaders move, and everything arrives once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mirrorlake.local.cluster import LocalCluster, running
+
+from tests.world import World, eventually
+
+TWO_REPLICAS = {
+    "offsets.topic.replication.factor": "2",
+    "transaction.state.log.replication.factor": "2",
+    "transaction.state.log.min.isr": "1",
+    "min.insync.replicas": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
+    """Two clusters of two brokers each, for these tests alone."""
+    base, jars = tmp_path_factory.mktemp("pair"), root / ".local/jars/kafka"
+    made = {side: LocalCluster(side, base / side, jars, size=2, properties=TWO_REPLICAS) for side in ("source", "target")}
+    with running(made["source"]), running(made["target"]):
+        yield made
+
+
+@pytest.fixture
+def world(pair: dict[str, LocalCluster], spark: object, warehouse: str, tmp_path: Path) -> World:
+    world = World(pair["source"].bootstrap_servers, pair["target"].bootstrap_servers, tmp_path, spark, warehouse)
+    world.write_config(
+        **{"replication.factor": "2", "offset-syncs.topic.replication.factor": "2", "mirrorlake.batch.max.records": "400", "mirrorlake.connect.timeout.ms": "10000"}
+    )
+    return world
+
+
+def mirror_through(world: World, topic: str, trouble: Callable[[], None], run_for_s: float) -> None:
+    """Mirrors a growing topic while something happens, then what is left, and compares."""
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            world.mirror(interval_s=0.1, run_for_s=run_for_s)
+        except Exception as error:
+            failures.append(error)
+
+    world.produce(topic, 2_000, 4)
+    job = threading.Thread(target=run)
+    job.start()
+    eventually(lambda: any(line.startswith("batch") for line in world.lines), what="the first micro-batch")
+    trouble()
+    world.produce(topic, 1_000, 4, seed=2)
+    job.join()
+    assert not failures, failures[0]
+    world.mirror()
+    assert world.assert_equal(topic) >= 3_000
+    world.assert_nothing_open()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_doubled(world: World, pair: dict[str, LocalCluster], side: str) -> None:
+    topic = world.topic("killed", 4, replication_factor=2)
+
+    def kill_and_start() -> None:
+        pair[side].stop_broker(2, kill=True)
+        before = len(world.lines)
+        world.produce(topic, 1_000, 4, seed=3)
+        eventually(lambda: any(line.startswith("batch") for line in world.lines[before:]), what="a micro-batch without the killed broker")
+        pair[side].start_broker(2)
+
+    mirror_through(world, topic, kill_and_start, 40)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(world: World, pair: dict[str, LocalCluster], side: str) -> None:
+    topic = world.topic("restarted", 4, replication_factor=2)
+
+    def restart() -> None:
+        for broker in (2, 1):
+            pair[side].stop_broker(broker)
+        for broker in (1, 2):
+            pair[side].start_broker(broker, wait=False)
+        pair[side].wait_ready()
+
+    mirror_through(world, topic, restart, 40)
+
+
+def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path) -> None:
+    """Without transaction.version=2 partitions are added to the transaction by a request of their own, and EndTxn does not move the epoch."""
+    cluster = LocalCluster("older", tmp_path / "older", root / ".local/jars/kafka", features={"transaction.version": 0})
+    with running(cluster):
+        world = World(servers[0], cluster.bootstrap_servers, tmp_path, spark, warehouse)
+        topic = world.topic()
+        for seed in range(2):
+            world.produce(topic, 500, seed=seed)
+            world.produce_transactions(topic, 5, 20, seed=seed)
+            world.mirror()
+        world.assert_equal(topic)
+        world.assert_nothing_open()

@@ -1,0 +1,307 @@
+"""A world for one test: topics with a name of their own on two real clusters, a flow between them, and an independent look at both sides.
+
+What is compared is read by librdkafka (confluent-kafka), not by the code that copies.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from mirrorlake.checkpoint import CheckpointJob, CheckpointResult
+from mirrorlake.flow import Flow
+from mirrorlake.ledger import Ledger
+from mirrorlake.mirror import MirrorJob, MirrorResult
+
+ROOT = Path(__file__).resolve().parents[1]
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+DEADLINE_S = 60
+
+Record = tuple[Any, Any, Any, Any]  # key, value, headers, timestamp
+
+
+@dataclass
+class World:
+    """Two clusters, a source alias nobody else uses, and a directory.
+
+    Attributes:
+        lines: what the jobs have said.
+    """
+
+    source_servers: str
+    target_servers: str
+    directory: Path
+    spark: Any = None
+    warehouse: str = ""
+    properties: dict[str, str] = field(default_factory=dict)
+    alias: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
+    lines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.warehouse = self.warehouse or str(self.directory / "warehouse")
+        self.source_admin = AdminClient({"bootstrap.servers": self.source_servers, "log_level": 0})
+        self.target_admin = AdminClient({"bootstrap.servers": self.target_servers, "log_level": 0})
+        self.write_config()
+
+    # -- configuration and jobs ----------------------------------------------------------------------------------------------
+
+    @property
+    def flow_name(self) -> str:
+        return f"{self.alias}->t"
+
+    @property
+    def config(self) -> str:
+        return str(self.directory / "mirrorlake.properties")
+
+    def write_config(self, **changes: str) -> None:
+        """Writes the property file; names of changes have _ for dots."""
+        self.properties.update({name.replace("_", "."): value for name, value in changes.items()})
+        values = {
+            "clusters": f"{self.alias}, t",
+            f"{self.alias}.bootstrap.servers": self.source_servers,
+            "t.bootstrap.servers": self.target_servers,
+            f"{self.flow_name}.enabled": "true",
+            "topics": f"{self.alias}-.*",
+            "groups": f"{self.alias}-.*",
+            "replication.factor": "1",
+            "offset-syncs.topic.replication.factor": "1",
+            "sync.group.offsets.enabled": "true",
+            "refresh.topics.interval.seconds": "1",
+            "refresh.groups.interval.seconds": "1",
+            "mirrorlake.ledger.interval.seconds": "2",
+            "mirrorlake.transaction.timeout.ms": "20000",
+            "mirrorlake.retry.timeout.ms": "60000",
+            **self.properties,
+        }
+        Path(self.config).write_text("".join(f"{name} = {value}\n" for name, value in values.items()))
+
+    @property
+    def flow(self) -> Flow:
+        return Flow.load(self.config, self.flow_name)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
+
+    def mirror_job(self, failpoint: str = "") -> MirrorJob:
+        return MirrorJob(self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/offset_syncs.json", self.lines.append, failpoint)
+
+    def mirror(self, interval_s: float | None = None, run_for_s: float | None = None, failpoint: str = "") -> MirrorResult:
+        """Runs the mirror job: until all that is there now is mirrored, if nothing else is said."""
+        return self.mirror_job(failpoint).run(interval_s, run_for_s)
+
+    def checkpoint(self, interval_s: float | None = None, run_for_s: float | None = None) -> CheckpointResult:
+        """Runs one cycle of the checkpoint job, or several."""
+        return CheckpointJob(self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/checkpoints.json", self.lines.append).run(interval_s, run_for_s)
+
+    def checkpoints(self) -> dict[tuple[str, str | None, int | None], Any]:
+        """The newest row of the table checkpoints for every group and partition."""
+        rows = self.ledger.ensure_tables().read("checkpoints").orderBy("created_at").collect()
+        return {(row["group_id"], row["topic"], row["partition"]): row for row in rows}
+
+    # -- the source ----------------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str = "orders", partitions: int = 2, config: dict[str, str] | None = None, replication_factor: int = 1) -> str:
+        """Creates a topic on the source that belongs to the flow; returns its name."""
+        full = f"{self.alias}-{name}"
+        self.source_admin.create_topics([NewTopic(full, partitions, replication_factor, config=config or {})])[full].result()
+        eventually(lambda: len(self.source_admin.list_topics(full, timeout=5).topics[full].partitions) == partitions)
+        return full
+
+    def remote(self, topic: str) -> str:
+        return f"{self.alias}.{topic}"
+
+    def produce(self, topic: str, count: int, partitions: int = 2, codec: str = "lz4", size: int = 100, seed: int = 0, **settings: Any) -> None:
+        """Records with keys, headers and timestamps of all sorts; the same for the same seed."""
+        producer = Producer({"bootstrap.servers": self.source_servers, "compression.type": codec, "linger.ms": 5, "batch.num.messages": 50, "log_level": 0, **settings})
+        refused: list[Any] = []
+        for record in _records(count, size, seed):
+            _send(producer, topic, record, partitions, lambda error, _: refused.append(error) if error else None)
+        assert producer.flush(DEADLINE_S) == 0
+        assert not refused, refused[0]
+
+    def produce_transactions(self, topic: str, transactions: int, each: int, partitions: int = 2, seed: int = 0, aborted: float = 0.3) -> None:
+        """Transactions, some of which are aborted."""
+        dice = random.Random(seed)
+        producer = Producer(
+            {
+                "bootstrap.servers": self.source_servers,
+                "transactional.id": f"{topic}-{seed}-{uuid.uuid4().hex[:6]}",
+                "compression.type": "lz4",
+                "linger.ms": 2,
+                "log_level": 0,
+            }
+        )
+        producer.init_transactions(DEADLINE_S)
+        for number in range(transactions):
+            producer.begin_transaction()
+            for record in _records(dice.randint(1, each), 60, seed * 1_000 + number):
+                _send(producer, topic, record, partitions)
+            producer.flush(DEADLINE_S)
+            producer.abort_transaction(DEADLINE_S) if dice.random() < aborted else producer.commit_transaction(DEADLINE_S)
+
+    # -- both sides, as others see them --------------------------------------------------------------------------------------
+
+    def source_records(self, topic: str) -> dict[int, list[tuple[int, Record]]]:
+        return read_committed(self.source_servers, topic)
+
+    def target_records(self, topic: str) -> dict[int, list[tuple[int, Record]]]:
+        return read_committed(self.target_servers, self.remote(topic))
+
+    def assert_equal(self, *topics: str) -> int:
+        """The read_committed target equals the source record by record, and every run of the ledger is true; returns how many records."""
+        total = 0
+        for topic in topics:
+            source, target = self.source_records(topic), self.target_records(topic)
+            assert source.keys() == target.keys(), f"{topic}: partitions {sorted(source)} and {sorted(target)}"
+            for partition, expected in source.items():
+                actual = target[partition]
+                assert len(actual) == len(expected), f"{topic}-{partition}: {len(expected)} records on the source, {len(actual)} on the target"
+                for (offset, record), (target_offset, copy) in zip(expected, actual, strict=True):
+                    assert record == copy, f"{topic}-{partition}: offset {offset} differs from {target_offset}"
+                total += len(expected)
+            self.assert_runs_are_true(topic, source, target)
+        assert total > 0, "nothing was compared"
+        return total
+
+    def assert_runs_are_true(self, topic: str, source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]) -> None:
+        """The runs of offset_syncs say exactly the pairs of offsets that lining up both sides gives."""
+        table = self.ledger.ensure_tables().read("offset_syncs")
+        rows = table.filter(table.topic == topic).collect()
+        said: dict[int, list[tuple[int, int]]] = {partition: [] for partition in source}
+        for row in sorted(rows, key=lambda row: row["upstream_start"]):
+            assert row["records"] == row["upstream_end"] - row["upstream_start"] == row["downstream_end"] - row["downstream_start"]
+            said[row["partition"]] += [(row["upstream_start"] + at, row["downstream_start"] + at) for at in range(row["records"])]
+        for partition, records in source.items():
+            seen = [(offset, target_offset) for (offset, _), (target_offset, _) in zip(records, target[partition], strict=True)]
+            assert said[partition] == seen, f"{topic}-{partition}: the map says {said[partition][:3]}..., the logs {seen[:3]}..."
+
+    def assert_nothing_open(self) -> None:
+        """No transaction of the flow is open on the target, so nothing holds back readers."""
+        for topic, metadata in self.target_admin.list_topics(timeout=10).topics.items():
+            if self.alias in topic:
+                for partition in metadata.partitions:
+                    eventually(
+                        lambda topic=topic, partition=partition: _offset(self.target_servers, topic, partition, 0) == _offset(self.target_servers, topic, partition, 1)
+                    )
+
+    # -- groups --------------------------------------------------------------------------------------------------------------
+
+    def commit(self, group: str, offsets: dict[tuple[str, int], int], *, metadata: str = "", target: bool = False) -> str:
+        """Commits offsets for a group without members; returns its full name."""
+        full = group if group.startswith(self.alias) else f"{self.alias}-{group}"
+        admin = self.target_admin if target else self.source_admin
+        positions = [TopicPartition(topic, partition, offset, metadata) for (topic, partition), offset in offsets.items()]
+        admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(full, positions)])[full].result()
+        return full
+
+    def committed(self, group: str, *, target: bool = True) -> dict[tuple[str, int], tuple[int, str]]:
+        """Offset and metadata that a group has, by topic and partition."""
+        servers = self.target_servers if target else self.source_servers
+        consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
+        try:
+            topics = {name: topic for name, topic in consumer.list_topics(timeout=10).topics.items() if self.alias in name and not name.startswith("mirrorlake.")}
+            asked = [TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions]
+            found = consumer.committed(asked, timeout=30)
+        finally:
+            consumer.close()
+        return {(position.topic, position.partition): (position.offset, position.metadata or "") for position in found if position.offset >= 0}
+
+
+def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:
+    """(offset, record) of every partition, up to its end."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"reader-{uuid.uuid4().hex}", "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0,
+                         "enable.partition.eof": True, "auto.offset.reset": "earliest", "check.crcs": True})  # fmt: skip
+    try:
+        partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        found: dict[int, list[tuple[int, Record]]] = {partition: [] for partition in partitions}
+        for message in _to_the_end(consumer, len(partitions)):
+            found[message.partition()].append((message.offset(), (message.key(), message.value(), message.headers(), message.timestamp())))
+        return found
+    finally:
+        consumer.close()
+
+
+def consume_as(servers: str, group: str, topics: Iterable[str]) -> dict[tuple[str, int], list[Any]]:
+    """The values a group gets when it goes on where it has committed, up to the end of every partition it has committed."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0, "enable.partition.eof": True,
+                         "auto.offset.reset": "error"})  # fmt: skip
+    try:
+        asked = [TopicPartition(topic, partition) for topic in topics for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions]
+        positions = [position for position in consumer.committed(asked, timeout=10) if position.offset >= 0]
+        consumer.assign(positions)
+        found: dict[tuple[str, int], list[Any]] = {(position.topic, position.partition): [] for position in positions}
+        for message in _to_the_end(consumer, len(positions)):
+            found[message.topic(), message.partition()].append(message.value())
+        return found
+    finally:
+        consumer.close()
+
+
+def _to_the_end(consumer: Consumer, partitions: int) -> Iterator[Any]:
+    """The messages of an assigned consumer until each of its partitions has ended."""
+    ended: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + DEADLINE_S
+    while len(ended) < partitions:
+        assert time.monotonic() < deadline, f"only {sorted(ended)} of {partitions} partitions could be read to their end"
+        for message in consumer.consume(10_000, 0.2):
+            if message.error() is None:
+                yield message
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                ended.add((message.topic(), message.partition()))
+            else:
+                raise KafkaException(message.error())
+
+
+def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, what: str = "the condition") -> Any:
+    """Waits for a condition; what it raises counts as not yet."""
+    deadline = time.monotonic() + deadline_s
+    problem: object = "it is false"
+    while time.monotonic() < deadline:
+        try:
+            value = condition()
+            if value:
+                return value
+        except (KafkaException, AssertionError, KeyError) as error:
+            problem = error
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come true within {deadline_s} s: {problem}")
+
+
+def _offset(servers: str, topic: str, partition: int, isolation: int) -> int:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "isolation.level": "read_committed" if isolation else "read_uncommitted"})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
+    finally:
+        consumer.close()
+
+
+def _records(count: int, size: int, seed: int) -> Iterable[dict[str, Any]]:
+    dice = random.Random(seed)
+    now = time.time_ns() // 1_000_000
+    for number in range(count):
+        headers = [("trace", dice.randbytes(8)), ("n", str(number).encode()), ("n", None)][: dice.randint(0, 3)]
+        yield {
+            "key": dice.choice([None, b"", f"key-{dice.randint(0, 50)}".encode()]),
+            "value": dice.choice([None, b""]) if dice.random() < 0.03 else f"{seed}/{number}/".encode() + os.urandom(dice.randint(0, size)).hex().encode(),
+            "headers": headers,
+            "timestamp": now - dice.randint(0, 60_000),
+        }
+
+
+def _send(producer: Producer, topic: str, record: dict[str, Any], partitions: int, on_delivery: Callable[[Any, Any], None] = lambda error, message: None) -> None:
+    while True:
+        try:
+            producer.produce(topic, partition=random.randrange(partitions), on_delivery=on_delivery, **record)
+            return
+        except BufferError:
+            producer.poll(0.1)
