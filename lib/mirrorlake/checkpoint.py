@@ -80,6 +80,7 @@ class Checkpoint:
 
 
 SETTLED = {"committed", "in_step"}
+SHARED = "others write to the remote topic too, so that no single offset there is this group's place (mirrorlake.topics.shared)"
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class CheckpointJob:
         batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, self._say, once=interval_s is None)
         try:
             with self.ledger.checkpoint("checkpoint") as checkpoint:
-                batches.run(reader.load(), f"checkpoint {flow.name}", checkpoint, interval_s, run_for_s)
+                batches.run(reader.load(), f"checkpoint {flow.name} {self._job_id}", checkpoint, interval_s, run_for_s)
         finally:
             self._target.close()
         counts = self._counts
@@ -266,6 +267,8 @@ class CheckpointJob:
         movable = [row for row in checkpoints if row.downstream_offset is not None]
         if not self.flow.sync_group_offsets_enabled or not movable:
             return [replace(row, sync="off") if row.downstream_offset is not None else row for row in checkpoints]
+        if self.flow.topics_shared:
+            return [replace(row, sync="held", reason="; ".join(part for part in (row.reason, SHARED) if part)) if row in movable else row for row in checkpoints]
         on_target = groups.read_groups(self._admin, self._target, sorted({row.group_id for row in movable}), self.flow)
         decided: list[Checkpoint] = []
         commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, first_line
 
@@ -152,6 +153,8 @@ class Ledger:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{self.catalog}`.`{self.schema}`")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
                 list(pool.map(self._ensure_table, TABLES))
+        except LedgerError:
+            raise
         except Exception as error:
             raise LedgerError(
                 f"the tables of {self.catalog}.{self.schema} can't be created{f' in {self.warehouse}' if self.warehouse else ''}: {first_line(error)}"
@@ -167,6 +170,17 @@ class Ledger:
                 exists = (Path(self._directory(name)) / "_delta_log").is_dir()
                 definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
+        if self.warehouse:
+            self._require_here(name)
+
+    def _require_here(self, name: str) -> None:
+        """A session knows a table by its name only: one that it was shown elsewhere would be written there."""
+        described = self.spark.sql(f"DESCRIBE TABLE EXTENDED {self.table(name)}").filter("col_name = 'Location'").collect()
+        location = described[0]["data_type"] if described else ""
+        if unquote(urlparse(location).path).rstrip("/") != self._directory(name):
+            raise LedgerError(
+                f"this Spark session knows schema {self.schema} from another warehouse ({location}), not {self._directory(name)}. Use another schema, or a new session"
+            )
 
     def within(self, session: SparkSession) -> Ledger:
         """The same tables for another session: a micro-batch has one of its own, and frames of two sessions don't join."""
@@ -220,7 +234,7 @@ class Ledger:
             .load()
         )
         writer = source.writeStream.foreachBatch(lambda frame, _: self.merge_offset_syncs(frame)).option("checkpointLocation", checkpoint)
-        writer = writer.queryName(f"ledger {flow.name}")
+        writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # a session takes a name once only
         return (writer.trigger(availableNow=True) if interval_s is None else writer.trigger(processingTime=f"{interval_s} seconds")).start()
 
     def merge_offset_syncs(self, records: DataFrame) -> None:

@@ -36,7 +36,7 @@ WireError = kafka.errors.KafkaError  # lost connections, timeouts and the like, 
 Result = TypeVar("Result")
 Key = tuple[str, int]  # topic and partition
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
 GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
 GROUPS_PER_REQUEST = 500
@@ -53,6 +53,10 @@ UNKNOWN_TOPIC = 3
 # What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being completed.
 RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
 UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
+
+
+# A broker that is known to lead a partition, but no more to be there (UnknownBrokerIdError), has just died or been replaced.
+PASSING = (kafka.errors.RetriableError, kafka.errors.KafkaConnectionError, kafka.errors.KafkaTimeoutError, kafka.errors.UnknownBrokerIdError)
 
 
 class ResponseError(Exception):
@@ -279,8 +283,8 @@ class Cluster:
         wanted = list(partitions)
         return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
 
-    async def list_offsets(self, partitions: list[Key], at: int) -> dict[Key, int]:
-        """See `offsets`; for use inside the event loop, without retries."""
+    async def list_offsets(self, partitions: list[Key], at: int, isolation: int = READ_COMMITTED) -> dict[Key, int]:
+        """See `offsets`; for use inside the event loop, without retries. With READ_UNCOMMITTED, LATEST is the high watermark."""
         futures = []
         for node, keys in _by(lambda key: self.leader(*key), partitions).items():
             topics = [
@@ -292,7 +296,7 @@ class Cluster:
                 )
                 for topic, group in _by(lambda key: key[0], keys).items()
             ]
-            futures.append(self.send(ListOffsetsRequest[5](replica_id=-1, isolation_level=READ_COMMITTED, topics=topics), node))
+            futures.append(self.send(ListOffsetsRequest[5](replica_id=-1, isolation_level=isolation, topics=topics), node))
         found: dict[Key, int] = {}
         for future in futures:
             for topic in (await future).topics:
@@ -378,8 +382,10 @@ class Cluster:
 
     # -- data ----------------------------------------------------------------------------------------------------------------
 
-    def fetch(self, node: int, offsets: Mapping[Key, int], max_bytes: int, partition_max_bytes: int, max_wait_ms: int) -> Any:
-        """Sends a read_committed Fetch without a session; returns the future of the response, for `fetched`.
+    def fetch(
+        self, node: int, offsets: Mapping[Key, int], max_bytes: int, partition_max_bytes: int, max_wait_ms: int, isolation: int = READ_COMMITTED,
+    ) -> Any:  # fmt: skip
+        """Sends a Fetch without a session; returns the future of the response, for `fetched`.
 
         By topic id where broker and metadata have them (KIP-516), so that a topic created anew under an old name can't be read by accident.
         """
@@ -397,7 +403,7 @@ class Cluster:
             for topic, group in _by(lambda key: key[0], offsets).items()
         ]
         request = FetchRequest[13 if by_id else 11](
-            replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=READ_COMMITTED,
+            replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=isolation,
             session_id=0, session_epoch=-1, topics=topics, forgotten_topics_data=[], rack_id="",
         )  # fmt: skip
         return self.send(request, node)
@@ -473,7 +479,7 @@ def _may_pass(error: Exception) -> bool:
         return error.retriable
     if isinstance(error, kafka.errors.SaslAuthenticationFailedError | kafka.errors.AuthorizationError | kafka.errors.UnsupportedVersionError):
         return False
-    return isinstance(error, kafka.errors.RetriableError | kafka.errors.KafkaConnectionError | kafka.errors.KafkaTimeoutError)
+    return isinstance(error, PASSING)
 
 
 def _by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:

@@ -114,11 +114,11 @@ def test_two_jobs_started_at_the_same_moment_leave_one(world: World) -> None:
 
 def test_a_deleted_spark_checkpoint_directory_changes_nothing(world: World, tmp_path: Path) -> None:
     """The job is killed, so that the progress of its queries stays behind; then that is deleted."""
-    world.warehouse = str(tmp_path / "alone")
+    world.warehouse = str(tmp_path / f"alone_{world.alias}")
     topic = world.topic()
     world.produce(topic, 300)
     start(world, failpoint="driver.committed").communicate(timeout=240)
-    progress = Path(world.warehouse) / "alone/_checkpoints"
+    progress = Path(world.warehouse) / Path(world.warehouse).name / "_checkpoints"
     assert list(progress.glob("mirror/*/offsets/*")), "there was no checkpoint to delete"
     shutil.rmtree(progress)
     world.produce(topic, 300, seed=2)
@@ -128,7 +128,7 @@ def test_a_deleted_spark_checkpoint_directory_changes_nothing(world: World, tmp_
 
 
 def test_deleted_delta_tables_are_rebuilt_identically(world: World, tmp_path: Path) -> None:
-    world.warehouse = str(tmp_path / "alone")
+    world.warehouse = str(tmp_path / f"alone_{world.alias}")
     topics = sources(world)
     world.write_config(**{"mirrorlake.batch.max.records": "500"})
     world.mirror()

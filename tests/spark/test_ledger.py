@@ -75,6 +75,11 @@ def test_a_new_session_finds_the_tables_as_they_are(ledger: Ledger, spark: Any) 
     assert ledger.ensure_tables().read("offset_syncs").count() == rows
 
 
+def test_a_schema_that_the_session_knows_from_another_warehouse_is_refused(ledger: Ledger, spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="knows schema ledger_test from another warehouse"):
+        Ledger(spark, ledger.catalog, ledger.schema, str(tmp_path)).ensure_tables()
+
+
 @pytest.mark.parametrize("name", ["a-b", "x;y", "", "a b"])
 def test_a_schema_that_is_no_name_is_refused(spark: Any, name: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a name"):
