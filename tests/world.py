@@ -43,9 +43,11 @@ class World:
     warehouse: str = ""
     properties: dict[str, str] = field(default_factory=dict)
     alias: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
+    target_alias: str = "t"
     lines: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.directory.mkdir(exist_ok=True)
         self.warehouse = self.warehouse or str(self.directory / "warehouse")
         self.source_admin = AdminClient({"bootstrap.servers": self.source_servers, "log_level": 0})
         self.target_admin = AdminClient({"bootstrap.servers": self.target_servers, "log_level": 0})
@@ -55,7 +57,7 @@ class World:
 
     @property
     def flow_name(self) -> str:
-        return f"{self.alias}->t"
+        return f"{self.alias}->{self.target_alias}"
 
     @property
     def config(self) -> str:
@@ -65,9 +67,9 @@ class World:
         """Writes the property file; names of changes have _ for dots."""
         self.properties.update({name.replace("_", "."): value for name, value in changes.items()})
         values = {
-            "clusters": f"{self.alias}, t",
+            "clusters": f"{self.alias}, {self.target_alias}",
             f"{self.alias}.bootstrap.servers": self.source_servers,
-            "t.bootstrap.servers": self.target_servers,
+            f"{self.target_alias}.bootstrap.servers": self.target_servers,
             f"{self.flow_name}.enabled": "true",
             "topics": f"{self.alias}-.*",
             "groups": f"{self.alias}-.*",
@@ -117,7 +119,7 @@ class World:
         return full
 
     def remote(self, topic: str) -> str:
-        return f"{self.alias}.{topic}"
+        return self.flow.policy.remote_topic(topic)
 
     def produce(self, topic: str, count: int, partitions: int = 2, codec: str = "lz4", size: int = 100, seed: int = 0, **settings: Any) -> None:
         """Records with keys, headers and timestamps of all sorts; the same for the same seed."""

@@ -22,6 +22,7 @@ from mirrorlake.errors import FencedError, MirrorlakeError, SourceError, TargetE
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.flow import Flow
 from mirrorlake.plan import Range
+from mirrorlake.provenance import Provenance
 from mirrorlake.run import Run
 from mirrorlake.slot import Position, SlotState
 from mirrorlake.wire import EARLIEST, IN_FLIGHT, Cluster, Fetched, Key, ResponseError, WireError, check
@@ -53,7 +54,6 @@ class Stretch:
     gaps: list[tuple[int, int, str]] = field(default_factory=list)
     digest_read: int = 0
     digest_written: int = 0
-    sequence: int = 0
     waiting: deque[Batch] = field(default_factory=deque)
 
     @property
@@ -118,6 +118,7 @@ class SlotCopy:
     Args:
         flow: what is mirrored, and the limits of a batch.
         source, target: clusters on one event loop.
+        provenance: who wrote which batch of the source, where that matters.
         slot: which slot.
         slots, generation: of the plan.
         clock: seconds, monotonic.
@@ -125,16 +126,16 @@ class SlotCopy:
     """
 
     def __init__(
-        self, flow: Flow, source: Cluster, target: Cluster, slot: int, slots: int, generation: int,
+        self, flow: Flow, source: Cluster, target: Cluster, provenance: Provenance | None, slot: int, slots: int, generation: int,
         clock: Callable[[], float] = time.monotonic, failpoint: Failpoint = never,
     ) -> None:  # fmt: skip
-        self.flow, self.source, self.target = flow, source, target
+        self.flow, self.source, self.target, self.provenance = flow, source, target, provenance
         self.slot, self.slots, self.generation = slot, slots, generation
         self._clock, self._failpoint = clock, failpoint
         self._producer: transaction.Producer | None = None
         self._stretches: dict[Key, Stretch] = {}
-        self._targets: dict[Key, Stretch] = {}
-        self._in_flight: dict[int, deque[tuple[Any, dict[Key, Batch]]]] = {}
+        self._sequences: dict[Key, int] = {}
+        self._in_flight: dict[int, deque[tuple[Any, dict[Key, tuple[Stretch, Batch]]]]] = {}
         self._bytes = 0
         self._added: set[Key] = set()
         self._problem: MirrorlakeError | None = None
@@ -207,7 +208,6 @@ class SlotCopy:
                     start, start, position.downstream_next if position else 0, planned_range.end,
                 )  # fmt: skip
                 self._stretches[stretch.key] = stretch
-                self._targets[stretch.target_topic, stretch.partition] = stretch
         return state
 
     def _require_topics(self) -> None:
@@ -246,7 +246,10 @@ class SlotCopy:
     async def _accept(self, future: Any) -> None:
         """Takes what a Fetch has brought; errors that go away by themselves make the next one go to the leader of then."""
         try:
-            for fetched in self.source.fetched(await future):
+            answers = list(self.source.fetched(await future))
+            if self.provenance:
+                await self.provenance.learn(batch for answer in answers for batch in read_log(answer.records))
+            for fetched in answers:
                 if fetched.error_code == OFFSET_OUT_OF_RANGE:
                     raise await self._lost(self._stretches[fetched.topic, fetched.partition])
                 self._read(fetched)
@@ -275,6 +278,8 @@ class SlotCopy:
                 stretch.skip(batch, "aborted")
             elif batch.records == 0 and batch.magic == 2:
                 stretch.skip(batch, "compacted")
+            elif self.provenance and self.provenance.excludes(batch):
+                stretch.skip(batch, "mirrored")
             else:
                 self._require_unopened(stretch, batch)
                 stretch.waiting.append(batch)
@@ -321,24 +326,25 @@ class SlotCopy:
         """Sends everything that waits, one batch of a partition at a time, in order."""
         assert self._producer is not None
         while True:
-            by_node: dict[int, dict[Key, Batch]] = {}
+            by_node: dict[int, dict[Key, tuple[Stretch, Batch]]] = {}
             for stretch in self._stretches.values():
-                if stretch.waiting:
-                    key = (stretch.target_topic, stretch.partition)
-                    by_node.setdefault(self.target.leader(*key), {})[key] = stretch.waiting.popleft()
+                key = (stretch.target_topic, stretch.partition)
+                batches = by_node.setdefault(self.target.leader(*key), {}) if stretch.waiting else {}
+                if stretch.waiting and key not in batches:  # another topic may be merged into the same partition
+                    batches[key] = (stretch, stretch.waiting.popleft())
             if not by_node:
                 return
             for node, batches in by_node.items():
                 await self._settle(IN_FLIGHT - 1, node)
                 await self._send(node, batches)
 
-    async def _send(self, node: int, batches: dict[Key, Batch]) -> None:
+    async def _send(self, node: int, batches: dict[Key, tuple[Stretch, Batch]]) -> None:
         assert self._producer is not None
         sealed = {}
-        for key, batch in batches.items():
-            stretch = self._targets[key]
-            sealed[key] = batch.sealed(self._producer.producer_id, self._producer.producer_epoch, stretch.sequence)
-            stretch.sequence = next_sequence(stretch.sequence, batch.records)
+        for key, (_, batch) in batches.items():
+            sequence = self._sequences.get(key, 0)
+            sealed[key] = batch.sealed(self._producer.producer_id, self._producer.producer_epoch, sequence)
+            self._sequences[key] = next_sequence(sequence, batch.records)
         await self._add_partitions(batches)
         future = self.target.produce(node, self._producer.transactional_id, sealed, PRODUCE_TIMEOUT_MS)
         self._in_flight.setdefault(node, deque()).append((future, batches))
@@ -356,7 +362,8 @@ class SlotCopy:
             while len(queue) > limit:
                 future, batches = queue.popleft()
                 for key, base_offset in self.target.produced(await future):
-                    self._targets[key].append(batches[key], base_offset)
+                    stretch, batch = batches[key]
+                    stretch.append(batch, base_offset)
 
     def _ended_by_another(self, error: ResponseError) -> MirrorlakeError:
         """The error for a transaction that somebody else has ended: a newer job, or the coordinator when its time was up."""
@@ -378,6 +385,7 @@ class SlotCopy:
             source=self.flow.source, target=self.flow.target, source_cluster_id=self.source.cluster_id, slot=self.slot, slots=self.slots, generation=self.generation,
             transactional_id=self._producer.transactional_id, producer_id=self._producer.producer_id, producer_epoch=self._producer.producer_epoch,
             positions=tuple(positions.values()), runs=tuple(run for stretch in self._stretches.values() for run in stretch.runs),
+            producer_ids=before.all_producer_ids,
         )  # fmt: skip
         self.target.net.run(lambda: write_state(self.target, self.flow, self._producer, state))
 
@@ -385,7 +393,7 @@ class SlotCopy:
         assert self._producer is not None
         stretches = []
         for stretch in self._stretches.values():
-            value = {name: getattr(stretch, name) for name in Stretch.__dataclass_fields__ if name not in ("runs", "waiting", "sequence")}
+            value = {name: getattr(stretch, name) for name in Stretch.__dataclass_fields__ if name not in ("runs", "waiting")}
             stretches.append({**value, "runs": [asdict(run) for run in stretch.runs]})
         return Report(self.slot, self._producer.transactional_id, self._producer.producer_id, self._producer.producer_epoch, is_open, stretches)
 
@@ -419,12 +427,11 @@ def require_newest(target: Cluster, flow: Flow, slot: int, generation: int) -> N
 
 
 def copy_slot(
-    flow: Flow, clusters: Callable[[], tuple[Cluster, Cluster]], slot: int, slots: int, generation: int, ranges: Iterable[Range], **options: Any
+    flow: Flow, connections: Callable[[], tuple[Cluster, Cluster, Provenance | None]], slot: int, slots: int, generation: int, ranges: Iterable[Range], **options: Any
 ) -> Report | MirrorlakeError:
     """Copies one slot; the error is returned, not raised, so that one slot's trouble does not hide what the others have done."""
     try:
-        source, target = clusters()
-        return SlotCopy(flow, source, target, slot, slots, generation, **options).run(ranges)
+        return SlotCopy(flow, *connections(), slot, slots, generation, **options).run(ranges)
     except MirrorlakeError as error:
         return error
     except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import regex
 
@@ -29,6 +29,7 @@ def split_list(value: str) -> tuple[str, ...]:
     return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
 
 
+@lru_cache(maxsize=256)
 def compile_patterns(property_name: str, patterns: tuple[str, ...]) -> regex.Pattern[str]:
     """One pattern for the whole list.
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirrorlake.connection import Connection
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.filter import NameFilter
-from mirrorlake.policy import POLICIES, DefaultReplicationPolicy
+from mirrorlake.policy import DefaultReplicationPolicy, RenameReplicationPolicy, find_policy
 from mirrorlake.properties import Properties, Scope
 
 # Defaults of Kafka 4.3.0 (DefaultTopicFilter, DefaultGroupFilter).
 TOPICS_EXCLUDE = r"mm2.*\.internal, .*\.replica, __.*"
 GROUPS_EXCLUDE = "console-consumer-.*, connect-.*, __.*"
+
+TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+LONGEST_TOPIC_NAME = 249
 
 # Brokers refuse a longer transaction by default (transaction.max.timeout.ms).
 LONGEST_TRANSACTION_MS = 900_000
@@ -29,6 +33,9 @@ class Flow:
             copying time of each slot.
         transaction_timeout_ms: after this the target aborts a transaction whose driver is gone.
         retry_timeout_ms: for this long retriable failures are retried without progress before the job stops.
+        topics_shared: others write to the remote topics too, such as producers of the target or other flows.
+        records: which records of a topic are mirrored, `all` or `local`, those that no flow has brought to the source.
+        minds_provenance: whether a record must be asked where it came from, because names can't tell.
     """
 
     source: str
@@ -53,6 +60,9 @@ class Flow:
     connect_timeout_ms: int
     ledger_interval_s: int
     same_cluster_allowed: bool
+    topics_shared: bool
+    records: str
+    minds_provenance: bool
     warnings: tuple[str, ...] = ()
 
     @property
@@ -70,6 +80,28 @@ class Flow:
     def mirrors_topic(self, topic: str) -> bool:
         """True if this source topic belongs to the flow."""
         return topic in self.topics and not self.policy.is_internal_topic(topic) and not self.policy.is_cycle(topic, self.target)
+
+    def remote_topics(self, topics: Iterable[str]) -> dict[str, str]:
+        """The remote name of each source topic.
+
+        Raises:
+            ConfigurationError: a name that Kafka or mirrorlake has no place for, or one for two topics although they are not `topics_shared`.
+        """
+        remote: dict[str, str] = {}
+        origin: dict[str, str] = {}
+        for topic in sorted(topics):
+            name = remote[topic] = self.policy.remote_topic(topic)
+            if not name or name in (".", "..") or len(name) > LONGEST_TOPIC_NAME or not set(name) <= TOPIC_CHARACTERS or self.policy.is_internal_topic(name):
+                raise ConfigurationError(
+                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is no name for a topic (1 to 249 letters, digits, . _ -, "
+                    "and not an internal one). Correct the replication policy, or take the topic out of the flow (topics.exclude)"
+                )
+            if origin.setdefault(name, topic) != topic and not self.topics_shared:
+                raise ConfigurationError(
+                    f"flow {self.name}: topics {origin[name]} and {topic} would both be called {name} on cluster {self.target}. Correct the replication policy, "
+                    "or set mirrorlake.topics.shared = true if they are meant to be merged"
+                )
+        return remote
 
     @classmethod
     def load(cls, config: str | Path, name: str) -> Flow:
@@ -97,6 +129,15 @@ class Flow:
                 f"flow {scope.flow}: mirrorlake.transaction.timeout.ms is {transaction_timeout_ms}, which leaves too little for a batch of "
                 f"mirrorlake.batch.max.ms={batch_max_ms} and its gate; allowed is at least twice as much"
             )
+        records = scope.choice("mirrorlake.records", "all", ("all", "local"))
+        ring = _ring(properties, scope)
+        if ring and records != "local":
+            raise ConfigurationError(
+                f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring in which topics keep their names, so that records would go round for ever. Set "
+                "mirrorlake.records = local for them (each flow then takes only what was first written on its source), or use DefaultReplicationPolicy"
+            )
+        is_bound_to_loop = _is_bound_to_loop(properties, scope)
+        same_cluster_allowed = scope.flag("mirrorlake.same.cluster.allowed", default=False)
         return cls(
             source=scope.source,
             target=scope.target,
@@ -119,24 +160,63 @@ class Flow:
             retry_timeout_ms=scope.integer("mirrorlake.retry.timeout.ms", 300_000, 0),
             connect_timeout_ms=scope.integer("mirrorlake.connect.timeout.ms", 30_000, 100),
             ledger_interval_s=scope.integer("mirrorlake.ledger.interval.seconds", 10, 0),
-            same_cluster_allowed=scope.flag("mirrorlake.same.cluster.allowed", default=False),
+            same_cluster_allowed=same_cluster_allowed,
+            topics_shared=scope.flag("mirrorlake.topics.shared", default=is_bound_to_loop),
+            records=records,
+            minds_provenance=is_bound_to_loop or same_cluster_allowed or records == "local",
             warnings=properties.warnings(),
         )
 
 
 def _policy(scope: Scope) -> DefaultReplicationPolicy:
-    # MirrorMaker 2 files name the Java class; its simple name says which of ours is meant.
-    wanted = scope.text("replication.policy.class", "DefaultReplicationPolicy")
-    policy = POLICIES.get(wanted.rpartition(".")[2])
-    if policy is None:
-        raise ConfigurationError(f"flow {scope.flow}: property replication.policy.class is '{wanted}'; supported are {', '.join(POLICIES)}")
     separator = scope.text("replication.policy.separator", ".")
-    if not separator or not set(separator) <= set("._-") | set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"):
+    if not separator or not set(separator) <= TOPIC_CHARACTERS:
         raise ConfigurationError(
             f"flow {scope.flow}: property replication.policy.separator is '{separator}'; allowed are characters that a topic name may have (letters, digits, . _ -)"
         )
     internal = separator if scope.flag("replication.policy.internal.topic.separator.enabled", default=True) else "."
-    return policy(scope.source, separator, internal)
+    regex, replacement = (scope.text(f"topics.rename.{part}", "") for part in ("regex", "replacement"))
+    name = scope.text("replication.policy.class", "RenameReplicationPolicy" if regex else "DefaultReplicationPolicy")
+    policy = find_policy(name)
+    if policy is not RenameReplicationPolicy:
+        if regex or replacement:
+            raise ConfigurationError(
+                f"flow {scope.flow}: topics.rename.regex and .replacement contradict replication.policy.class = {name}: leave the class out, or set RenameReplicationPolicy"
+            )
+        return policy(scope.source, separator, internal)
+    if not (regex and replacement):
+        raise ConfigurationError(f"flow {scope.flow}: RenameReplicationPolicy needs both topics.rename.regex and topics.rename.replacement")
+    return policy(scope.source, separator, internal, regex, replacement)
+
+
+def _is_bound_to_loop(properties: Properties, scope: Scope) -> bool:
+    """True if names can't keep records from coming back: a policy in either direction that does not put the alias in front."""
+
+    def keeps_names(of: Scope) -> bool:
+        return type(_policy(of)) is not DefaultReplicationPolicy
+
+    back = f"{scope.target}->{scope.source}"
+    return back in properties.flows and (keeps_names(scope) or keeps_names(properties.scope(back)))
+
+
+def _ring(properties: Properties, scope: Scope) -> tuple[str, ...]:
+    """The aliases of a ring of three or more clusters that this flow closes with others that keep names; empty if there is none."""
+    after: dict[str, list[str]] = {}
+    for flow in properties.flows:
+        other = properties.scope(flow)
+        if type(_policy(other)) is not DefaultReplicationPolicy:
+            after.setdefault(other.source, []).append(other.target)
+    if scope.target not in after.get(scope.source, ()):
+        return ()
+    paths = [(scope.source, scope.target)]
+    while paths:
+        path = paths.pop(0)
+        for target in after.get(path[-1], ()):
+            if target == scope.source and len(path) > 2:
+                return (*path, target)
+            if target not in path:
+                paths.append((*path, target))
+    return ()
 
 
 def _refresh(scope: Scope, what: str) -> int:

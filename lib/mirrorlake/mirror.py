@@ -40,6 +40,7 @@ from mirrorlake.gate import ExpectationResult, Gate, require
 from mirrorlake.kafka_ranges import KafkaRanges
 from mirrorlake.ledger import Ledger
 from mirrorlake.plan import Range
+from mirrorlake.provenance import Provenance
 from mirrorlake.takeover import take_over
 from mirrorlake.topics import RemoteTopics
 from mirrorlake.wire import Cluster, ResponseError
@@ -139,7 +140,7 @@ class MirrorJob:
         keeps_ledger = True
         try:
             plans, place = self._plans(until_now=interval_s is None), self._places.enter_context(self.ledger.checkpoint("mirror"))
-            batches.run(plans, f"mirror {self.flow.name}", place, interval_s, run_for_s, self._keep_ledger)
+            batches.run(plans, f"mirror {self.flow.name} {self._job_id}", place, interval_s, run_for_s, self._keep_ledger)
         except FencedError:
             keeps_ledger = False  # the newer job has it now
             raise
@@ -177,6 +178,13 @@ class MirrorJob:
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
         topics = {name: topic.partitions for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        remote_topics = flow.remote_topics(topics)
+        if self._source.cluster_id == self._target.cluster_id:
+            unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
+            if unmoved:
+                raise ConfigurationError(
+                    f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster and its name stays. Rename it, or exclude it"
+                )
         slots = flow.slots or max(1, self.spark.sparkContext.defaultParallelism)
         self._remote = RemoteTopics(
             flow, AdminClient(flow.source_connection.librdkafka(log_level=0)), AdminClient(flow.target_connection.librdkafka(log_level=0)), self._say
@@ -184,7 +192,7 @@ class MirrorJob:
         self._sync_partitions = self._remote.ensure_offset_syncs(slots)
         self._remote.ensure(topics)
         self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
-        self._generation = take_over(flow, self._source.cluster_id, self._target, slots, [flow.policy.remote_topic(topic) for topic in topics])
+        self._generation = take_over(flow, self._source.cluster_id, self._target, slots, remote_topics.values())
         self._say(f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with {sum(topics.values())} partitions")
 
     async def _see_offset_syncs(self) -> None:
@@ -369,10 +377,10 @@ def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callab
         ranges = [Range(**{name: row[name] for name in names}) for batch in batches for row in batch.to_pylist()]
         for slot in sorted({planned.slot for planned in ranges}):
             mine = [planned for planned in ranges if planned.slot == slot]
-            answer = copy_slot(flow, lambda: worker_clusters(flow), slot, slots, generation, mine, failpoint=from_specification(failpoint))
+            answer = copy_slot(flow, lambda: worker_connections(flow), slot, slots, generation, mine, failpoint=from_specification(failpoint))
             report, error = (json.dumps(asdict(answer)), None) if isinstance(answer, Report) else (None, json.dumps(errors.to_json(answer)))
             if error:
-                worker_clusters.cache_clear()
+                worker_connections.cache_clear()
             yield pa.RecordBatch.from_pydict(
                 {"slot": pa.array([slot], pa.int32()), "report": pa.array([report], pa.string()), "error": pa.array([error], pa.string())},
             )
@@ -381,9 +389,9 @@ def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callab
 
 
 @lru_cache(maxsize=1)
-def worker_clusters(flow: Flow) -> tuple[Cluster, Cluster]:
-    """The connections of this Spark worker, kept warm from one micro-batch to the next."""
+def worker_connections(flow: Flow) -> tuple[Cluster, Cluster, Provenance | None]:
+    """What this Spark worker keeps warm from one micro-batch to the next: both clusters, and what is known of who wrote what."""
     client_id = f"{flow.name}|copy"
     source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
     target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net)
-    return source.connect(), target.connect()
+    return source.connect(), target.connect(), Provenance(flow, source) if flow.minds_provenance else None

@@ -6,9 +6,15 @@ what counts as internal since 4.0.
 
 from __future__ import annotations
 
+import importlib
+import re
 from dataclasses import dataclass
 
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.filter import compile_patterns
+
 HEARTBEATS = "heartbeats"
+GROUP = re.compile(r"\$(?:(\d+)|\{(\w+)\})")
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,55 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
         return topic.endswith(HEARTBEATS)
 
 
+@dataclass(frozen=True)
+class RenameReplicationPolicy(IdentityReplicationPolicy):
+    """Remote topics are called what `replacement` makes of those that `regex` matches whole (RegexRouter of Kafka Connect); others keep
+    their names. Both are Java's: `$1` and `${name}` stand for groups."""
+
+    regex: str = ""
+    replacement: str = ""
+
+    def __post_init__(self) -> None:
+        pattern = compile_patterns("topics.rename.regex", (self.regex,))
+        for number, name in GROUP.findall(self.replacement):
+            if (number and int(number) > pattern.groups) or (name and name not in pattern.groupindex):
+                raise ConfigurationError(
+                    f"property topics.rename.replacement: '{self.replacement}' names group {number or name}, which topics.rename.regex '{self.regex}' does not have"
+                )
+
+    def remote_topic(self, topic: str) -> str:
+        if self._looks_like_heartbeats(topic):
+            return super().remote_topic(topic)
+        found = compile_patterns("topics.rename.regex", (self.regex,)).fullmatch(topic)
+        if found is None:
+            return topic
+        return GROUP.sub(lambda group: found[int(group[1]) if group[1] else group[2]] or "", self.replacement)
+
+
 POLICIES: dict[str, type[DefaultReplicationPolicy]] = {
     "DefaultReplicationPolicy": DefaultReplicationPolicy,
     "IdentityReplicationPolicy": IdentityReplicationPolicy,
+    "RenameReplicationPolicy": RenameReplicationPolicy,
 }
+
+
+def find_policy(name: str) -> type[DefaultReplicationPolicy]:
+    """The policy class of that name: one of POLICIES, with or without a package as MirrorMaker 2's files have it, or an own one as
+    `package.module.Class`, which must derive from one of them.
+
+    Raises:
+        ConfigurationError: there is no such class, or it is no policy.
+    """
+    module, _, simple = name.rpartition(".")
+    if simple in POLICIES:
+        return POLICIES[simple]
+    why = ""
+    try:
+        found = getattr(importlib.import_module(module), simple) if module else None
+    except (ImportError, AttributeError) as error:
+        found, why = None, f" ({error})"
+    if not (isinstance(found, type) and issubclass(found, DefaultReplicationPolicy)):
+        raise ConfigurationError(
+            f"property replication.policy.class is '{name}'{why}; supported are {', '.join(POLICIES)}, and package.module.Class of a Python class derived from one of them"
+        )
+    return found

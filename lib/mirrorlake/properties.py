@@ -28,7 +28,7 @@ SUPPORTED = frozenset(
     refresh.topics.interval.seconds refresh.groups.enabled refresh.groups.interval.seconds emit.checkpoints.enabled
     emit.checkpoints.interval.seconds sync.group.offsets.enabled mirrorlake.slots mirrorlake.batch.max.records mirrorlake.batch.max.bytes
     mirrorlake.batch.max.ms mirrorlake.transaction.timeout.ms mirrorlake.retry.timeout.ms mirrorlake.connect.timeout.ms
-    mirrorlake.ledger.interval.seconds mirrorlake.same.cluster.allowed
+    mirrorlake.ledger.interval.seconds mirrorlake.same.cluster.allowed mirrorlake.topics.shared mirrorlake.records topics.rename.regex topics.rename.replacement
     """.split()
 )
 
@@ -194,6 +194,13 @@ class Scope:
         if number != also and not minimum <= number <= maximum:
             raise self._wrong(name, value, allowed)
         return number
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        """One of a few words."""
+        value = self.text(name, default)
+        if value not in allowed:
+            raise self._wrong(name, value, " or ".join(allowed))
+        return value
 
     def _wrong(self, name: str, value: str, allowed: str) -> ConfigurationError:
         return ConfigurationError(f"flow {self.flow}: property {name} is '{value}' in {self.properties.path}; allowed is {allowed}")

@@ -46,6 +46,7 @@ class SlotState:
         positions: of every partition the slot owns. The record that opens a generation has those of all slots, so that partitions
             can change hands without an instant at which nobody knows their position.
         runs: of this transaction.
+        producer_ids: all that wrote before this one, so that whoever reads the last record knows every batch of the slot by its header.
     """
 
     source: str
@@ -60,10 +61,16 @@ class SlotState:
     positions: tuple[Position, ...] = ()
     runs: tuple[Run, ...] = ()
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    producer_ids: tuple[int, ...] = ()
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """The positions of this slot's partitions, by topic and partition."""
         return {(position.topic, position.partition): position for position in self.positions if position.slot == self.slot}
+
+    @property
+    def all_producer_ids(self) -> tuple[int, ...]:
+        """Every producer id that has written for this slot, up to this record's own."""
+        return tuple(sorted({*self.producer_ids, self.producer_id}))
 
     def to_json(self) -> bytes:
         value = {"version": VERSION, **{name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("positions", "runs")}}
@@ -80,6 +87,7 @@ class SlotState:
             raise TargetError(f"an offset-syncs record has format version {version}; this mirrorlake reads {VERSION}. Upgrade it")
         value["positions"] = tuple(Position(**position) for position in value["positions"])
         value["runs"] = tuple(Run(**run) for run in value["runs"])
+        value["producer_ids"] = tuple(value.get("producer_ids", ()))
         return cls(**value)
 
 

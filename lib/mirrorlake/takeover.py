@@ -24,7 +24,8 @@ END_TIMEOUT_MS = 30_000
 def take_over(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, remote_topics: Iterable[str], sleep: Callable[[float], None] = time.sleep) -> int:
     """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
 
-    The very first one is refused if a remote topic holds records already: without positions they would all be copied again.
+    The very first one is refused if a remote topic holds records already, unless others are meant to write there: without positions they would all be
+    copied again.
 
     Returns:
         The generation.
@@ -37,7 +38,7 @@ def take_over(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, r
     topic = flow.offset_syncs_topic
     partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
     generation = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
-    if generation == 0:
+    if generation == 0 and not flow.topics_shared:
         _require_empty(flow, target, list(remote_topics))
     for attempt in range(ATTEMPTS):
         if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1):
@@ -64,10 +65,12 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
             )
     same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
     positions = assign(merge_positions(states.values()), slots, keep=same_slots)
+    producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     for slot, producer in producers.items():
         opening = SlotState(
             source=flow.source, target=flow.target, source_cluster_id=source_cluster_id, slot=slot, slots=slots, generation=generation,
             transactional_id=producer.transactional_id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, positions=tuple(positions.values()),
+            producer_ids=tuple(producer_ids),
         )  # fmt: skip
         try:
             target.net.run(lambda producer=producer, opening=opening: write_state(target, flow, producer, opening))
@@ -91,7 +94,8 @@ def _require_empty(flow: Flow, target: Cluster, remote_topics: list[str]) -> Non
     if held:
         raise TargetError(
             f"flow {flow.name}: topic {held[0][0]}, partition {held[0][1]} on cluster {flow.target} holds records already, but {flow.offset_syncs_topic} has no state that says "
-            "what they are: everything would be copied a second time. If that topic was lost, restore it; else delete the remote topics, or choose another alias"
+            "what they are: everything might be copied a second time. If that topic was lost, restore it; if others write here on purpose, set mirrorlake.topics.shared = true; "
+            "else delete the remote topics, or choose another alias"
         )
 
 

@@ -66,10 +66,14 @@ class RemoteTopics:
         """Makes the remote topic of each source topic exist with at least as many partitions. Costs nothing once that is so.
 
         Raises:
+            ConfigurationError: see `Flow.remote_topics`.
             TargetError: a topic can't be created or grown (naming the permission, if it is that), or can't take batches as they are.
         """
-        wanted = {self._flow.policy.remote_topic(topic): partitions for topic, partitions in topics.items()}
-        origin = {self._flow.policy.remote_topic(topic): topic for topic in topics}
+        wanted: dict[str, int] = {}
+        origin: dict[str, str] = {}
+        for topic, remote in self._flow.remote_topics(topics).items():
+            wanted[remote] = max(wanted.get(remote, 0), topics[topic])  # the widest, where several are merged
+            origin[remote] = topic
         if all(self._partitions.get(remote, 0) >= partitions for remote, partitions in wanted.items()):
             return
         self._list()

@@ -155,3 +155,48 @@ def test_references_are_resolved_from_environment_file_and_scope(tmp_path: Path,
 def test_a_reference_to_nothing_is_refused_by_name(value: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         secret.resolve("a.sasl.jaas.config", value)
+
+
+RENAME = {"topics.rename.regex": "(.*)-v1", "topics.rename.replacement": "$1"}
+
+
+def test_rename_rules_choose_the_policy_and_contradict_any_other() -> None:
+    assert flow(**RENAME).policy.remote_topic("orders-v1") == "orders"
+    with pytest.raises(ConfigurationError, match=r"contradict replication.policy.class = IdentityReplicationPolicy"):
+        flow(**RENAME, **{"replication.policy.class": "IdentityReplicationPolicy"})
+    with pytest.raises(ConfigurationError, match="needs both"):
+        flow(**{"topics.rename.regex": "x"})
+
+
+def test_two_topics_with_one_remote_name_are_refused_unless_shared() -> None:
+    with pytest.raises(ConfigurationError, match="topics orders and orders-v1 would both be called orders"):
+        flow(**RENAME).remote_topics(["orders-v1", "orders"])
+    assert flow(**RENAME, **{"mirrorlake.topics.shared": "true"}).remote_topics(["orders-v1", "orders"]) == {"orders": "orders", "orders-v1": "orders"}
+
+
+@pytest.mark.parametrize("replacement", ["mm2-x.internal", "a b", "..", "__x"])
+def test_a_remote_name_that_is_none_is_refused(replacement: str) -> None:
+    with pytest.raises(ConfigurationError, match="which is no name for a topic"):
+        flow(**{"topics.rename.regex": "t", "topics.rename.replacement": replacement}).remote_topics(["t"])
+
+
+IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
+
+
+def test_where_names_cannot_tell_records_are_asked_where_they_came_from() -> None:
+    both_ways = {"b->a.enabled": "true"}
+    assert not flow(**both_ways).minds_provenance
+    assert not flow(**IDENTITY).minds_provenance
+    assert flow(**IDENTITY, **both_ways).minds_provenance
+    assert flow(**both_ways, **{"b->a.replication.policy.class": "IdentityReplicationPolicy"}).minds_provenance
+    assert flow(**IDENTITY, **both_ways).topics_shared
+    assert flow(**{"mirrorlake.records": "local"}).minds_provenance
+
+
+def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
+    ring = {**IDENTITY, "clusters": "a, b, c", "c.bootstrap.servers": "h:1", "b->c.enabled": "true", "c->a.enabled": "true"}
+    with pytest.raises(ConfigurationError, match="a -> b -> c -> a form a ring"):
+        flow(**ring)
+    assert flow(**ring, **{"mirrorlake.records": "local"}).records == "local"
+    assert flow(**{**ring, "c->a.enabled": "false"}).policy.remote_topic("t") == "t"
+    assert flow(**{**ring, "c->a.replication.policy.class": "DefaultReplicationPolicy"}).name == "a->b"

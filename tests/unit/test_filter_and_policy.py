@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.filter import NameFilter, split_list
-from mirrorlake.policy import DefaultReplicationPolicy, IdentityReplicationPolicy
+from mirrorlake.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, RenameReplicationPolicy, find_policy
 
 
 @pytest.mark.parametrize(
@@ -82,3 +83,35 @@ def test_identity_policy_keeps_names_but_for_heartbeats() -> None:
     assert policy.remote_topic("heartbeats") == "a.heartbeats"
     assert policy.is_cycle("b.heartbeats", "b")
     assert not policy.is_cycle("b.t", "b")
+
+
+@pytest.mark.parametrize(
+    ("regex", "replacement", "topic", "remote"),
+    [
+        (r"(.*)\.v1", "$1.v2", "orders.v1", "orders.v2"),
+        (r"(.*)\.v1", "$1.v2", "orders.v1.x", "orders.v1.x"),
+        (r"(?<team>\w+)-(\d+)", "${team}_$2", "pay-12", "pay_12"),
+        (r"prod-(.*)", "$1-dr", "prod-x", "x-dr"),
+        (r"a(b)?", "c$1", "a", "c"),
+        (r".*", "x", "heartbeats", "s.heartbeats"),
+    ],
+)
+def test_a_rule_renames_names_that_match_whole_as_java_does(regex: str, replacement: str, topic: str, remote: str) -> None:
+    assert RenameReplicationPolicy("s", ".", ".", regex, replacement).remote_topic(topic) == remote
+
+
+@pytest.mark.parametrize("replacement", ["$3", "${nobody}"])
+def test_a_replacement_that_names_no_group_is_refused(replacement: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"which topics.rename.regex .* does not have"):
+        RenameReplicationPolicy("s", ".", ".", "(a)(b)", replacement)
+
+
+def test_an_own_policy_is_a_python_class_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_policies.py").write_text(
+        "from mirrorlake.policy import IdentityReplicationPolicy\n\n\nclass Upper(IdentityReplicationPolicy):\n    def remote_topic(self, topic):\n        return topic.upper()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert find_policy("own_policies.Upper")("s").remote_topic("t") == "T"
+    for wrong in ("own_policies.Lower", "nowhere.Policy", "pathlib.Path", "Upper"):
+        with pytest.raises(ConfigurationError, match=r"replication.policy.class is"):
+            find_policy(wrong)

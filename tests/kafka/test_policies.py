@@ -1,0 +1,181 @@
+"""Replication policies on real brokers: renamed and merged topics, and two clusters that write the same topic without a loop."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import NewTopic
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.flow import Flow
+from mirrorlake.mirror import MirrorJob, MirrorResult
+
+from tests.world import ROOT, World, eventually, read_committed
+
+IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
+
+
+def back(world: World) -> World:
+    """The same two clusters the other way round, in the same property file."""
+    return World(world.target_servers, world.source_servers, world.directory / "back", world.spark, world.warehouse, alias=world.target_alias, target_alias=world.alias)
+
+
+@pytest.fixture
+def both(world: World) -> tuple[World, World]:
+    """A flow in either direction under Identity, as one file says."""
+    world.target_alias = f"t{world.alias[1:]}"
+    there = f"{world.alias}->{world.target_alias}.enabled"
+    here = f"{world.target_alias}->{world.alias}.enabled"
+    world.write_config(**{there: "true", here: "true", **IDENTITY})
+    other = back(world)
+    other.properties = {there: "true", here: "true", **IDENTITY, "topics": f"{world.alias}-.*", "groups": f"{world.alias}-.*"}
+    other.write_config()
+    return world, other
+
+
+def create_on_target(world: World, topic: str, partitions: int) -> None:
+    world.target_admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    eventually(lambda: len(world.target_admin.list_topics(topic, timeout=5).topics[topic].partitions) == partitions)
+
+
+def values(servers: str, topic: str) -> dict[int, list[object]]:
+    return {partition: [record[1] for _, record in records] for partition, records in read_committed(servers, topic).items()}
+
+
+def test_both_sides_write_one_topic_and_each_record_is_on_both_exactly_once(both: tuple[World, World]) -> None:
+    there, here = both
+    topic = there.topic(partitions=2)
+    create_on_target(there, topic, 2)
+    for round_number in range(2):
+        there.produce(topic, 150, seed=10 + round_number)
+        there.produce_transactions(topic, 5, 10, seed=20 + round_number)
+        here.produce(topic, 100, seed=30 + round_number)
+        here.produce_transactions(topic, 5, 10, seed=40 + round_number)
+        there.mirror()
+        here.mirror()
+    there.mirror()
+    west, east = values(there.source_servers, topic), values(there.target_servers, topic)
+    for partition in west:
+        assert sorted(map(repr, west[partition])) == sorted(map(repr, east[partition])), "the sides hold different records"
+    assert sum(map(len, west.values())) > 500
+    assert (there.mirror().records, here.mirror().records) == (0, 0), "records go round"
+
+
+def test_a_loop_is_seen_after_the_reverse_flow_was_restarted_with_other_producers(both: tuple[World, World]) -> None:
+    there, here = both
+    topic = there.topic(partitions=2)
+    there.produce(topic, 200)
+    assert there.mirror().records == 200
+    there.write_config(**{"mirrorlake.slots": "5"})  # new slots write with producer ids nobody has seen
+    there.produce(topic, 200, seed=2)
+    assert there.mirror().records == 200
+    assert here.mirror().records == 0
+    here.produce(topic, 50, seed=3)
+    assert here.mirror().records == 50
+
+
+def test_only_local_records_are_mirrored_when_asked(both: tuple[World, World]) -> None:
+    """A third cluster's flow would carry on what came from the first; with local records it does not."""
+    there, here = both
+    topic = there.topic(partitions=1)
+    there.produce(topic, 100, 1)
+    assert there.mirror().records == 100
+    here.produce(topic, 30, 1, seed=2)
+    onward = World(
+        there.target_servers, there.source_servers, there.directory / "back", there.spark, there.warehouse, alias=f"x{there.alias[1:]}", target_alias=f"y{there.alias[1:]}",
+        properties={"topics": f"{there.alias}-.*", "mirrorlake.records": "local"},
+    )  # fmt: skip
+    assert onward.mirror().records == 30
+    assert sum(map(len, values(there.source_servers, onward.remote(topic)).values())) == 30
+
+
+def test_groups_of_topics_that_both_sides_write_are_recorded_and_not_moved(both: tuple[World, World]) -> None:
+    there, here = both
+    topic = there.topic(partitions=1)
+    create_on_target(there, topic, 1)
+    here.produce(topic, 30, 1, seed=5)
+    there.produce(topic, 100, 1)
+    there.mirror()
+    group = there.commit("g", {(topic, 0): 40})
+    there.checkpoint()
+    row = there.checkpoints()[group, topic, 0]
+    assert (row["downstream_offset"], row["status"], row["sync"]) == (70, "exact", "held")
+    assert "others write to the remote topic too" in row["reason"]
+    assert not there.committed(group)
+
+
+def test_topics_are_renamed_and_groups_follow(world: World) -> None:
+    topic = world.topic("orders.v1")
+    other = world.topic("plain")
+    world.write_config(**{"topics.rename.regex": rf"({world.alias})-orders\.(.*)", "topics.rename.replacement": "$1-purchases_$2"})
+    world.produce(topic, 300)
+    world.produce(other, 100)
+    world.mirror()
+    assert world.remote(topic) == f"{world.alias}-purchases_v1"
+    assert world.remote(other) == other
+    assert world.assert_equal(topic, other) == 400
+    group = world.commit("g", {(topic, 0): 10})
+    world.checkpoint()
+    assert world.committed(group) == {(f"{world.alias}-purchases_v1", 0): (10, "")}
+
+
+def test_two_topics_that_a_rule_gives_one_name_are_refused_before_anything_is_created(world: World) -> None:
+    world.topic("a.orders")
+    world.topic("b.orders")
+    world.write_config(**{"topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{world.alias}-all"})
+    with pytest.raises(ConfigurationError, match=r"a\.orders and .*b\.orders would both be called .*-all .* set mirrorlake.topics.shared = true"):
+        world.mirror()
+    assert not [name for name in world.target_admin.list_topics(timeout=10).topics if world.alias in name and not name.startswith("mirrorlake.")]
+
+
+def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(world: World) -> None:
+    narrow, wide = world.topic("a.orders", 1), world.topic("b.orders", 3)
+    third = f"u{world.alias[1:]}"
+    world.write_config(
+        **{
+            "clusters": f"{world.alias}, {third}, t", f"{third}.bootstrap.servers": world.source_servers, f"{third}->t.enabled": "true",
+            "topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{world.alias}-all", "mirrorlake.topics.shared": "true",
+            f"{third}->t.topics": f"{third}-.*",
+        }
+    )  # fmt: skip
+    elsewhere = f"{third}-c.orders"
+    world.source_admin.create_topics([NewTopic(elsewhere, 2, 1)])[elsewhere].result()
+    eventually(lambda: len(world.source_admin.list_topics(elsewhere, timeout=5).topics[elsewhere].partitions) == 2)
+    for number in range(2):
+        world.produce(narrow, 200, 1, seed=number)
+        world.produce(wide, 300, 3, seed=10 + number)
+        world.produce(elsewhere, 250, 2, seed=20 + number)
+        world.mirror()
+        assert mirror_other(world, f"{third}->t").records == 250
+    merged = read_committed(world.target_servers, f"{world.alias}-all")
+    assert sorted(merged) == [0, 1, 2], "the merged topic is as wide as the widest source"
+    for topic in (narrow, wide, elsewhere):
+        assert_map_is_true(world, topic, merged)
+    assert sum(map(len, merged.values())) == 2 * (200 + 300 + 250)
+
+
+def mirror_other(world: World, flow: str) -> MirrorResult:
+    return MirrorJob(world.spark, world.config, Flow.load(world.config, flow), world.ledger, ROOT / "expectations/offset_syncs.json", world.lines.append).run(None)
+
+
+def assert_map_is_true(world: World, topic: str, merged: dict[int, list[tuple[int, object]]]) -> None:
+    """Every record of a source topic is where its run says."""
+    records = {(partition, offset): record for partition, found in read_committed(world.source_servers, topic).items() for offset, record in found}
+    at = {(partition, offset): record for partition, found in merged.items() for offset, record in found}
+    table = world.ledger.read("offset_syncs")
+    said = {}
+    for row in table.filter(table.topic == topic).collect():
+        for step in range(row["records"]):
+            said[row["partition"], row["upstream_start"] + step] = at[row["target_partition"], row["downstream_start"] + step]
+    assert said == records
+
+
+def test_records_of_others_in_a_remote_topic_are_not_taken_for_mirrored_ones(world: World) -> None:
+    """Identity one way: what stands in the topic already is refused, unless sharing is meant."""
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.write_config(**IDENTITY)
+    create_on_target(world, topic, 1)
+    back(world).produce(topic, 5, 1, seed=9)
+    with pytest.raises(Exception, match="holds records already"):
+        world.mirror()
+    world.write_config(**{"mirrorlake.topics.shared": "true"})
+    assert world.mirror().records == 20
