@@ -76,6 +76,8 @@ class World:
             "replication.factor": "1",
             "offset-syncs.topic.replication.factor": "1",
             "sync.group.offsets.enabled": "true",
+            "emit.heartbeats.enabled": "false",  # the clusters are shared
+            "heartbeats.replication.enabled": "false",
             "refresh.topics.interval.seconds": "1",
             "refresh.groups.interval.seconds": "1",
             "mirrorlake.ledger.interval.seconds": "2",
@@ -221,7 +223,7 @@ class World:
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:
     """(offset, record) of every partition, up to its end."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"reader-{uuid.uuid4().hex}", "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0,
-                         "enable.partition.eof": True, "auto.offset.reset": "earliest", "check.crcs": True})  # fmt: skip
+                         "enable.partition.eof": True, "auto.offset.reset": "earliest", "check.crcs": True, "fetch.wait.max.ms": 20})  # fmt: skip
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
@@ -236,7 +238,7 @@ def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record
 def consume_as(servers: str, group: str, topics: Iterable[str]) -> dict[tuple[str, int], list[Any]]:
     """The values a group gets when it goes on where it has committed, up to the end of every partition it has committed."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0, "enable.partition.eof": True,
-                         "auto.offset.reset": "error"})  # fmt: skip
+                         "auto.offset.reset": "error", "fetch.wait.max.ms": 20})  # fmt: skip
     try:
         asked = [TopicPartition(topic, partition) for topic in topics for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions]
         positions = [position for position in consumer.committed(asked, timeout=10) if position.offset >= 0]

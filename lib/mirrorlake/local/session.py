@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # What must not be readable in plans, logs and event logs, besides Spark's own list.
 REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is compiled any more.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
 
 
 def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_start: bool = True, **settings: str) -> SparkSession:
