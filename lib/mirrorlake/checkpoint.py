@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
-from mirrorlake import errors, groups, offset_syncs
+from mirrorlake import errors, groups, mm2, offset_syncs
 from mirrorlake.batches import Batches
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.flow import Flow
 from mirrorlake.gate import Gate, require
 from mirrorlake.group_offsets import KafkaGroupOffsets
 from mirrorlake.ledger import Ledger
+from mirrorlake.mm2 import Mm2Topic
 from mirrorlake.slot import Position, merge_positions
 from mirrorlake.translate import translate
 from mirrorlake.wire import Cluster
@@ -128,6 +129,7 @@ class CheckpointJob:
         self._job_id = uuid.uuid4().hex[:8]
         self._known: dict[Key, Checkpoint] = {}
         self._counts = _Counts()
+        self._checkpoints = Mm2Topic(flow.target_connection, flow.policy.checkpoints_topic(), flow.checkpoints_replication_factor, f"{flow.name}|mm2", say)
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
         """Runs one cycle (`interval_s` is None), or one every `interval_s` for `run_for_s` or until it is interrupted.
@@ -180,6 +182,7 @@ class CheckpointJob:
         synced = self._sync(checkpoints)
         changed = [row for row in [*synced, *self._deleted(listed, cycle_id, now)] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
+        self._emit(synced if self._counts.cycles == 0 else changed, now)
         self.ledger.append("expectation_results", results)
         self._known = {row.key: row for row in [*synced, *(row for row in changed if row.status == "deleted")]}
         self._count(listed, synced, changed, batch_id, time.monotonic() - began)
@@ -291,6 +294,21 @@ class CheckpointJob:
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
         refusals = groups.commit(self._target, commits, self.flow)
         return [replace(row, sync="refused", reason=refusals[row.group_id]) if row.sync == "committed" and row.group_id in refusals else row for row in decided]
+
+    def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> None:
+        """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle, then what has changed."""
+        if not self.flow.emit_checkpoints_enabled:
+            return
+        timestamp_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
+        known = [row for row in rows if row.downstream_offset is not None and row.upstream_offset is not None and row.target_topic is not None]
+        records = [
+            mm2.checkpoint(
+                row.group_id, str(row.target_topic), int(row.target_partition or 0), int(row.upstream_offset or 0), int(row.downstream_offset or 0), row.metadata or ""
+            )
+            for row in known
+        ]
+        if records:
+            self._checkpoints.write([(key, value, timestamp_ms) for key, value in records])
 
     # -- history and progress ------------------------------------------------------------------------------------------------
 

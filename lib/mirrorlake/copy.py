@@ -25,7 +25,7 @@ from mirrorlake.plan import Range
 from mirrorlake.provenance import Provenance
 from mirrorlake.run import Run
 from mirrorlake.slot import Position, SlotState
-from mirrorlake.wire import EARLIEST, IN_FLIGHT, Cluster, Fetched, Key, ResponseError, WireError, check
+from mirrorlake.wire import EARLIEST, IN_FLIGHT, Cluster, Fetched, Key, ResponseError, WireError, check, is_unauthorized
 
 FETCH_BYTES = 16 << 20
 PARTITION_FETCH_BYTES = 4 << 20
@@ -169,7 +169,8 @@ class SlotCopy:
         except ResponseError as error:
             if error.code in transaction.DEAD:
                 raise self._ended_by_another(error) from None
-            raise self.target.explained(f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)", error) from None
+            what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
+            raise self.target.explained(what, error, retriable=is_unauthorized(error)) from None
         except WireError as error:
             raise TargetError(f"flow {self.flow.name}, slot {self.slot}: the connection was lost while copying {self._where()}: {error}", retriable=True) from None
         self._failpoint("task.written")
@@ -202,7 +203,7 @@ class SlotCopy:
                     f"flow {self.flow.name}, topic {planned_range.topic}, partition {planned_range.partition}: the committed position is {start}, behind the "
                     f"plan's start {planned_range.start}: cluster {self.flow.target} has lost records of {topic}. Restore them before mirroring goes on"
                 )
-            if start < planned_range.end:
+            if start < planned_range.end or position is None:
                 stretch = Stretch(
                     planned_range.topic, planned_range.partition, planned_range.topic_id, self.flow.policy.remote_topic(planned_range.topic),
                     start, start, position.downstream_next if position else 0, planned_range.end,
@@ -254,7 +255,8 @@ class SlotCopy:
                     raise await self._lost(self._stretches[fetched.topic, fetched.partition])
                 self._read(fetched)
         except (ResponseError, WireError) as error:
-            self._problem = self.source.explained(f"flow {self.flow.name}: reading {self._where()} (needs READ)", error)
+            # A permission that is lost on the way holds back its topic only: the next plan leaves it out.
+            self._problem = self.source.explained(f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=is_unauthorized(error))
             if not self._problem.retriable:
                 raise self._problem from None
             topics = sorted({stretch.topic for stretch in self._stretches.values()})

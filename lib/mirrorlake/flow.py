@@ -11,11 +11,15 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.filter import NameFilter
 from mirrorlake.policy import DefaultReplicationPolicy, RenameReplicationPolicy, find_policy
 from mirrorlake.properties import Properties, Scope
+from mirrorlake.start import Start
 
-# Defaults of Kafka 4.3.0 (DefaultTopicFilter, DefaultGroupFilter).
+# Defaults of Kafka 4.3.0 (DefaultTopicFilter, DefaultConfigPropertyFilter, DefaultGroupFilter).
 TOPICS_EXCLUDE = r"mm2.*\.internal, .*\.replica, __.*"
+CONFIG_PROPERTIES_EXCLUDE = """follower.replication.throttled.replicas, leader.replication.throttled.replicas, message.timestamp.difference.max.ms,
+    message.timestamp.type, unclean.leader.election.enable, min.insync.replicas, log.message.timestamp.before.max.ms, log.message.timestamp.after.max.ms"""
 GROUPS_EXCLUDE = "console-consumer-.*, connect-.*, __.*"
 
+CREATION = "target.topic.creation."
 TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_TOPIC_NAME = 249
 
@@ -33,6 +37,13 @@ class Flow:
             copying time of each slot.
         transaction_timeout_ms: after this the target aborts a transaction whose driver is gone.
         retry_timeout_ms: for this long retriable failures are retried without progress before the job stops.
+        topic_configs: which properties of topics are kept in step, `all` that the source has, or the `intersection`, those that the target knows too.
+        topic_creation: properties that remote topics are created with, whatever the source has.
+        topic_creation_partitions: the fewest partitions that they are created with.
+        emit_heartbeats_back: whether the flow back would emit heartbeats, too, which is how the target's clients learn of this source.
+        emit_offset_syncs_enabled, offset_syncs_location: whether MirrorMaker 2's offset syncs are written, and to which side.
+        start: where partitions begin that were never mirrored.
+        paused, topics_paused: what is not copied for now; positions stay.
         topics_shared: others write to the remote topics too, such as producers of the target or other flows.
         records: which records of a topic are mirrored, `all` or `local`, those that no flow has brought to the source.
         minds_provenance: whether a record must be asked where it came from, because names can't tell.
@@ -60,6 +71,27 @@ class Flow:
     connect_timeout_ms: int
     ledger_interval_s: int
     same_cluster_allowed: bool
+    sync_topic_configs_enabled: bool
+    sync_topic_configs_interval_s: int
+    config_properties_excluded: NameFilter
+    use_defaults_from: str
+    topic_configs: str
+    topic_creation: tuple[tuple[str, str], ...]
+    topic_creation_partitions: int
+    sync_topic_acls_enabled: bool
+    sync_topic_acls_interval_s: int
+    heartbeats_replication_enabled: bool
+    emit_heartbeats_enabled: bool
+    emit_heartbeats_back: bool
+    emit_heartbeats_interval_s: int
+    heartbeats_replication_factor: int
+    emit_checkpoints_enabled: bool
+    checkpoints_replication_factor: int
+    emit_offset_syncs_enabled: bool
+    offset_syncs_location: str
+    start: Start
+    paused: bool
+    topics_paused: NameFilter
     topics_shared: bool
     records: str
     minds_provenance: bool
@@ -79,7 +111,11 @@ class Flow:
 
     def mirrors_topic(self, topic: str) -> bool:
         """True if this source topic belongs to the flow."""
-        return topic in self.topics and not self.policy.is_internal_topic(topic) and not self.policy.is_cycle(topic, self.target)
+        is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)
+        return (topic in self.topics or is_heartbeats) and not self.policy.is_internal_topic(topic) and not self.policy.is_cycle(topic, self.target)
+
+    def is_paused(self, topic: str) -> bool:
+        return self.paused or topic in self.topics_paused
 
     def remote_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """The remote name of each source topic.
@@ -146,7 +182,7 @@ class Flow:
             policy=_policy(scope),
             topics=NameFilter("topics", scope.names("topics", ".*"), scope.names("topics.exclude", TOPICS_EXCLUDE)),
             groups=NameFilter("groups", scope.names("groups", ".*"), scope.names("groups.exclude", GROUPS_EXCLUDE)),
-            replication_factor=scope.integer("replication.factor", 2, 1, 32_767, also=-1),
+            replication_factor=scope.integer(f"{CREATION}replication.factor", scope.integer("replication.factor", 2, 1, 32_767, also=-1), 1, 32_767, also=-1),
             offset_syncs_replication_factor=scope.integer("offset-syncs.topic.replication.factor", 3, 1, 32_767, also=-1),
             refresh_topics_interval_s=_refresh(scope, "topics"),
             refresh_groups_interval_s=_refresh(scope, "groups"),
@@ -161,6 +197,31 @@ class Flow:
             connect_timeout_ms=scope.integer("mirrorlake.connect.timeout.ms", 30_000, 100),
             ledger_interval_s=scope.integer("mirrorlake.ledger.interval.seconds", 10, 0),
             same_cluster_allowed=same_cluster_allowed,
+            sync_topic_configs_enabled=scope.flag("sync.topic.configs.enabled", default=True),
+            sync_topic_configs_interval_s=scope.integer("sync.topic.configs.interval.seconds", 600, 1),
+            config_properties_excluded=NameFilter("config.properties.exclude", scope.names("config.properties.exclude", CONFIG_PROPERTIES_EXCLUDE)),
+            use_defaults_from=scope.choice("use.defaults.from", "target", ("source", "target")),
+            topic_configs=scope.choice("mirrorlake.topic.configs", "all", ("all", "intersection")),
+            topic_creation=tuple(item for item in sorted(scope.below(CREATION).items()) if item[0] not in ("replication.factor", "partitions")),
+            topic_creation_partitions=scope.integer(f"{CREATION}partitions", 1, 1),
+            sync_topic_acls_enabled=scope.flag("sync.topic.acls.enabled", default=False),
+            sync_topic_acls_interval_s=scope.integer("sync.topic.acls.interval.seconds", 600, 1),
+            heartbeats_replication_enabled=scope.flag("heartbeats.replication.enabled", default=True),
+            emit_heartbeats_enabled=scope.flag("emit.heartbeats.enabled", default=True),
+            emit_heartbeats_back=properties.scope(f"{scope.target}->{scope.source}").flag("emit.heartbeats.enabled", default=True),
+            emit_heartbeats_interval_s=scope.integer("emit.heartbeats.interval.seconds", 1, 1),
+            heartbeats_replication_factor=scope.integer("heartbeats.topic.replication.factor", 3, 1, 32_767, also=-1),
+            emit_checkpoints_enabled=scope.flag("emit.checkpoints.enabled", default=True),
+            checkpoints_replication_factor=scope.integer("checkpoints.topic.replication.factor", 3, 1, 32_767, also=-1),
+            emit_offset_syncs_enabled=scope.flag("emit.offset-syncs.enabled", default=False),
+            offset_syncs_location=scope.choice("offset-syncs.topic.location", "source", ("source", "target")),
+            start=Start.parse(
+                scope.text("mirrorlake.start", scope.text("consumer.auto.offset.reset", "earliest")),
+                scope.text("mirrorlake.start.new", "earliest"),
+                scope.below("mirrorlake.start.topic."),
+            ),
+            paused=scope.flag("mirrorlake.paused", default=False),
+            topics_paused=NameFilter("mirrorlake.topics.paused", scope.names("mirrorlake.topics.paused", "")),
             topics_shared=scope.flag("mirrorlake.topics.shared", default=is_bound_to_loop),
             records=records,
             minds_provenance=is_bound_to_loop or same_cluster_allowed or records == "local",

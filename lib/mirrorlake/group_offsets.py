@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from mirrorlake import errors
+from mirrorlake.admin import REQUEST_TIMEOUT_S, refused
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.flow import Flow
-from mirrorlake.topics import REQUEST_TIMEOUT_S, refused
 from mirrorlake.wire import EARLIEST, LATEST, Cluster
 
 SCHEMA = """

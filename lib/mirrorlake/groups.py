@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from mirrorlake.admin import REQUEST_TIMEOUT_S, refused
 from mirrorlake.errors import TargetError
 from mirrorlake.flow import Flow
-from mirrorlake.topics import REQUEST_TIMEOUT_S, refused
 from mirrorlake.wire import UNAUTHORIZED, Cluster
 
 Key = tuple[str, int]  # topic and partition on the target

@@ -20,9 +20,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mirrorlake import errors, offset_syncs
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.flow import Flow
+from mirrorlake.live import LiveFlow
 from mirrorlake.plan import Partition, Range, lag, make_plan
+from mirrorlake.readiness import Readiness
 from mirrorlake.slot import Position, merge_positions
-from mirrorlake.wire import EARLIEST, LATEST, Cluster, Key
+from mirrorlake.start import Spec, find_starts
+from mirrorlake.wire import EARLIEST, LATEST, Cluster, Key, Topic
 
 SCHEMA = """
   kind STRING, detail STRING, generation INT, slots INT,
@@ -30,6 +33,7 @@ SCHEMA = """
 """
 
 RETRY_TOPICS_S = 5.0
+RETRY_HELD_S = 30.0
 
 
 class Rows(InputPartition):
@@ -54,21 +58,28 @@ class KafkaRanges(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: Any) -> RangesReader:  # noqa: N802 (Spark's name)
-        return RangesReader(Flow.load(self.options["config"], self.options["flow"]), until_now=self.options.get("until") == "now")
+        flow = Flow.load(self.options["config"], self.options["flow"])
+        return RangesReader(LiveFlow(self.options["config"], flow), until_now=self.options.get("until") == "now")
 
 
 class RangesReader(DataSourceStreamReader):
     """Makes the plans. Lives in a Python process of its own on the driver's machine."""
 
-    def __init__(self, flow: Flow, until_now: bool) -> None:
-        self.flow = flow
+    def __init__(self, live: LiveFlow, until_now: bool) -> None:
+        self._live = live
         self._until_now = until_now
         self._until: dict[Key, int] | None = None
         self._number = 0
         self._last: dict[str, Any] = {}
-        self._topics: dict[str, tuple[int, str]] = {}
+        self._topics: dict[str, Topic] = {}
+        self._readiness = Readiness()
+        self._ranges: list[Range] = []
         self._topics_due = 0.0
         self._clusters: tuple[Cluster, Cluster] | None = None
+
+    @property
+    def flow(self) -> Flow:
+        return self._live.flow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"plan": 0}
@@ -81,14 +92,14 @@ class RangesReader(DataSourceStreamReader):
         except Exception as error:
             plan = self._failed(errors.unexpected(f"flow {self.flow.name}: planning", error))
         # Work and errors are worth a batch every time; the rest only when it changes.
-        if "error" in plan or plan["ranges"] or plan != {**self._last, "plan": None, "lag": plan["lag"]}:
+        if "error" in plan or plan["ranges"] or plan["waiting"] or plan != {**self._last, "plan": None, "lag": plan["lag"]}:
             self._number += 1
             self._last = {**plan, "plan": self._number}
         return self._last
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Rows]:
         generation, slots = end.get("generation", -1), end.get("slots", 0)
-        detail = json.dumps({"lag": end.get("lag", 0), "error": end.get("error")})
+        detail = json.dumps({"lag": end.get("lag", 0), "held": end.get("held", {}), "error": end.get("error")})
         info: list[tuple[Any, ...]] = [("plan", detail, generation, slots, *[None] * 7)]
         info += [
             ("topic", None, generation, slots, topic, None, topic_id, partitions, None, None, None) for topic, (partitions, topic_id) in end.get("topics", {}).items()
@@ -117,6 +128,8 @@ class RangesReader(DataSourceStreamReader):
     # -- making a plan -------------------------------------------------------------------------------------------------------
 
     def _plan(self) -> dict[str, Any]:
+        if self._live.poll():  # the driver says what has changed
+            self._topics_due = 0.0
         source, target = self._connected()
         timeout_ms = self.flow.connect_timeout_ms
         self._find_topics(source)
@@ -129,27 +142,36 @@ class RangesReader(DataSourceStreamReader):
         if newest is None:
             raise errors.TargetError(f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} holds no state; was it deleted while the job runs?")
         positions = merge_positions(states.values())
-        offered = self._offered(source, positions)
+        held = self._readiness.held(self.flow, self._topics, target, positions)
+        waiting = self._readiness.waiting
+        offered = self._offered(source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)])
         if self._until_now and self._until is None:
             self._until = {(partition.topic, partition.partition): partition.stable for partition in offered}
         ranges = make_plan(offered, positions, newest.slots, self.flow.batch_max_records, self._until)
+        if ranges and ranges == self._ranges:  # no progress: a topic or a permission may be gone
+            self._topics_due = 0.0
+            self._readiness.forget()
+        self._ranges = ranges
         return {
+            "held": {topic: why for topic, why in held.items() if topic not in waiting}, "waiting": bool(waiting), "retry": int(time.monotonic() / RETRY_HELD_S) if held and not self._until_now else 0,
             "plan": None, "generation": newest.generation, "slots": newest.slots, "lag": lag(offered, positions),
-            "topics": {name: list(value) for name, value in self._topics.items()}, "ranges": [asdict(planned) for planned in ranges],
+            "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()}, "ranges": [asdict(planned) for planned in ranges],
         }  # fmt: skip
 
-    def _offered(self, source: Cluster, positions: dict[Key, Position]) -> list[Partition]:
-        keys = [(topic, partition) for topic, (partitions, _) in self._topics.items() for partition in range(partitions)]
+    def _offered(self, source: Cluster, positions: dict[Key, Position], topics: list[str]) -> list[Partition]:
+        keys = [(topic, partition) for topic in topics for partition in range(self._topics[topic].partitions)]
         stable = source.offsets(keys, LATEST, self.flow.connect_timeout_ms) if keys else {}
         new = [key for key in keys if key not in positions]
         first = source.offsets(new, EARLIEST, self.flow.connect_timeout_ms) if new else {}
+        specs = {key: self.flow.start.of(key[0], is_first=False) for key in new}
+        later = find_starts(source, {key: spec for key, spec in specs.items() if spec != Spec()}, self.flow.connect_timeout_ms)
         offered = []
         for key in keys:
-            count, topic_id = self._topics[key[0]]
+            count, topic_id = self._topics[key[0]].partitions, self._topics[key[0]].topic_id
             position = positions.get(key)
             if position is not None:
                 self._require_same_log(position, topic_id, stable[key])
-            offered.append(Partition(*key, topic_id, count, first.get(key, 0), stable[key]))
+            offered.append(Partition(*key, topic_id, count, later.get(key, first.get(key, 0)), stable[key], is_anchored=key in later))
         return offered
 
     def _require_same_log(self, position: Position, topic_id: str, stable: int) -> None:
@@ -172,8 +194,8 @@ class RangesReader(DataSourceStreamReader):
         """Looks for topics and partitions at the refresh interval."""
         if self._topics and time.monotonic() < self._topics_due:
             return
-        found = source.refresh(None, self.flow.connect_timeout_ms)
-        self._topics = {name: (topic.partitions, topic.topic_id) for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
+        found = source.refresh(None, self.flow.connect_timeout_ms, operations=True)
+        self._topics = {name: topic for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
         interval = self.flow.refresh_topics_interval_s or float("inf")
         self._topics_due = time.monotonic() + (interval if self._topics else min(interval, RETRY_TOPICS_S))
 

@@ -100,11 +100,26 @@ ANOMALIES = """
   detected_at TIMESTAMP NOT NULL
 """
 
+TOPOLOGY_CHANGES = """
+  source STRING NOT NULL,
+  target STRING NOT NULL,
+  kind STRING NOT NULL COMMENT 'create_topic, add_partitions, set_config, reset_config, create_acl or delete_acl',
+  topic STRING COMMENT 'topic on the source that it was for',
+  target_topic STRING NOT NULL COMMENT 'remote topic on the target, or the name an access right is for',
+  name STRING COMMENT 'the property',
+  before STRING,
+  after STRING,
+  note STRING COMMENT 'why it differs from the source',
+  outcome STRING NOT NULL COMMENT 'applied, or why it was refused',
+  changed_at TIMESTAMP NOT NULL
+"""
+
 TABLES: Mapping[str, tuple[str, str]] = {
     "offset_syncs": (OFFSET_SYNCS, "topic, partition, upstream_start"),
     "checkpoints": (CHECKPOINTS, "group_id, topic, created_at"),
     "expectation_results": (EXPECTATION_RESULTS, "evaluated_at"),
     "anomalies": (ANOMALIES, "detected_at"),
+    "topology_changes": (TOPOLOGY_CHANGES, "changed_at"),
 }
 
 # What an offset-syncs record holds of a run, for from_json; the rest of the row is the record's own.

@@ -21,17 +21,17 @@ import json
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka.admin import AdminClient
-
-from mirrorlake import errors, offset_syncs, runs_frame, transaction
+from mirrorlake import errors, mm2, offset_syncs, runs_frame, transaction
+from mirrorlake.admin import Admin
 from mirrorlake.batches import Batches
+from mirrorlake.connection import Connection
 from mirrorlake.copy import Report, copy_slot, fenced, require_newest
 from mirrorlake.errors import ConfigurationError, FencedError, GateError, LedgerError, MirrorlakeError, SourceError, TargetError, first_line
 from mirrorlake.failpoint import from_specification
@@ -39,11 +39,15 @@ from mirrorlake.flow import Flow
 from mirrorlake.gate import ExpectationResult, Gate, require
 from mirrorlake.kafka_ranges import KafkaRanges
 from mirrorlake.ledger import Ledger
+from mirrorlake.live import LiveFlow
+from mirrorlake.mm2 import Mm2Topic
 from mirrorlake.plan import Range
 from mirrorlake.provenance import Provenance
+from mirrorlake.slot import Position
+from mirrorlake.start import Spec, find_starts
 from mirrorlake.takeover import take_over
-from mirrorlake.topics import RemoteTopics
-from mirrorlake.wire import Cluster, ResponseError
+from mirrorlake.topology import Topology
+from mirrorlake.wire import Cluster, ResponseError, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,7 +116,8 @@ class MirrorJob:
         self, spark: SparkSession, config: str, flow: Flow, ledger: Ledger, suite: str | Path,
         say: Callable[[str], None] = print, failpoint: str = "",
     ) -> None:  # fmt: skip
-        self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
+        self.spark, self.config, self.ledger = spark, config, ledger
+        self._live = LiveFlow(config, flow)
         self._gate = Gate(suite)
         self._say, self._fails_at, self._failpoint = say, failpoint, from_specification(failpoint)
         self._history: deque[Progress] = deque(maxlen=HISTORY)
@@ -120,8 +125,28 @@ class MirrorJob:
         self._results: list[ExpectationResult] = []
         self._lag = 0
         self._ledger_query: StreamingQuery | None = None
+        self._topics: dict[str, int] = {}
+        self._held: dict[str, str] = {}
+        self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
+        self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
+        self._heartbeats_due = 0.0
+        self._heartbeats = self._mm2_topic(flow.target_connection, mm2.HEARTBEATS, flow.heartbeats_replication_factor)
+        self._heartbeats_back = self._mm2_topic(flow.source_connection, mm2.HEARTBEATS, flow.heartbeats_replication_factor)
+        on_source = flow.offset_syncs_location == "source"
+        self._offset_syncs = self._mm2_topic(
+            flow.source_connection if on_source else flow.target_connection, flow.policy.offset_syncs_topic(flow.target if on_source else flow.source),
+            flow.offset_syncs_replication_factor,
+        )  # fmt: skip
         self._places = contextlib.ExitStack()
         self._job_id = uuid.uuid4().hex[:8]
+
+    @property
+    def flow(self) -> Flow:
+        """The flow, with what may change while the job runs."""
+        return self._live.flow
+
+    def _mm2_topic(self, connection: Connection, topic: str, replication_factor: int) -> Mm2Topic:
+        return Mm2Topic(connection, topic, replication_factor, f"{self.flow.name}|mm2", self._say)
 
     # -- the whole run -------------------------------------------------------------------------------------------------------
 
@@ -137,22 +162,16 @@ class MirrorJob:
             self._say(f"warning: {warning}")
         self._prepare()
         batches = Batches(self._mirror, self.flow.retry_timeout_ms / 1000, self._say)
-        keeps_ledger = True
+        failure: MirrorlakeError | None = None
         try:
             plans, place = self._plans(until_now=interval_s is None), self._places.enter_context(self.ledger.checkpoint("mirror"))
-            batches.run(plans, f"mirror {self.flow.name} {self._job_id}", place, interval_s, run_for_s, self._keep_ledger)
-        except FencedError:
-            keeps_ledger = False  # the newer job has it now
-            raise
+            batches.run(plans, f"mirror {self.flow.name} {self._job_id}", place, interval_s, run_for_s, self._tend)
         except MirrorlakeError as error:
+            failure = error
             self._note(error)
             raise
         finally:
-            if self._ledger_query is not None:
-                self._ledger_query.stop()
-            if keeps_ledger:
-                self._start_ledger(None).awaitTermination()
-                self._failpoint("driver.ledger")
+            self._finish_ledger(failure)
             self._places.close()
             self._store_results()
             self._source.close()
@@ -177,7 +196,8 @@ class MirrorJob:
             )
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
-        topics = {name: topic.partitions for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        found = {name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        topics = {name: topic.partitions for name, topic in found.items()}
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
@@ -186,14 +206,21 @@ class MirrorJob:
                     f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster and its name stays. Rename it, or exclude it"
                 )
         slots = flow.slots or max(1, self.spark.sparkContext.defaultParallelism)
-        self._remote = RemoteTopics(
-            flow, AdminClient(flow.source_connection.librdkafka(log_level=0)), AdminClient(flow.target_connection.librdkafka(log_level=0)), self._say
-        )
-        self._sync_partitions = self._remote.ensure_offset_syncs(slots)
-        self._remote.ensure(topics)
+        self._topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), Admin(flow.target_connection, "target", flow.name), self.ledger, self._say)
+        self._sync_partitions = self._topology.ensure_offset_syncs(slots)
+        self._ensure_topics(topics)
+        self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
         self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
-        self._generation = take_over(flow, self._source.cluster_id, self._target, slots, remote_topics.values())
+        self._generation = take_over(flow, self._source.cluster_id, self._target, slots, lambda: self._beginning(found))
         self._say(f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with {sum(topics.values())} partitions")
+
+    def _beginning(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
+        """Where partitions start that are there when the flow starts for the first time, as far as that has to be remembered."""
+        start = self.flow.start
+        specs = {(name, partition): start.of(name, is_first=True) for name, topic in topics.items() for partition in topic.leaders}
+        wanted = {key: spec for key, spec in specs.items() if spec != Spec() or not start.is_earliest_always}
+        for (name, partition), offset in find_starts(self._source, wanted, self.flow.connect_timeout_ms).items():
+            yield Position(name, partition, topics[name].topic_id, self.flow.policy.remote_topic(name), partition, offset, 0, 0)
 
     async def _see_offset_syncs(self) -> None:
         """A topic that was just created takes a moment to reach every broker."""
@@ -209,6 +236,83 @@ class MirrorJob:
 
     def _start_ledger(self, interval_s: int | None) -> StreamingQuery:
         return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, self._places.enter_context(self.ledger.checkpoint("ledger")))
+
+    def _finish_ledger(self, failure: MirrorlakeError | None) -> None:
+        """Appends what is still missing in the ledger, unless a newer job has it now; trouble here must not hide why the job has failed."""
+        if self._ledger_query is not None:
+            self._ledger_query.stop()
+        if isinstance(failure, FencedError):
+            return
+        try:
+            self._start_ledger(None).awaitTermination()
+        except Exception as error:
+            problem = LedgerError(f"flow {self.flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is committed on the target stays correct")
+            if failure is None:
+                raise problem from None
+            self._say(f"warning: {problem.message}")
+        self._failpoint("driver.ledger")
+
+    def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
+        """Makes remote topics ready. What holds back one topic is said and written down, and the others go on.
+
+        Raises:
+            TargetError: no topic can be mirrored.
+        """
+        failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
+        if topics and len(failures) == len(topics):
+            raise TargetError(next(iter(failures.values())))
+        now = datetime.now(UTC).replace(tzinfo=None)
+        new = {topic: why for topic, why in failures.items() if self._held.get(topic) != why}
+        for topic, why in new.items():
+            self._say(f"warning: topic {topic} is held back, the others go on: {why}")
+        for topic in self._held.keys() - failures.keys():
+            self._say(f"topic {topic} is mirrored again")
+        self._held, self._topics = failures, topics
+        self.ledger.append(
+            "anomalies",
+            [
+                {"source": self.flow.source, "target": self.flow.target, "topic": topic, "kind": "held", "detail": why, "action": "the others go on", "detected_at": now}
+                for topic, why in new.items()
+            ],
+        )
+
+    def _tend(self) -> None:
+        """What is done beside the micro-batches: the ledger stream, and keeping topics in step."""
+        self._keep_ledger()
+        for line in self._live.poll():
+            self._say(line)
+            self._topology.flow = self.flow
+        now, flow = time.monotonic(), self.flow
+        if now >= self._heartbeats_due:
+            self._heartbeats_due = now + flow.emit_heartbeats_interval_s
+            self._emit_heartbeats()
+        configs = flow.sync_topic_configs_enabled and now >= self._configs_due
+        acls = flow.sync_topic_acls_enabled and now >= self._acls_due
+        if not (configs or acls):
+            return
+        self._configs_due = now + flow.sync_topic_configs_interval_s if configs else self._configs_due
+        self._acls_due = now + flow.sync_topic_acls_interval_s if acls else self._acls_due
+        try:
+            self._topology.sync({topic: count for topic, count in self._topics.items() if topic not in self._held}, configs=configs, acls=acls)
+        except MirrorlakeError as error:
+            if not error.retriable:
+                raise
+            self._say(f"warning: {error.message} (topics are kept in step again later)")
+
+    def _emit_heartbeats(self) -> None:
+        """As MirrorMaker 2's heartbeat connectors of both directions do: each on its target, with the time."""
+        flow, now_ms = self.flow, time.time_ns() // 1_000_000
+        if flow.emit_heartbeats_enabled:
+            self._heartbeats.write([(*mm2.heartbeat(flow.source, flow.target, now_ms), now_ms)])
+        if flow.emit_heartbeats_back:
+            self._heartbeats_back.write([(*mm2.heartbeat(flow.target, flow.source, now_ms), now_ms)])
+
+    def _emit_offset_syncs(self, reports: Iterable[Report]) -> None:
+        """The ends of every run, as MirrorMaker 2's offset syncs: pairs of offsets of one record."""
+        runs = [run for report in reports for stretch in report.stretches for run in stretch["runs"]]
+        pairs = [(run, run["upstream_start"], run["downstream_start"]) for run in runs] + [(run, run["upstream_end"] - 1, run["downstream_end"] - 1) for run in runs]
+        ordered = sorted(pairs, key=lambda pair: (pair[0]["topic"], pair[0]["partition"], pair[1]))
+        self._offset_syncs.write([(*mm2.offset_sync(run["topic"], run["partition"], upstream, downstream), None) for run, upstream, downstream in ordered])
 
     def _keep_ledger(self) -> None:
         """Starts the ledger stream once the mirror is on its way, and notices when it has ended."""
@@ -231,10 +335,9 @@ class MirrorJob:
         if generation < self._generation:
             return  # made from the state before this job took over
         self._lag = detail["lag"]
-        self._remote.ensure({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"})
-        planned = sum(row["end"] - row["start"] for row in rows if row["kind"] == "range")
+        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, detail["held"])
         self._failpoint("driver.planned")
-        if not planned:
+        if not any(row["kind"] == "range" for row in rows):
             return
         planned_at = time.monotonic()
         reports, failures = self._copy(frame, rows)
@@ -252,6 +355,8 @@ class MirrorJob:
         if committed:
             times = {"plan": planned_at - began, "copy": copied_at - planned_at, "gate": gated_at - copied_at, "commit": done - gated_at}
             self._report(batch_id, committed, done - began, {name: 1000 * value for name, value in times.items()})
+            if self.flow.emit_offset_syncs_enabled:
+                self._emit_offset_syncs(committed)
         self._store_results(at_least=RESULTS_AT_ONCE)
         if failures:
             raise max(failures, key=lambda failure: not failure.retriable)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger import Ledger
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import SparkSession
 
 AVAILABLE_NOW = "availableNow"
@@ -81,6 +82,25 @@ def resolve(namespace: Mapping[str, Any], defaults: Mapping[str, str], environme
         else:
             found[name] = given if given != default else environment.get(f"MIRRORLAKE_{name.upper()}", default)
     return found
+
+
+def flag(name: str, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
+    """A parameter that is `true` or `false`, and false if it is not given.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    value = resolve(namespace, {name: "false"}, environment)[name].lower()
+    if value not in ("true", "false"):
+        raise ConfigurationError(f"parameter {name} is '{value}'; allowed is true or false")
+    return value == "true"
+
+
+def table(rows: Iterable[Any]) -> pd.DataFrame:
+    """Dataclass instances as a table, for people."""
+    import pandas as pd
+
+    return pd.DataFrame([asdict(row) for row in rows])
 
 
 def session(root: Path, name: str) -> SparkSession:

@@ -17,7 +17,10 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets `[start, end)` of a source partition, to be copied by a slot. `partitions` is how many the topic has."""
+    """Offsets `[start, end)` of a source partition, to be copied by a slot. `partitions` is how many the topic has.
+
+    An empty one, of a partition without a position, makes the slot write down where it starts.
+    """
 
     topic: str
     partition: int
@@ -30,7 +33,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What a source partition offers: the log from `first` up to the last stable offset `stable`."""
+    """What a source partition offers: the log from `first` up to the last stable offset `stable`.
+
+    `is_anchored` is true of a partition without a position that is to start later than where its log does.
+    """
 
     topic: str
     partition: int
@@ -38,6 +44,7 @@ class Partition:
     partitions: int
     first: int
     stable: int
+    is_anchored: bool = False
 
 
 def start_of(partition: Partition, positions: Mapping[Key, Position]) -> int:
@@ -69,9 +76,9 @@ def make_plan(partitions: Iterable[Partition], positions: Mapping[Key, Position]
         key = (partition.topic, partition.partition)
         start = start_of(partition, positions)
         end = partition.stable if until is None else min(partition.stable, until.get(key, 0))
-        if end > start:
+        if end > start or (partition.is_anchored and key not in positions):
             slot = positions[key].slot if key in positions else take_slot(loads)
-            ranges.append(Range(*key, partition.topic_id, partition.partitions, slot, start, end))
+            ranges.append(Range(*key, partition.topic_id, partition.partitions, slot, start, max(start, end)))
     share = fair_share([planned.end - planned.start for planned in ranges], max_records)
     return [Range(*_identity(planned), planned.start, min(planned.end, planned.start + share)) for planned in ranges]
 

@@ -50,6 +50,14 @@ class DefaultReplicationPolicy:
     def is_heartbeats_topic(self, topic: str) -> bool:
         return self.original_topic(topic) == HEARTBEATS
 
+    def checkpoints_topic(self) -> str:
+        """MirrorMaker 2's topic for checkpoints of this policy's source, on the target."""
+        return self.internal_separator.join((self.source, "checkpoints", "internal"))
+
+    def offset_syncs_topic(self, alias: str) -> str:
+        """MirrorMaker 2's topic for offset syncs with the cluster of that alias."""
+        return self.internal_separator.join(("mm2-offset-syncs", alias, "internal"))
+
     def is_internal_topic(self, topic: str) -> bool:
         """Topics of Kafka, of MirrorMaker 2 and of mirrorlake, which are never mirrored."""
         is_checkpoints = topic.endswith(f"{self.internal_separator}checkpoints{self.internal_separator}internal")

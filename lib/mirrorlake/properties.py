@@ -14,37 +14,12 @@ from pathlib import Path
 
 import javaproperties
 
+from mirrorlake import known_properties
 from mirrorlake.connection import Connection
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.filter import split_list
 
 ARROW = "->"
-
-# Connector properties that this version acts on.
-SUPPORTED = frozenset(
-    """
-    enabled topics topics.exclude groups groups.exclude replication.policy.class replication.policy.separator
-    replication.policy.internal.topic.separator.enabled replication.factor offset-syncs.topic.replication.factor refresh.topics.enabled
-    refresh.topics.interval.seconds refresh.groups.enabled refresh.groups.interval.seconds emit.checkpoints.enabled
-    emit.checkpoints.interval.seconds sync.group.offsets.enabled mirrorlake.slots mirrorlake.batch.max.records mirrorlake.batch.max.bytes
-    mirrorlake.batch.max.ms mirrorlake.transaction.timeout.ms mirrorlake.retry.timeout.ms mirrorlake.connect.timeout.ms
-    mirrorlake.ledger.interval.seconds mirrorlake.same.cluster.allowed mirrorlake.topics.shared mirrorlake.records topics.rename.regex topics.rename.replacement
-    """.split()
-)
-
-# Properties that MirrorMaker 2 has and this version takes notice of, but does not act on.
-NOT_SUPPORTED = frozenset(
-    """
-    admin.timeout.ms forwarding.admin.class metric.reporters metric.names.formats topic.filter.class group.filter.class
-    config.property.filter.class config.properties.exclude use.defaults.from consumer.poll.timeout.ms sync.topic.configs.enabled
-    sync.topic.configs.interval.seconds sync.topic.acls.enabled sync.topic.acls.interval.seconds offset.lag.max emit.offset-syncs.enabled
-    offset-syncs.topic.location heartbeats.replication.enabled emit.heartbeats.enabled emit.heartbeats.interval.seconds
-    heartbeats.topic.replication.factor checkpoints.topic.replication.factor sync.group.offsets.interval.seconds exactly.once.support
-    exactly.once.source.support tasks.max dedicated.mode.enable.internal.rest listeners group.id name key.converter value.converter
-    header.converter
-    """.split()
-)
-NOT_SUPPORTED_PREFIXES = ("offset.storage.", "config.storage.", "status.storage.", "topic.creation.", "errors.", "transforms", "predicates", "worker.", "task.")
 
 ROLES = ("consumer", "producer", "admin")
 CLIENT_PREFIXES = ("ssl.", "sasl.")
@@ -130,22 +105,19 @@ class Properties:
                     found[rest] = value.strip()
         return Connection(alias, tuple(sorted(found.items())))
 
+    def report(self) -> tuple[known_properties.Line, ...]:
+        """What becomes of every property of the file: supported, not needed here, not supported, or unknown, and why."""
+        return tuple(self._line(name) for name in sorted(self.values))
+
     def warnings(self) -> tuple[str, ...]:
-        """One line for each property that this version does not act on: named, and why."""
-        lines = []
-        known = SUPPORTED | NOT_SUPPORTED | CLIENT_PROPERTIES | {"clusters", "config.providers"}
-        for name in sorted(self.values):
-            plain = self._without_scope(name)
-            if plain in SUPPORTED or plain == "clusters" or plain.startswith("config.providers") or _without_role(plain) in CLIENT_PROPERTIES:
-                continue
-            if is_client_property(_without_role(plain)):
-                continue
-            if plain in NOT_SUPPORTED or plain.startswith(NOT_SUPPORTED_PREFIXES):
-                lines.append(f"property {name} is MirrorMaker 2's and not supported by this version; it has no effect")
-            else:
-                near = difflib.get_close_matches(plain, known, 1, cutoff=0.8)
-                lines.append(f"property {name} is unknown and has no effect" + (f"; did you mean {near[0]}?" if near else ""))
-        return tuple(lines)
+        """One line for each property that has no effect although its author may count on it."""
+        return tuple(line.warning for line in self.report() if line.warning)
+
+    def _line(self, name: str) -> known_properties.Line:
+        plain = self._without_scope(name)
+        if is_client_property(_without_role(plain)):
+            return known_properties.Line(name, known_properties.SUPPORTED, "given to the clients of the cluster")
+        return known_properties.look_up(name, plain)
 
     def _without_scope(self, name: str) -> str:
         aliases = self.clusters
@@ -194,6 +166,11 @@ class Scope:
         if number != also and not minimum <= number <= maximum:
             raise self._wrong(name, value, allowed)
         return number
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """All properties that begin with a prefix, without it."""
+        names = {name.partition(prefix)[2] for name in self.properties.values if name.startswith((prefix, f"{self.target}.{prefix}", f"{self.flow}.{prefix}"))}
+        return {name: self.text(f"{prefix}{name}", "") for name in names}
 
     def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
         """One of a few words."""

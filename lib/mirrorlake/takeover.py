@@ -14,18 +14,20 @@ from mirrorlake import offset_syncs, transaction
 from mirrorlake.copy import fenced, write_state
 from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.flow import Flow
-from mirrorlake.slot import SlotState, assign, merge_positions
-from mirrorlake.wire import LATEST, Cluster, ResponseError, WireError
+from mirrorlake.slot import Position, SlotState, assign, merge_positions
+from mirrorlake.wire import Cluster, ResponseError, WireError
 
 ATTEMPTS = 5
 END_TIMEOUT_MS = 30_000
 
 
-def take_over(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, remote_topics: Iterable[str], sleep: Callable[[float], None] = time.sleep) -> int:
+def take_over(
+    flow: Flow, source_cluster_id: str, target: Cluster, slots: int, first: Callable[[], Iterable[Position]] = tuple, sleep: Callable[[float], None] = time.sleep
+) -> int:
     """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
 
-    The very first one is refused if a remote topic holds records already, unless others are meant to write there: without positions they would all be
-    copied again.
+    Args:
+        first: the positions that a flow begins with which has none yet.
 
     Returns:
         The generation.
@@ -33,15 +35,14 @@ def take_over(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, r
     Raises:
         FencedError: another job that started at the same time has won.
         SourceError: the states are of another source cluster.
-        TargetError: the target can't be written, or holds records although the flow has no state.
+        TargetError: the target can't be written.
     """
     topic = flow.offset_syncs_topic
     partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
     generation = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
-    if generation == 0 and not flow.topics_shared:
-        _require_empty(flow, target, list(remote_topics))
+    beginning = tuple(first()) if generation == 0 else ()
     for attempt in range(ATTEMPTS):
-        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1):
+        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, beginning):
             return generation + 1
         sleep(random.uniform(0, 0.2 * 2**attempt))
         newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
@@ -50,7 +51,7 @@ def take_over(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, r
     raise TargetError(f"flow {flow.name}: another job keeps taking over its transactional ids; let only one job run for a flow")
 
 
-def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, partitions: range, generation: int) -> bool:
+def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, partitions: range, generation: int, beginning: Iterable[Position]) -> bool:
     """False if someone else has begun a transaction of one of the slots in the meantime."""
     producers = {slot: transaction.begin(target, flow.transactional_id(slot), flow.transaction_timeout_ms, END_TIMEOUT_MS) for slot in partitions}
     states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
@@ -64,7 +65,8 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
                 f"Check {flow.source}.bootstrap.servers; another cluster needs another alias"
             )
     same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
-    positions = assign(merge_positions(states.values()), slots, keep=same_slots)
+    known = merge_positions(states.values()) or {(position.topic, position.partition): position for position in beginning}
+    positions = assign(known, slots, keep=same_slots and bool(states))
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     for slot, producer in producers.items():
         opening = SlotState(
@@ -85,18 +87,6 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
         if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms):
             return False
     return True
-
-
-def _require_empty(flow: Flow, target: Cluster, remote_topics: list[str]) -> None:
-    found = target.refresh(remote_topics, flow.connect_timeout_ms)
-    keys = [(name, partition) for name, topic in found.items() for partition in topic.leaders]
-    held = sorted(key for key, end in (target.offsets(keys, LATEST, flow.connect_timeout_ms) if keys else {}).items() if end > 0)
-    if held:
-        raise TargetError(
-            f"flow {flow.name}: topic {held[0][0]}, partition {held[0][1]} on cluster {flow.target} holds records already, but {flow.offset_syncs_topic} has no state that says "
-            "what they are: everything might be copied a second time. If that topic was lost, restore it; if others write here on purpose, set mirrorlake.topics.shared = true; "
-            "else delete the remote topics, or choose another alias"
-        )
 
 
 def _newest(states: dict[int, SlotState]) -> int:

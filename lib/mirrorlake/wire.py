@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import kafka.errors
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -38,9 +40,11 @@ Key = tuple[str, int]  # topic and partition
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
+READ, WRITE, DESCRIBE = 3, 4, 8  # AclOperation
 GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
 GROUPS_PER_REQUEST = 500
 IN_FLIGHT = 5  # requests that one connection takes at once; a broker remembers as many batches of a producer
+SECOND_OPINION_S = 3
 RECEIVE_LIMIT_BYTES = 512 << 20
 SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -49,7 +53,7 @@ SOCKET_OPTIONS = (
 )
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
 
-UNKNOWN_TOPIC = 3
+UNKNOWN_TOPIC, TOPIC_UNAUTHORIZED = 3, 29
 # What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being completed.
 RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
 UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
@@ -75,13 +79,23 @@ def check(code: int, detail: str = "") -> None:
         raise ResponseError(code, detail)
 
 
+def is_unauthorized(error: Exception) -> bool:
+    """True if a permission on a topic is missing."""
+    return getattr(error, "code", 0) == TOPIC_UNAUTHORIZED
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What metadata says of a topic: its id, and leader by partition."""
+    """What metadata says of a topic: its id, leader by partition, and, where asked for, what this principal may do (KIP-430)."""
 
     name: str
     topic_id: str
     leaders: Mapping[int, int]
+    operations: frozenset[int] | None = None
+
+    def allows(self, operation: int) -> bool:
+        """False if the principal is known to lack this permission."""
+        return self.operations is None or operation in self.operations
 
     @property
     def partitions(self) -> int:
@@ -154,7 +168,7 @@ class Cluster:
             self._manager.bootstrap(self._connect_timeout_ms)
         except WireError as error:
             refused = [str(found) for found in self._manager._auth_failures.values()]
-            cause = (refused or causes.messages or [str(error)])[-1]
+            cause = (refused or self._second_opinion() or causes.messages or [str(error)])[-1]
             raise self.error(
                 f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, {self.connection.security_protocol}) can't be reached "
                 f"within {self._connect_timeout_ms} ms: {cause}. Check {self.connection.alias}.bootstrap.servers and its security properties"
@@ -163,6 +177,17 @@ class Cluster:
             logger.removeHandler(causes)
         self.call("first contact", self._learn, self._connect_timeout_ms)
         return self
+
+    def _second_opinion(self) -> list[str]:
+        """What librdkafka finds wrong. A broker that refuses a login hangs up right behind its answer, which kafka-python then overlooks."""
+        if self.connection.security_protocol == "PLAINTEXT":
+            return []
+        found: list[str] = []
+        client = AdminClient(self.connection.librdkafka(log_level=0, error_cb=lambda error: found.append(error.str())))
+        with contextlib.suppress(KafkaException):
+            client.list_topics(timeout=SECOND_OPINION_S)
+        client.poll(0)
+        return [text for text in found if "uthentication" in text or "SSL" in text or "ertificate" in text]
 
     def close(self) -> None:
         self._manager.close()
@@ -251,32 +276,40 @@ class Cluster:
 
     # -- metadata and offsets ------------------------------------------------------------------------------------------------
 
-    def refresh(self, topics: Iterable[str] | None, timeout_ms: int) -> dict[str, Topic]:
-        """The named topics (all with None) as the cluster has them now; missing ones are left out. Never creates a topic."""
-        wanted = None if topics is None else list(topics)
-        return self.call("reading metadata", lambda: self.update_metadata(wanted), timeout_ms)
+    def refresh(self, topics: Iterable[str] | None, timeout_ms: int, *, operations: bool = False) -> dict[str, Topic]:
+        """The named topics (all with None) as the cluster has them now; missing ones are left out. Never creates a topic.
 
-    async def update_metadata(self, topics: list[str] | None) -> dict[str, Topic]:
+        With `operations` it is asked what this principal may do, and a topic that may not even be described is one that allows nothing.
+        """
+        wanted = None if topics is None else list(topics)
+        return self.call("reading metadata", lambda: self.update_metadata(wanted, operations=operations), timeout_ms)
+
+    async def update_metadata(self, topics: list[str] | None, *, operations: bool = False) -> dict[str, Topic]:
         """See `refresh`; for use inside the event loop, without retries."""
         await self._manager.cluster.refresh_metadata()  # the manager's own idea of which brokers there are
         version = min(12, self._max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        response = await self._send_any(MetadataRequest[version](topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False))
+        response = await self._send_any(MetadataRequest[version](topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations))
         self.cluster_id = response.cluster_id or ""
         found: dict[str, Topic] = {}
         for topic in response.topics:
             if topic.error_code == UNKNOWN_TOPIC:
                 self.topics.pop(topic.name, None)
                 continue
+            if operations and topic.error_code == TOPIC_UNAUTHORIZED:
+                found[topic.name] = Topic(topic.name, "", {}, frozenset())
+                continue
             if topic.error_code != 5:
                 check(topic.error_code, f"{topic.name} (needs DESCRIBE)")
-            found[topic.name] = Topic(topic.name, str(topic.topic_id or ""), {partition.partition_index: partition.leader_id for partition in topic.partitions})
-        self.topics.update(found)
+            leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
+            found[topic.name] = Topic(topic.name, str(topic.topic_id or ""), leaders, frozenset(topic.authorized_operations) if operations else None)
+        self.topics.update({name: topic for name, topic in found.items() if topic.leaders})
         self._names.update({topic.topic_id: topic.name for topic in found.values()})
         return found
 
     def offsets(self, partitions: Iterable[Key], at: int, timeout_ms: int) -> dict[Key, int]:
-        """EARLIEST: the log start; LATEST: the last stable offset, up to which a read_committed reader gets.
+        """EARLIEST: the log start; LATEST: the last stable offset, up to which a read_committed reader gets; a timestamp in ms: the first
+        record that is not older, -1 if there is none.
 
         One request for each leader. Partitions of topics that are gone are left out.
         """

@@ -48,7 +48,7 @@ def images(notebook: dict[str, Any]) -> int:
 def test_notebooks_are_clean() -> None:
     checked = subprocess.run([sys.executable, str(ROOT / "tools/check_notebooks.py")], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
-    assert {path.stem for path in NOTEBOOKS} == {"mirror", "checkpoint", "audit"}
+    assert {path.stem for path in NOTEBOOKS} == {"topics", "mirror", "checkpoint", "audit"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -61,7 +61,7 @@ def test_the_parameters_cell_repeats_the_defaults_of_the_library(path: Path) -> 
     assert shared
 
 
-def test_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(servers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(servers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(*servers, tmp_path)
     topic = world.topic()
     world.produce(topic, 500)
@@ -70,6 +70,10 @@ def test_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(servers: 
     source = world.source_records(topic)
     group = world.commit("readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()})
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
+
+    planned = run("topics", tmp_path / "topics.ipynb", **given, dry_run="true")
+    assert result(planned) == {"flow": world.flow_name, "topics": 1, "changes": 1, "planned": 1, "applied": 0, "refused": 0}
+    assert world.remote(topic) not in world.target_admin.list_topics(timeout=10).topics
 
     mirrored = run("mirror", tmp_path / "mirror.ipynb", **given, trigger="availableNow")
     assert result(mirrored)["records"] == 500
@@ -96,7 +100,7 @@ def test_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(servers: 
     assert group in tables["group"]
     assert str(world.target_records(topic)[0][3][0]) in tables["offset"]
     assert images(audited) == 1
-    for name in ("mirror", "checkpoint", "audit"):
+    for name in ("topics", "mirror", "checkpoint", "audit"):
         assert "canary-51ce" not in (tmp_path / f"{name}.ipynb").read_text()
 
 

@@ -86,13 +86,19 @@ def test_a_missing_file_and_a_file_that_is_none_are_named(tmp_path: Path) -> Non
         Flow.load(tmp_path / "bad.properties", "a->b")
 
 
-def test_properties_without_effect_are_named_in_warnings() -> None:
-    warnings = flow(**{"a->b.sync.topic.acls.enabled": "true", "a->b.topic": "x", "tasks.max": "4", "a.consumer.ssl.protocol": "x", "offset.storage.topic": "x"}).warnings
-    assert warnings == (
-        "property a->b.sync.topic.acls.enabled is MirrorMaker 2's and not supported by this version; it has no effect",
-        "property a->b.topic is unknown and has no effect; did you mean topics?",
-        "property offset.storage.topic is MirrorMaker 2's and not supported by this version; it has no effect",
-        "property tasks.max is MirrorMaker 2's and not supported by this version; it has no effect",
+def test_every_property_of_a_file_is_accounted_for() -> None:
+    given = {"a->b.sync.topic.acls.enabled": "true", "a->b.topic": "x", "tasks.max": "4", "a.consumer.ssl.protocol": "x", "offset.storage.topic": "x", "transforms": "x"}
+    found = {line.name: line.status for line in Properties({**BASE, **given}).report()}
+    assert found == {
+        **dict.fromkeys([*BASE, "a->b.sync.topic.acls.enabled", "a.consumer.ssl.protocol"], "supported"),
+        "tasks.max": "not needed", "offset.storage.topic": "not needed", "transforms": "not supported", "a->b.topic": "unknown",
+    }  # fmt: skip
+
+
+def test_properties_that_somebody_may_count_on_without_effect_are_named_in_warnings() -> None:
+    assert flow(**{"a->b.topic": "x", "tasks.max": "4", "transforms": "x"}).warnings == (
+        "property a->b.topic is unknown; it has no effect (did you mean topics?)",
+        "property transforms is MirrorMaker 2's and not supported; it has no effect (records are not transformed)",
     )
 
 

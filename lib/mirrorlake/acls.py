@@ -1,0 +1,90 @@
+"""Access rights to remote topics: who may read a topic on the source may read its copy. Nobody is ever given the right to write there.
+
+MirrorMaker 2's rules (`MirrorSourceConnector.syncTopicAcls`, Kafka 4.3.0), and where they are known to hurt, the safer choice: prefixed patterns
+and the wildcard are carried over too, what was revoked is revoked, and of what is allowed only reading is passed on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mirrorlake.changes import Change, Kind
+from mirrorlake.errors import LedgerError
+from mirrorlake.flow import Flow
+from mirrorlake.policy import DefaultReplicationPolicy
+
+READING = ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
+WILDCARD = "*"
+DESCRIPTION = re.compile(r"(ALLOW|DENY) (\w+) to (.+) from (\S+) on (LITERAL|PREFIXED) (\S+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """One binding on topics: `pattern` is LITERAL or PREFIXED, `permission` ALLOW or DENY; words are Kafka's."""
+
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+    def __str__(self) -> str:
+        return f"{self.permission} {self.operation} to {self.principal} from {self.host} on {self.pattern} {self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Acl:
+        """The binding that `str` has described."""
+        found = DESCRIPTION.fullmatch(text)
+        if found is None:
+            raise LedgerError(f"table topology_changes: '{text}' describes no access right")
+        permission, operation, principal, host, pattern, name = found.groups()
+        return cls(name, pattern, principal, host, operation, permission)
+
+
+def remote_acl(flow: Flow, acl: Acl, topics: Iterable[str]) -> Acl | None:
+    """The binding on the target that a source's stands for, or None if it is not carried over."""
+    operation = acl.operation
+    if acl.permission == "ALLOW":
+        operation = "READ" if operation == "ALL" else operation
+        if operation not in READING:
+            return None
+    name, pattern = _remote_name(flow, acl, topics)
+    return None if name is None else Acl(name, pattern, acl.principal, acl.host, operation, acl.permission)
+
+
+def _remote_name(flow: Flow, acl: Acl, topics: Iterable[str]) -> tuple[str | None, str]:
+    if acl.pattern == "LITERAL" and acl.name != WILDCARD:
+        return (flow.policy.remote_topic(acl.name) if flow.mirrors_topic(acl.name) else None), "LITERAL"
+    prefix = "" if acl.name == WILDCARD and acl.pattern == "LITERAL" else acl.name
+    if not any(topic.startswith(prefix) for topic in topics):
+        return None, acl.pattern
+    if type(flow.policy) is DefaultReplicationPolicy:
+        return f"{flow.policy.remote_topic(prefix)}", "PREFIXED"
+    # Under any other policy a prefix says nothing about remote names, unless all of them are kept.
+    if all(flow.policy.remote_topic(topic) == topic for topic in topics if topic.startswith(prefix)) and prefix:
+        return prefix, "PREFIXED"
+    return None, acl.pattern
+
+
+def acl_changes(flow: Flow, source: Iterable[Acl], target: Iterable[Acl], given: Iterable[Acl], topics: Iterable[str]) -> Iterator[Change]:
+    """What to give and what to take back.
+
+    Args:
+        flow: whose topics.
+        source, target: bindings on topics of both clusters.
+        given: bindings on the target that mirrorlake has created itself; only these are ever taken back.
+        topics: of the flow.
+    """
+    names = list(topics)
+    wanted = {remote: acl for acl in sorted(source) if (remote := remote_acl(flow, acl, names)) is not None}
+    have = set(target)
+    for remote, acl in sorted(wanted.items()):
+        if remote not in have:
+            note = f"the source has {acl.operation}: copies are read, never written" if acl.operation != remote.operation else None
+            yield Change(Kind.CREATE_ACL, acl.name, remote.name, "acl", None, str(remote), note)
+    for acl in sorted(set(given)):
+        if acl in have and acl not in wanted:
+            yield Change(Kind.DELETE_ACL, None, acl.name, "acl", str(acl), None, "revoked on the source, or its topic is no longer mirrored")

@@ -1,0 +1,57 @@
+"""A flow whose property file may change while a job runs: what is safe to change takes effect, the rest is named and waits for a restart."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.flow import Flow
+
+# Which topics are copied, how fast, and what is kept in step. Connections, names, slots and state are for a new start.
+LIVE = frozenset(
+    """
+    topics topics_paused paused start batch_max_records batch_max_bytes batch_max_ms refresh_topics_interval_s retry_timeout_ms
+    sync_topic_configs_enabled sync_topic_configs_interval_s config_properties_excluded use_defaults_from topic_configs
+    topic_creation topic_creation_partitions replication_factor sync_topic_acls_enabled sync_topic_acls_interval_s warnings
+    """.split()
+)
+
+
+class LiveFlow:
+    """The newest version of a flow that a running job may use.
+
+    Args:
+        config: the property file.
+        flow: as it was read from there.
+    """
+
+    def __init__(self, config: str | Path, flow: Flow) -> None:
+        self.flow = flow
+        self._config = Path(config)
+        self._seen = self._stamp()
+
+    def poll(self) -> list[str]:
+        """Looks at the file; takes over what may change in `flow` and returns lines about it, for people. Costs one stat if nothing has."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return []
+        self._seen = stamp
+        try:
+            new = Flow.load(self._config, self.flow.name)
+        except ConfigurationError as error:
+            return [f"warning: {self._config} has changed and is not used: {error.message}"]
+        changed = {field.name for field in fields(Flow) if getattr(new, field.name) != getattr(self.flow, field.name)}
+        if not changed:
+            return []
+        self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
+        lines = [f"{self._config} has changed: {', '.join(sorted(changed & LIVE - {'warnings'}))} now in effect"] if changed & LIVE - {"warnings"} else []
+        later = sorted(changed - LIVE)
+        return lines + ([f"warning: {self._config} has changed: {', '.join(later)} takes effect when the job is started again"] if later else [])
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            stat = self._config.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,98 @@
+"""MirrorMaker 2's own topics, byte for byte, so that programs written against them keep working: checkpoints, heartbeats and offset syncs.
+
+Formats: `Checkpoint`, `Heartbeat` and `OffsetSync` of connect-mirror-client 4.3.0. Each topic has one partition that counts, and is compacted. A
+tombstone is never written: MirrorMaker 2's readers fail on it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from mirrorlake.admin import Admin
+from mirrorlake.connection import Connection
+from mirrorlake.errors import MirrorlakeError
+
+HEARTBEATS = "heartbeats"
+CONFIG = {"cleanup.policy": "compact"}
+VERSION = 0
+FLUSH_S = 30
+
+Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or None for now
+
+
+def checkpoint(group: str, target_topic: str, target_partition: int, upstream_offset: int, downstream_offset: int, metadata: str) -> tuple[bytes, bytes]:
+    """Key and value of a checkpoint: positions, the next offsets that a group reads on either side."""
+    key = _string(group) + _string(target_topic) + struct.pack(">i", target_partition)
+    return key, struct.pack(">hqq", VERSION, upstream_offset, downstream_offset) + _string(metadata)
+
+
+def heartbeat(source: str, target: str, timestamp_ms: int) -> tuple[bytes, bytes]:
+    """Key and value of a heartbeat."""
+    return _string(source) + _string(target), struct.pack(">hq", VERSION, timestamp_ms)
+
+
+def offset_sync(topic: str, partition: int, upstream_offset: int, downstream_offset: int) -> tuple[bytes, bytes]:
+    """Key and value of an offset sync: the offsets of one record on both sides."""
+    return _string(topic) + struct.pack(">i", partition), struct.pack(">qq", upstream_offset, downstream_offset)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+class Mm2Topic:
+    """One of these topics on one cluster. What can't be written there is said once, and stops nothing: nothing here depends on it.
+
+    Args:
+        connection: of the cluster.
+        topic: its name there.
+        replication_factor: that it is created with; where the cluster has too few brokers, its default is taken.
+        client_id: what brokers call the producer.
+        say: called with a line about trouble.
+    """
+
+    def __init__(self, connection: Connection, topic: str, replication_factor: int, client_id: str, say: Callable[[str], None]) -> None:
+        self._connection, self._topic, self._replication_factor, self._client_id, self._say = connection, topic, replication_factor, client_id, say
+        self._producer: Producer | None = None
+        self._trouble = ""
+
+    def write(self, records: Iterable[Record]) -> bool:
+        """Appends records and waits for the cluster to have them; False if it has not."""
+        try:
+            producer = self._producer = self._producer or self._open()
+        except MirrorlakeError as error:
+            self._complain(error.message)
+            return False
+        refused: list[Any] = []
+        for key, value, timestamp_ms in records:
+            stamp = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+            producer.produce(self._topic, value, key, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None, **stamp)
+        left = producer.flush(FLUSH_S)
+        if left or refused:
+            self._complain(f"{self._topic} on cluster {self._connection.alias} can't be written: {refused[0] if refused else 'no answer'}")
+            return False
+        self._trouble = ""
+        return True
+
+    def _open(self) -> Producer:
+        admin = Admin(self._connection, "target", self._client_id)
+        if self._topic not in admin.partitions():
+            # The field's default of three replicas is more than a small cluster has; then its own default is taken.
+            for factor in (self._replication_factor, -1):
+                refusals = admin.create([NewTopic(self._topic, 1, factor, config=CONFIG)])
+                if not refusals:
+                    break
+            if refusals:
+                raise refusals[self._topic]
+        return Producer(self._connection.librdkafka(log_level=0, **{"client.id": self._client_id, "enable.idempotence": True}))
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._say(f"warning: {trouble}")
+        self._trouble = trouble

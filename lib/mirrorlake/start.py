@@ -1,0 +1,124 @@
+"""Where a partition begins that was never mirrored: at its first record, at its end, at a time, or at an offset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mirrorlake import wire
+from mirrorlake.batch import read_log
+from mirrorlake.errors import ConfigurationError, SourceError
+from mirrorlake.wire import Cluster, Key
+
+EARLIEST, LATEST = "earliest", "latest"
+HEARTBEATS = "heartbeats"
+OFFSETS = re.compile(r"\d+:\d+(\s*,\s*\d+:\d+)*")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One place to begin: `earliest`, `latest`, a time, or offsets by partition (others of the topic begin at their first record)."""
+
+    word: str = EARLIEST
+    timestamp_ms: int | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(cls, name: str, value: str) -> Spec:
+        """`earliest`, `latest`, ISO time (UTC unless it says otherwise), or `partition:offset, ...`.
+
+        Raises:
+            ConfigurationError: it is none of these.
+        """
+        if value in (EARLIEST, LATEST):
+            return cls(value)
+        if OFFSETS.fullmatch(value):
+            pairs = [tuple(map(int, pair.split(":"))) for pair in value.split(",")]
+            return cls(offsets=tuple(sorted((partition, offset) for partition, offset in pairs)))
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"property {name} is '{value}'; allowed is {EARLIEST}, {LATEST}, a time such as 2026-11-01T08:00:00+01:00 (UTC if it names no zone), "
+                "or, for one topic, offsets such as 0:1500, 1:1720"
+            ) from None
+        return cls(timestamp_ms=int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the partitions of a flow begin.
+
+    Args:
+        flow: for what is there when the flow starts for the first time.
+        new: for topics and partitions that appear later.
+        topics: for single topics, at any time.
+    """
+
+    flow: Spec = Spec()
+    new: Spec = Spec()
+    topics: tuple[tuple[str, Spec], ...] = ()
+
+    @classmethod
+    def parse(cls, flow: str, new: str, topics: Mapping[str, str]) -> Start:
+        """From the values of mirrorlake.start, mirrorlake.start.new and mirrorlake.start.topic.<topic>; see `Spec.parse`."""
+        start = cls(
+            Spec.parse("mirrorlake.start", flow),
+            Spec.parse("mirrorlake.start.new", new),
+            tuple((topic, Spec.parse(f"mirrorlake.start.topic.{topic}", value)) for topic, value in sorted(topics.items())),
+        )
+        if start.flow.offsets or start.new.offsets:
+            raise ConfigurationError("properties mirrorlake.start and mirrorlake.start.new: offsets are those of one topic; use mirrorlake.start.topic.<topic>")
+        return start
+
+    @property
+    def is_earliest_always(self) -> bool:
+        """True if no place has to be remembered for partitions that hold nothing yet."""
+        return self.flow == self.new == Spec()
+
+    def of(self, topic: str, *, is_first: bool) -> Spec:
+        """Where the partitions of a topic begin; `is_first` while the flow has never mirrored anything."""
+        if topic.endswith(HEARTBEATS):
+            return Spec(LATEST)  # a heartbeat says something when it is new
+        return dict(self.topics).get(topic) or (self.flow if is_first else self.new)
+
+
+def find_starts(source: Cluster, specs: Mapping[Key, Spec], timeout_ms: int) -> dict[Key, int]:
+    """The offset where each partition begins. A place inside a record batch is moved back to where the batch begins, as batches are not opened.
+
+    Raises:
+        SourceError: an offset that the log does not reach to.
+    """
+    if not specs:
+        return {}
+    first, stable = source.offsets(specs, wire.EARLIEST, timeout_ms), source.offsets(specs, wire.LATEST, timeout_ms)
+    starts: dict[Key, int] = {}
+    for key, spec in specs.items():
+        given = dict(spec.offsets).get(key[1])
+        if spec.timestamp_ms is not None:
+            at = source.offsets([key], spec.timestamp_ms, timeout_ms)[key]
+            starts[key] = stable[key] if at < 0 else at
+        elif given is not None:
+            if not first[key] <= given <= stable[key]:
+                raise SourceError(
+                    f"topic {key[0]}, partition {key[1]}: mirrorlake.start.topic.{key[0]} names offset {given}, but the log of cluster {source.connection.alias} "
+                    f"reaches from {first[key]} to {stable[key]}. Correct it; nothing was copied"
+                )
+            starts[key] = given
+        else:
+            starts[key] = stable[key] if spec.word == LATEST else first[key]
+        if first[key] < starts[key] < stable[key]:
+            starts[key] = source.call(
+                f"looking for the batch at {key[0]}-{key[1]}, offset {starts[key]} (needs READ)", lambda key=key: _batch_start(source, key, starts[key]), timeout_ms
+            )
+    return starts
+
+
+async def _batch_start(source: Cluster, key: Key, offset: int) -> int:
+    """Where the batch begins that holds an offset; the offset itself if none does."""
+    (partition,) = source.fetched(await source.fetch(source.leader(*key), {key: offset}, 1, 1, 100))
+    wire.check(partition.error_code, f"{key[0]}-{key[1]}")
+    batch = next(read_log(partition.records), None)
+    return offset if batch is None else min(offset, batch.base_offset)

@@ -1,0 +1,104 @@
+"""Programs written for MirrorMaker 2, and MirrorMaker 2 itself, read what is written here: its own Java classes say so."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from mirrorlake.local.cluster import LocalCluster, running
+
+from tests.world import ROOT, World, eventually, read_committed
+
+JARS = ROOT / ".local/jars/kafka"
+PROBE = Path(__file__).parent / "java/MirrorProbe.java"
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LocalCluster]]:
+    """Three clusters of their own, because clients of MirrorMaker 2 look at all topics of a cluster."""
+    base = tmp_path_factory.mktemp("chain")
+    with running(LocalCluster("a", base / "a", JARS)) as a, running(LocalCluster("b", base / "b", JARS)) as b, running(LocalCluster("c", base / "c", JARS)) as c:
+        yield [a, b, c]
+
+
+@pytest.fixture(scope="module")
+def mirrored(chain: list[LocalCluster], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """a -> b with everything MirrorMaker 2 does by default, a group, and offset syncs on the source."""
+    properties = {"emit.heartbeats.enabled": "true", "heartbeats.replication.enabled": "true", "emit.offset-syncs.enabled": "true"}
+    world = World(chain[0].bootstrap_servers, chain[1].bootstrap_servers, tmp_path_factory.mktemp("mm2"), spark, warehouse, properties, "a", "b")
+    topic = world.topic("orders", 2)
+    world.produce(topic, 300)
+    world.commit("g", {(topic, 0): 40, (topic, 1): 7}, metadata="note")
+    world.mirror(interval_s=0.5, run_for_s=20)
+    world.checkpoint()
+    return world
+
+
+def probe(servers: str, source: str, group: str, *policy: str) -> dict[str, str]:
+    words = ["java", "-cp", f"{JARS}/*", str(PROBE), servers, source, group, *policy]
+    finished = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return dict(line.split("=", 1) for line in finished.stdout.splitlines() if "=" in line)
+
+
+def test_the_java_client_sees_clusters_hops_topics_and_translated_offsets(mirrored: World) -> None:
+    seen = probe(mirrored.target_servers, "a", "a-g")
+    assert seen["upstream"] == "[a]"
+    assert seen["hops"] == "1"
+    assert seen["heartbeats"] == "[a.heartbeats, heartbeats]"
+    assert seen["checkpoints"] == "[a.checkpoints.internal]"
+    assert seen["remote"] == "[a.a-orders, a.heartbeats]"
+    assert seen["translated"].replace("\0", "") == "a.a-orders-0=40/note a.a-orders-1=7/note"
+
+
+def test_the_latency_of_the_path_is_in_the_ledger(mirrored: World) -> None:
+    latency = "avg(unix_millis(committed_at) - unix_millis(last_timestamp))"
+    (row,) = mirrored.spark.sql(f"SELECT count(*), {latency} FROM {mirrored.ledger.table('offset_syncs')} WHERE source = 'a' AND topic = 'heartbeats'").collect()
+    assert row[0] >= 3
+    assert 0 <= row[1] < 10_000
+
+
+def test_offset_syncs_on_the_source_are_pairs_of_one_record(mirrored: World) -> None:
+    consumer = Consumer({"bootstrap.servers": mirrored.source_servers, "group.id": "x", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition("mm2-offset-syncs.b.internal", 0, 0)])
+    found = [message for message in consumer.consume(100_000, 3) if message.key().startswith(b"\0\x08a-orders")]
+    consumer.close()
+    pairs = {(*struct.unpack(">qq", message.value()), *struct.unpack(">i", message.key()[-4:])) for message in found}
+    source, target = (read_committed(servers, topic) for servers, topic in ((mirrored.source_servers, "a-orders"), (mirrored.target_servers, "a.a-orders")))
+    assert pairs
+    for upstream, downstream, partition in pairs:
+        assert dict(source[partition])[upstream] == dict(target[partition])[downstream]
+
+
+def test_mirrormaker_2_carries_on_what_was_mirrored_here(mirrored: World, chain: list[LocalCluster], tmp_path: Path) -> None:
+    """a -> (mirrorlake) -> b -> (MirrorMaker 2) -> c."""
+    config = tmp_path / "mm2.properties"
+    ones = ("replication.factor", "checkpoints.topic.replication.factor", "heartbeats.topic.replication.factor", "offset-syncs.topic.replication.factor",
+            "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor")  # fmt: skip
+    config.write_text(
+        f"clusters = b, c\nb.bootstrap.servers = {chain[1].bootstrap_servers}\nc.bootstrap.servers = {chain[2].bootstrap_servers}\nb->c.enabled = true\nb->c.topics = .*\n"
+        "refresh.topics.interval.seconds = 2\nb->c.consumer.isolation.level = read_committed\n" + "".join(f"{name} = 1\n" for name in ones)
+    )
+    log = (tmp_path / "mm2.log").open("w")
+    process = subprocess.Popen(
+        ["java", "-Xmx512m", "-cp", f"{JARS}/*", "org.apache.kafka.connect.mirror.MirrorMaker", str(config)], stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path
+    )
+    try:
+        copied = lambda: read_committed(chain[2].bootstrap_servers, "b.a.a-orders")  # noqa: E731
+        eventually(lambda: sum(map(len, copied().values())) == 300, 120, "the copy of the copy")
+        source = read_committed(mirrored.source_servers, "a-orders")
+        assert {partition: [record for _, record in records] for partition, records in copied().items()} == {
+            partition: [record for _, record in records] for partition, records in source.items()
+        }
+        mirrored.mirror(interval_s=0.5, run_for_s=5)  # heartbeats, while MirrorMaker 2 runs
+        seen = eventually(lambda: (found := probe(chain[2].bootstrap_servers, "a", "a-g"))["upstream"] == "[a, b]" and found, 60, "heartbeats of both")
+        assert seen["hops"] == "2"
+        assert "b.a.heartbeats" in seen["heartbeats"]
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
