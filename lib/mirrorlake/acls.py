@@ -44,29 +44,25 @@ class Acl:
         return cls(name, pattern, principal, host, operation, permission)
 
 
-def remote_acl(flow: Flow, acl: Acl, topics: Iterable[str]) -> Acl | None:
-    """The binding on the target that a source's stands for, or None if it is not carried over."""
-    operation = acl.operation
-    if acl.permission == "ALLOW":
-        operation = "READ" if operation == "ALL" else operation
-        if operation not in READING:
-            return None
-    name, pattern = _remote_name(flow, acl, topics)
-    return None if name is None else Acl(name, pattern, acl.principal, acl.host, operation, acl.permission)
+def remote_acls(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[Acl]:
+    """The bindings on the target that a source's stands for: only those about reading, so that the mirror itself is never locked out."""
+    operation = "READ" if acl.operation == "ALL" else acl.operation
+    if operation in READING:
+        for name, pattern in _remote_names(flow, acl, topics):
+            yield Acl(name, pattern, acl.principal, acl.host, operation, acl.permission)
 
 
-def _remote_name(flow: Flow, acl: Acl, topics: Iterable[str]) -> tuple[str | None, str]:
+def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple[str, str]]:
     if acl.pattern == "LITERAL" and acl.name != WILDCARD:
-        return (flow.policy.remote_topic(acl.name) if flow.mirrors_topic(acl.name) else None), "LITERAL"
-    prefix = "" if acl.name == WILDCARD and acl.pattern == "LITERAL" else acl.name
-    if not any(topic.startswith(prefix) for topic in topics):
-        return None, acl.pattern
-    if type(flow.policy) is DefaultReplicationPolicy:
-        return f"{flow.policy.remote_topic(prefix)}", "PREFIXED"
-    # Under any other policy a prefix says nothing about remote names, unless all of them are kept.
-    if all(flow.policy.remote_topic(topic) == topic for topic in topics if topic.startswith(prefix)) and prefix:
-        return prefix, "PREFIXED"
-    return None, acl.pattern
+        covered = [acl.name] if flow.mirrors_topic(acl.name) else []
+    else:
+        prefix = "" if acl.pattern == "LITERAL" else acl.name
+        covered = [topic for topic in topics if topic.startswith(prefix)]
+        if covered and type(flow.policy) is DefaultReplicationPolicy:
+            yield flow.policy.remote_topic(prefix), "PREFIXED"
+            return
+    # Under any other policy a prefix would cover topics of the target's own.
+    yield from ((flow.policy.remote_topic(topic), "LITERAL") for topic in covered)
 
 
 def acl_changes(flow: Flow, source: Iterable[Acl], target: Iterable[Acl], given: Iterable[Acl], topics: Iterable[str]) -> Iterator[Change]:
@@ -79,12 +75,12 @@ def acl_changes(flow: Flow, source: Iterable[Acl], target: Iterable[Acl], given:
         topics: of the flow.
     """
     names = list(topics)
-    wanted = {remote: acl for acl in sorted(source) if (remote := remote_acl(flow, acl, names)) is not None}
+    wanted = {remote: acl for acl in sorted(source) for remote in remote_acls(flow, acl, names)}
     have = set(target)
     for remote, acl in sorted(wanted.items()):
         if remote not in have:
             note = f"the source has {acl.operation}: copies are read, never written" if acl.operation != remote.operation else None
             yield Change(Kind.CREATE_ACL, acl.name, remote.name, "acl", None, str(remote), note)
     for acl in sorted(set(given)):
-        if acl in have and acl not in wanted:
+        if acl not in wanted:  # one that somebody else has taken away is recorded as gone by this
             yield Change(Kind.DELETE_ACL, None, acl.name, "acl", str(acl), None, "revoked on the source, or its topic is no longer mirrored")

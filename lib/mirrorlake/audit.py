@@ -67,5 +67,5 @@ def _busiest_partition(ledger: Ledger, source: str, target: str, topic: str, par
     runs = runs.filter(table.topic == topic) if topic else runs
     runs = runs.filter(table.partition == int(partition)) if partition else runs
     middle = ((F.min("upstream_start") + F.max("upstream_end")) / 2).cast("bigint").alias("middle")
-    row = runs.groupBy("topic", "partition").agg(F.count("*").alias("runs"), middle).orderBy(F.desc("runs"), "topic", "partition").first()
+    row = runs.groupBy("topic", "partition").agg(F.sum("records").alias("records"), middle).orderBy(F.desc("records"), "topic", "partition").first()
     return (row["topic"], row["partition"], row["middle"]) if row else (topic, int(partition or 0), 0)

@@ -5,7 +5,7 @@ Sources: `MirrorSourceConnector.syncTopicConfigs` and `DefaultConfigPropertyFilt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -89,6 +89,12 @@ def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[st
             continue
         wanted[name] = (None if entry.default and flow.use_defaults_from == "target" else entry.value, None)
     return wanted
+
+
+def largest_message(configs: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:
+    """The entry of max.message.bytes that covers all these topics; empty where none is known."""
+    entries = [config[LARGEST_MESSAGE] for config in configs if LARGEST_MESSAGE in config]
+    return {LARGEST_MESSAGE: max(entries, key=lambda entry: int(entry.value or 0))} if entries else {}
 
 
 def config_changes(flow: Flow, topic: str, remote: str, source: Mapping[str, Entry], target: Mapping[str, Entry]) -> Iterator[Change]:

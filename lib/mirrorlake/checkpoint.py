@@ -129,6 +129,7 @@ class CheckpointJob:
         self._job_id = uuid.uuid4().hex[:8]
         self._known: dict[Key, Checkpoint] = {}
         self._counts = _Counts()
+        self._is_emitted = False
         self._checkpoints = Mm2Topic(flow.target_connection, flow.policy.checkpoints_topic(), flow.checkpoints_replication_factor, f"{flow.name}|mm2", say)
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
@@ -182,7 +183,7 @@ class CheckpointJob:
         synced = self._sync(checkpoints)
         changed = [row for row in [*synced, *self._deleted(listed, cycle_id, now)] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
-        self._emit(synced if self._counts.cycles == 0 else changed, now)
+        self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
         self.ledger.append("expectation_results", results)
         self._known = {row.key: row for row in [*synced, *(row for row in changed if row.status == "deleted")]}
         self._count(listed, synced, changed, batch_id, time.monotonic() - began)
@@ -295,10 +296,10 @@ class CheckpointJob:
         refusals = groups.commit(self._target, commits, self.flow)
         return [replace(row, sync="refused", reason=refusals[row.group_id]) if row.sync == "committed" and row.group_id in refusals else row for row in decided]
 
-    def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> None:
-        """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle, then what has changed."""
+    def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> bool:
+        """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then what has changed."""
         if not self.flow.emit_checkpoints_enabled:
-            return
+            return True
         timestamp_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
         known = [row for row in rows if row.downstream_offset is not None and row.upstream_offset is not None and row.target_topic is not None]
         records = [
@@ -307,8 +308,7 @@ class CheckpointJob:
             )
             for row in known
         ]
-        if records:
-            self._checkpoints.write([(key, value, timestamp_ms) for key, value in records])
+        return not records or self._checkpoints.write([(key, value, timestamp_ms) for key, value in records])
 
     # -- history and progress ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -249,7 +249,7 @@ class SlotCopy:
         try:
             answers = list(self.source.fetched(await future))
             if self.provenance:
-                await self.provenance.learn(batch for answer in answers for batch in read_log(answer.records))
+                await self.provenance.learn(batch for answer in answers for batch in committed(answer))
             for fetched in answers:
                 if fetched.error_code == OFFSET_OUT_OF_RANGE:
                     raise await self._lost(self._stretches[fetched.topic, fetched.partition])
@@ -261,6 +261,7 @@ class SlotCopy:
                 raise self._problem from None
             topics = sorted({stretch.topic for stretch in self._stretches.values()})
             await self.source.retry(self._problem.message, lambda: self.source.update_metadata(topics), self.flow.connect_timeout_ms)
+            self._require_topics()  # by now one may be gone, or another of the same name
             await self.source.net.sleep(FETCH_BACKOFF_S)
 
     def _read(self, fetched: Fetched) -> None:
@@ -401,6 +402,12 @@ class SlotCopy:
 
     def _where(self) -> str:
         return ", ".join(f"{stretch.topic}-{stretch.partition} from offset {stretch.upstream_from}" for stretch in list(self._stretches.values())[:5])
+
+
+def committed(fetched: Fetched) -> Iterator[Batch]:
+    """The batches of an answer, without those of aborted transactions."""
+    aborted = AbortedTransactions(fetched.aborted)
+    return (batch for batch in read_log(fetched.records) if not aborted.drops(batch))
 
 
 async def write_state(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState) -> int:

@@ -172,7 +172,8 @@ class Flow:
                 f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring in which topics keep their names, so that records would go round for ever. Set "
                 "mirrorlake.records = local for them (each flow then takes only what was first written on its source), or use DefaultReplicationPolicy"
             )
-        is_bound_to_loop = _is_bound_to_loop(properties, scope)
+        back = properties.scope(f"{scope.target}->{scope.source}")
+        names_tell = _names_tell(scope, back)
         same_cluster_allowed = scope.flag("mirrorlake.same.cluster.allowed", default=False)
         return cls(
             source=scope.source,
@@ -208,7 +209,7 @@ class Flow:
             sync_topic_acls_interval_s=scope.integer("sync.topic.acls.interval.seconds", 600, 1),
             heartbeats_replication_enabled=scope.flag("heartbeats.replication.enabled", default=True),
             emit_heartbeats_enabled=scope.flag("emit.heartbeats.enabled", default=True),
-            emit_heartbeats_back=properties.scope(f"{scope.target}->{scope.source}").flag("emit.heartbeats.enabled", default=True),
+            emit_heartbeats_back=back.flag("emit.heartbeats.enabled", default=True),
             emit_heartbeats_interval_s=scope.integer("emit.heartbeats.interval.seconds", 1, 1),
             heartbeats_replication_factor=scope.integer("heartbeats.topic.replication.factor", 3, 1, 32_767, also=-1),
             emit_checkpoints_enabled=scope.flag("emit.checkpoints.enabled", default=True),
@@ -216,15 +217,17 @@ class Flow:
             emit_offset_syncs_enabled=scope.flag("emit.offset-syncs.enabled", default=False),
             offset_syncs_location=scope.choice("offset-syncs.topic.location", "source", ("source", "target")),
             start=Start.parse(
-                scope.text("mirrorlake.start", scope.text("consumer.auto.offset.reset", "earliest")),
+                scope.text("mirrorlake.start", _auto_offset_reset(properties, scope)),
                 scope.text("mirrorlake.start.new", "earliest"),
                 scope.below("mirrorlake.start.topic."),
             ),
             paused=scope.flag("mirrorlake.paused", default=False),
             topics_paused=NameFilter("mirrorlake.topics.paused", scope.names("mirrorlake.topics.paused", "")),
-            topics_shared=scope.flag("mirrorlake.topics.shared", default=is_bound_to_loop),
+            topics_shared=scope.flag(
+                "mirrorlake.topics.shared", default=not names_tell and back.flow in properties.flows and (_keeps_names(scope) or _keeps_names(back))
+            ),
             records=records,
-            minds_provenance=is_bound_to_loop or same_cluster_allowed or records == "local",
+            minds_provenance=not names_tell or same_cluster_allowed or records == "local",
             warnings=properties.warnings(),
         )
 
@@ -250,34 +253,45 @@ def _policy(scope: Scope) -> DefaultReplicationPolicy:
     return policy(scope.source, separator, internal, regex, replacement)
 
 
-def _is_bound_to_loop(properties: Properties, scope: Scope) -> bool:
-    """True if names can't keep records from coming back: a policy in either direction that does not put the alias in front."""
+def _keeps_names(scope: Scope) -> bool:
+    return type(_policy(scope)) is not DefaultReplicationPolicy
 
-    def keeps_names(of: Scope) -> bool:
-        return type(_policy(of)) is not DefaultReplicationPolicy
 
-    back = f"{scope.target}->{scope.source}"
-    return back in properties.flows and (keeps_names(scope) or keeps_names(properties.scope(back)))
+def _names_tell(scope: Scope, back: Scope) -> bool:
+    """True if the names of topics say where records came from: both directions put the alias in front, in one and the same way."""
+    one, other = _policy(scope), _policy(back)
+    is_plain = not any(policy.separator in alias for policy in (one, other) for alias in (scope.source, scope.target))
+    return not _keeps_names(scope) and not _keeps_names(back) and is_plain and one.separator == other.separator
 
 
 def _ring(properties: Properties, scope: Scope) -> tuple[str, ...]:
-    """The aliases of a ring of three or more clusters that this flow closes with others that keep names; empty if there is none."""
+    """The aliases of a ring of three or more clusters through this flow in which records would go round; empty if there is none.
+
+    Names stop a record where two flows in a row put their alias in front: the second one sees its own target's.
+    """
     after: dict[str, list[str]] = {}
+    keeps: dict[tuple[str, str], bool] = {}
     for flow in properties.flows:
         other = properties.scope(flow)
-        if type(_policy(other)) is not DefaultReplicationPolicy:
-            after.setdefault(other.source, []).append(other.target)
-    if scope.target not in after.get(scope.source, ()):
-        return ()
+        after.setdefault(other.source, []).append(other.target)
+        keeps[other.source, other.target] = _keeps_names(other)
     paths = [(scope.source, scope.target)]
     while paths:
         path = paths.pop(0)
         for target in after.get(path[-1], ()):
             if target == scope.source and len(path) > 2:
-                return (*path, target)
+                legs = [keeps[leg] for leg in zip(path, (*path[1:], target), strict=True)]
+                if all(leg or legs[at - 1] for at, leg in enumerate(legs)):
+                    return (*path, target)
             if target not in path:
                 paths.append((*path, target))
     return ()
+
+
+def _auto_offset_reset(properties: Properties, scope: Scope) -> str:
+    """MirrorMaker 2's word for where to start, in any of the places where it may stand."""
+    of_cluster = properties.values.get(f"{scope.source}.consumer.auto.offset.reset", scope.text("consumer.auto.offset.reset", "earliest"))
+    return scope.text("source.consumer.auto.offset.reset", of_cluster).strip()
 
 
 def _refresh(scope: Scope, what: str) -> int:

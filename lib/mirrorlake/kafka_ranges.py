@@ -68,12 +68,15 @@ class RangesReader(DataSourceStreamReader):
     def __init__(self, live: LiveFlow, until_now: bool) -> None:
         self._live = live
         self._until_now = until_now
-        self._until: dict[Key, int] | None = None
+        self._until: dict[Key, int] | None = {} if until_now else None
         self._number = 0
         self._last: dict[str, Any] = {}
         self._topics: dict[str, Topic] = {}
         self._readiness = Readiness()
-        self._ranges: list[Range] = []
+        self._starts: set[tuple[str, int, int]] = set()
+        self._looked_again = 0.0
+        self._generation = 0
+        self._slot_of: dict[Key, int] = {}
         self._topics_due = 0.0
         self._clusters: tuple[Cluster, Cluster] | None = None
 
@@ -123,6 +126,7 @@ class RangesReader(DataSourceStreamReader):
     def _failed(self, error: MirrorlakeError) -> dict[str, Any]:
         """An error as a plan, so that it reaches the driver as what it is."""
         self._forget()
+        self._topics_due = 0.0  # new connections know no topics yet
         return {"error": errors.to_json(error)}
 
     # -- making a plan -------------------------------------------------------------------------------------------------------
@@ -145,13 +149,18 @@ class RangesReader(DataSourceStreamReader):
         held = self._readiness.held(self.flow, self._topics, target, positions)
         waiting = self._readiness.waiting
         offered = self._offered(source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)])
-        if self._until_now and self._until is None:
-            self._until = {(partition.topic, partition.partition): partition.stable for partition in offered}
-        ranges = make_plan(offered, positions, newest.slots, self.flow.batch_max_records, self._until)
-        if ranges and ranges == self._ranges:  # no progress: a topic or a permission may be gone
-            self._topics_due = 0.0
+        if self._until is not None:
+            for partition in offered:  # a topic may have to wait a little before it is offered
+                self._until.setdefault((partition.topic, partition.partition), partition.stable)
+        if newest.generation != self._generation:
+            self._generation, self._slot_of = newest.generation, {}
+        ranges = make_plan(offered, positions, newest.slots, self.flow.batch_max_records, self._until, self._slot_of)
+        self._slot_of.update({(planned.topic, planned.partition): planned.slot for planned in ranges if (planned.topic, planned.partition) not in positions})
+        starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
+        if starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S:  # no progress: a topic or a permission may be gone
+            self._topics_due, self._looked_again = 0.0, time.monotonic()
             self._readiness.forget()
-        self._ranges = ranges
+        self._starts = starts
         return {
             "held": {topic: why for topic, why in held.items() if topic not in waiting}, "waiting": bool(waiting), "retry": int(time.monotonic() / RETRY_HELD_S) if held and not self._until_now else 0,
             "plan": None, "generation": newest.generation, "slots": newest.slots, "lag": lag(offered, positions),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -11,11 +12,14 @@ from mirrorlake.flow import Flow
 # Which topics are copied, how fast, and what is kept in step. Connections, names, slots and state are for a new start.
 LIVE = frozenset(
     """
-    topics topics_paused paused start batch_max_records batch_max_bytes batch_max_ms refresh_topics_interval_s retry_timeout_ms
+    topics topics_paused paused start batch_max_records batch_max_bytes refresh_topics_interval_s
     sync_topic_configs_enabled sync_topic_configs_interval_s config_properties_excluded use_defaults_from topic_configs
     topic_creation topic_creation_partitions replication_factor sync_topic_acls_enabled sync_topic_acls_interval_s warnings
     """.split()
 )
+
+
+SETTLING_S = 1.0  # a file may be seen half written
 
 
 class LiveFlow:
@@ -29,12 +33,17 @@ class LiveFlow:
     def __init__(self, config: str | Path, flow: Flow) -> None:
         self.flow = flow
         self._config = Path(config)
-        self._seen = self._stamp()
+        self._seen = self._newer = self._stamp()
+        self._newer_since = 0.0
 
     def poll(self) -> list[str]:
         """Looks at the file; takes over what may change in `flow` and returns lines about it, for people. Costs one stat if nothing has."""
-        stamp = self._stamp()
+        stamp, now = self._stamp(), time.monotonic()
         if stamp == self._seen:
+            return []
+        if stamp != self._newer:
+            self._newer, self._newer_since = stamp, now
+        if now < self._newer_since + SETTLING_S:
             return []
         self._seen = stamp
         try:

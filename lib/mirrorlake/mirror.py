@@ -293,7 +293,7 @@ class MirrorJob:
         self._configs_due = now + flow.sync_topic_configs_interval_s if configs else self._configs_due
         self._acls_due = now + flow.sync_topic_acls_interval_s if acls else self._acls_due
         try:
-            self._topology.sync({topic: count for topic, count in self._topics.items() if topic not in self._held}, configs=configs, acls=acls)
+            self._topology.sync(self._topics, configs=configs, acls=acls)
         except MirrorlakeError as error:
             if not error.retriable:
                 raise
@@ -359,7 +359,10 @@ class MirrorJob:
                 self._emit_offset_syncs(committed)
         self._store_results(at_least=RESULTS_AT_ONCE)
         if failures:
-            raise max(failures, key=lambda failure: not failure.retriable)
+            worst = max(failures, key=lambda failure: not failure.retriable)
+            if not (worst.retriable and committed):
+                raise worst
+            self._say(f"warning: {worst.message} (the other slots went on; it is tried again)")
 
     def _copy(self, frame: DataFrame, rows: Sequence[Any]) -> tuple[list[Report], list[MirrorlakeError]]:
         """Runs one task for each slot. On any loss of a task, every slot of the plan is aborted before this returns."""

@@ -7,10 +7,11 @@ tombstone is never written: MirrorMaker 2's readers fail on it.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic
 
 from mirrorlake.admin import Admin
@@ -20,7 +21,8 @@ from mirrorlake.errors import MirrorlakeError
 HEARTBEATS = "heartbeats"
 CONFIG = {"cleanup.policy": "compact"}
 VERSION = 0
-FLUSH_S = 30
+FLUSH_S = 5
+RETRY_S = 30
 
 Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or None for now
 
@@ -61,9 +63,12 @@ class Mm2Topic:
         self._connection, self._topic, self._replication_factor, self._client_id, self._say = connection, topic, replication_factor, client_id, say
         self._producer: Producer | None = None
         self._trouble = ""
+        self._not_before = 0.0
 
     def write(self, records: Iterable[Record]) -> bool:
         """Appends records and waits for the cluster to have them; False if it has not."""
+        if time.monotonic() < self._not_before:
+            return False
         try:
             producer = self._producer = self._producer or self._open()
         except MirrorlakeError as error:
@@ -72,13 +77,26 @@ class Mm2Topic:
         refused: list[Any] = []
         for key, value, timestamp_ms in records:
             stamp = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
-            producer.produce(self._topic, value, key, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None, **stamp)
+            self._produce(producer, key, value, refused, **stamp)
         left = producer.flush(FLUSH_S)
         if left or refused:
             self._complain(f"{self._topic} on cluster {self._connection.alias} can't be written: {refused[0] if refused else 'no answer'}")
             return False
         self._trouble = ""
         return True
+
+    def _produce(self, producer: Producer, key: bytes, value: bytes, refused: list[Any], **stamp: int) -> None:
+        while True:
+            try:
+                producer.produce(self._topic, value, key, partition=0, on_delivery=lambda error, _: refused.append(error) if error else None, **stamp)
+                return
+            except BufferError:
+                if producer.flush(FLUSH_S):
+                    refused.append("no answer")
+                    return
+            except KafkaException as error:
+                refused.append(error)
+                return
 
     def _open(self) -> Producer:
         admin = Admin(self._connection, "target", self._client_id)
@@ -95,4 +113,4 @@ class Mm2Topic:
     def _complain(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._say(f"warning: {trouble}")
-        self._trouble = trouble
+        self._trouble, self._not_before = trouble, time.monotonic() + RETRY_S

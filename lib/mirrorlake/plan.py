@@ -58,7 +58,10 @@ def lag(partitions: Iterable[Partition], positions: Mapping[Key, Position]) -> i
     return sum(max(0, partition.stable - start_of(partition, positions)) for partition in partitions)
 
 
-def make_plan(partitions: Iterable[Partition], positions: Mapping[Key, Position], slots: int, max_records: int, until: Mapping[Key, int] | None = None) -> list[Range]:
+def make_plan(
+    partitions: Iterable[Partition], positions: Mapping[Key, Position], slots: int, max_records: int, until: Mapping[Key, int] | None = None,
+    planned_before: Mapping[Key, int] | None = None,
+) -> list[Range]:  # fmt: skip
     """The ranges of one micro-batch.
 
     Args:
@@ -66,18 +69,22 @@ def make_plan(partitions: Iterable[Partition], positions: Mapping[Key, Position]
         positions: what is mirrored, with the owner of each partition; a new one goes to the slot that owns the fewest.
         slots: how many slots there are.
         max_records: how many offsets all ranges may span, shared out evenly; what a small partition leaves goes to larger ones.
+        planned_before: the slot that partitions without a position were given in earlier plans of this generation. They keep it: what that slot has
+            committed may not be visible yet, and no other slot would see it.
         until: where to stop at the latest, for a run that drains what was there when it began; partitions not named are left alone.
     """
     loads = dict.fromkeys(range(slots), 0)
-    for position in positions.values():
-        loads[position.slot] += 1
+    given = {key: position.slot for key, position in positions.items()}
+    given = {**(planned_before or {}), **given}
+    for slot in given.values():
+        loads[slot] += 1
     ranges = []
     for partition in sorted(partitions, key=lambda partition: (partition.topic, partition.partition)):
         key = (partition.topic, partition.partition)
         start = start_of(partition, positions)
         end = partition.stable if until is None else min(partition.stable, until.get(key, 0))
         if end > start or (partition.is_anchored and key not in positions):
-            slot = positions[key].slot if key in positions else take_slot(loads)
+            slot = given[key] if key in given else take_slot(loads)
             ranges.append(Range(*key, partition.topic_id, partition.partitions, slot, start, max(start, end)))
     share = fair_share([planned.end - planned.start for planned in ranges], max_records)
     return [Range(*_identity(planned), planned.start, min(planned.end, planned.start + share)) for planned in ranges]

@@ -58,7 +58,7 @@ class Readiness:
             self._missing_since.setdefault(topic, time.monotonic())
             return f"flow {flow.name}: topic {remote} on cluster {flow.target} has not the {partitions} partitions it needs yet"
         self._missing_since.pop(topic, None)
-        new = [(remote, partition) for partition in range(partitions) if (topic, partition) not in positions]
+        new = [(remote, partition) for partition in range(partitions) if (topic, partition) not in positions or positions[topic, partition].downstream_next == 0]
         occupied = None if flow.topics_shared else first_record(target, new, flow.connect_timeout_ms)
         if occupied is None:
             return None

@@ -80,7 +80,7 @@ class Start:
 
     def of(self, topic: str, *, is_first: bool) -> Spec:
         """Where the partitions of a topic begin; `is_first` while the flow has never mirrored anything."""
-        if topic.endswith(HEARTBEATS):
+        if topic == HEARTBEATS:
             return Spec(LATEST)  # a heartbeat says something when it is new
         return dict(self.topics).get(topic) or (self.flow if is_first else self.new)
 

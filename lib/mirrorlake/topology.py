@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewTopic
 
 from mirrorlake.acls import Acl, acl_changes
 from mirrorlake.admin import Admin, Refusals
-from mirrorlake.changes import Change, Kind, config_changes, creation, growth
+from mirrorlake.changes import Change, Kind, config_changes, creation, growth, largest_message
 from mirrorlake.errors import TargetError
 from mirrorlake.flow import Flow
 from mirrorlake.offset_syncs import TOPIC_CONFIG
@@ -71,7 +71,7 @@ class Topology:
 
         Raises:
             ConfigurationError: see `Flow.remote_topics`.
-            TargetError: a failure that goes away by itself.
+            TargetError: a failure that goes away by itself; or a remote topic would stamp records anew, and can't be told not to.
         """
         new = {topic: partitions for topic, partitions in topics.items() if self._settled.get(topic, 0) < partitions}
         if not new:
@@ -81,21 +81,21 @@ class Topology:
         widest = {remote: max(count for topic, count in topics.items() if remote_of[topic] == remote) for remote in {remote_of[topic] for topic in new}}
         known = [topic for topic in new if remote_of[topic] in have]
         changes = list(self._creations([topic for topic in new if remote_of[topic] not in have], remote_of, widest))
-        changes += [change for topic in known for change in growth(topic, remote_of[topic], have[remote_of[topic]], new[topic])]
+        changes += self._growths(known, remote_of, have, widest)
         changes += self._config_changes([topic for topic in known if topic not in self._settled], only_needed=not self.flow.sync_topic_configs_enabled)
         refusals = self._apply(changes)
         failures: Refusals = {}
         for topic, partitions in new.items():
-            blocking = next((error for change, error in refusals.items() if change.target_topic == remote_of[topic] and self._is_vital(change)), None)
-            if blocking is None:
+            refused = {change: error for change, error in refusals.items() if change.target_topic == remote_of[topic]}
+            stamping = next((error for change, error in refused.items() if change.name == "message.timestamp.type"), None)
+            if stamping is not None:  # nothing may be copied there: every timestamp would be lost
+                raise stamping
+            missing = next((error for change, error in refused.items() if change.kind in (Kind.CREATE_TOPIC, Kind.ADD_PARTITIONS)), None)
+            if missing is None:
                 self._settled[topic] = partitions
             else:
-                failures[topic] = blocking
+                failures[topic] = missing
         return failures
-
-    @staticmethod
-    def _is_vital(change: Change) -> bool:
-        return change.kind in (Kind.CREATE_TOPIC, Kind.ADD_PARTITIONS) or change.name == "message.timestamp.type"
 
     # -- what is kept in step ------------------------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class Topology:
         widest = {remote: max(count for topic, count in topics.items() if remote_of[topic] == remote) for remote in remote_of.values()}
         known = [topic for topic in topics if remote_of[topic] in have]
         changes = list(self._creations([topic for topic in topics if remote_of[topic] not in have], remote_of, widest))
-        changes += [change for topic in known for change in growth(topic, remote_of[topic], have[remote_of[topic]], topics[topic])]
+        changes += self._growths(known, remote_of, have, widest)
         changes += self._config_changes(known, only_needed=not self.flow.sync_topic_configs_enabled)
         return changes + self._acl_changes(topics)
 
@@ -128,19 +128,24 @@ class Topology:
             change, self._new_configs[remote] = creation(self.flow, topic, remote, widest[remote], configs.get(topic, {}))
             yield change
 
+    @staticmethod
+    def _growths(topics: Iterable[str], remote_of: Mapping[str, str], have: Mapping[str, int], widest: Mapping[str, int]) -> Iterator[Change]:
+        for remote, topic in {remote_of[topic]: topic for topic in topics}.items():
+            yield from growth(topic, remote, have[remote], widest[remote])
+
     def _config_changes(self, topics: Iterable[str], *, only_needed: bool) -> list[Change]:
         wanted = sorted(topics)
         remote_of = self.flow.remote_topics(wanted)
         source = self._describe(self._source, wanted)
         target = self._describe(self._target, remote_of.values())
-        changes = [
-            change
-            for topic, remote in remote_of.items()
-            if remote in target
-            for change in config_changes(self.flow, topic, remote, source.get(topic, {}), target[remote])
-            if not only_needed or change.note
-        ]
-        return list({(change.target_topic, change.name): change for change in changes}.values())  # of merged topics, one decides
+        deciding = {remote: topic for topic, remote in reversed(remote_of.items())}  # of topics that are merged, the first
+        changes = []
+        for remote, topic in deciding.items():
+            if remote in target:
+                merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]
+                config = {**source.get(topic, {}), **largest_message(merged)}
+                changes += [change for change in config_changes(self.flow, topic, remote, config, target[remote]) if not only_needed or change.note]
+        return changes
 
     def _acl_changes(self, topics: Iterable[str]) -> list[Change]:
         if not self.flow.sync_topic_acls_enabled:
@@ -187,10 +192,10 @@ class Topology:
                 refusals |= self._refused_of([change], self._target.create_acl(Acl.parse(str(change.after))))
             elif change.kind is Kind.DELETE_ACL:
                 refusals |= self._refused_of([change], self._target.delete_acl(Acl.parse(str(change.before))))
+        self._record(todo, refusals)
         for error in refusals.values():
             if error.retriable:
                 raise error
-        self._record(todo, refusals)
         return refusals
 
     def _new_topic(self, change: Change) -> NewTopic:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from chispa import assert_df_equality
 from mirrorlake import mirror, runs_frame
 from mirrorlake.errors import FencedError, GateError
 from mirrorlake.failpoint import VARIABLE
+from mirrorlake.ledger import TABLES
 
 from tests.world import World, eventually
 
@@ -36,13 +39,31 @@ def sources(world: World) -> tuple[str, str]:
     return plain, transactional
 
 
-@pytest.mark.parametrize("step", ["driver.planned", "driver.copied", "driver.gated", "driver.committing", "driver.committed", "driver.ledger"])
-def test_the_driver_killed_at_any_step_leaves_nothing_lost_or_twice(world: World, step: str) -> None:
-    topics = sources(world)
-    world.write_config(**{"mirrorlake.batch.max.records": "600"})  # several micro-batches, killed in the second
-    process = start(world, failpoint=step if step == "driver.ledger" else f"{step}:2")
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == -signal.SIGKILL, output
+STEPS = ("driver.planned", "driver.copied", "driver.gated", "driver.committing", "driver.committed", "driver.ledger")
+
+
+@pytest.fixture(scope="module")
+def killed(
+    servers: tuple[str, str], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[tuple[World, tuple[str, str], int, str]]]]:
+    """Drivers that die at each step, two at a time: a Spark of its own takes each of them half a minute."""
+
+    def die(step: str) -> tuple[World, tuple[str, str], int, str]:
+        world = World(*servers, tmp_path_factory.mktemp(step.replace(".", "-")), spark, warehouse)
+        topics = sources(world)
+        world.write_config(**{"mirrorlake.batch.max.records": "600"})  # several micro-batches, killed in the second
+        process = start(world, failpoint=step if step == "driver.ledger" else f"{step}:2")
+        output, _ = process.communicate(timeout=240)
+        return world, topics, process.returncode, output
+
+    with ThreadPoolExecutor(2) as pool:
+        yield {step: pool.submit(die, step) for step in STEPS}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_driver_killed_at_any_step_leaves_nothing_lost_or_twice(killed: dict[str, Future[tuple[World, tuple[str, str], int, str]]], step: str) -> None:
+    world, topics, code, output = killed[step].result()
+    assert code == -signal.SIGKILL, output
     for topic in topics:
         world.produce(topic, 100, seed=3)
     world.mirror()
@@ -133,7 +154,7 @@ def test_deleted_delta_tables_are_rebuilt_identically(world: World, tmp_path: Pa
     world.write_config(**{"mirrorlake.batch.max.records": "500"})
     world.mirror()
     before = world.ledger.read("offset_syncs").localCheckpoint()
-    for name in ("offset_syncs", "checkpoints", "expectation_results", "anomalies"):
+    for name in TABLES:
         world.spark.sql(f"DROP TABLE {world.ledger.table(name)}")
     shutil.rmtree(world.warehouse)
     world.mirror()

@@ -71,7 +71,7 @@ def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_
         eventually(lambda: any(line.startswith("batch") for line in world.lines[before:]), what="a micro-batch without the killed broker")
         pair[side].start_broker(2)
 
-    mirror_through(world, topic, kill_and_start, 40)
+    mirror_through(world, topic, kill_and_start, 25)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -85,7 +85,7 @@ def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(world: World, pai
             pair[side].start_broker(broker, wait=False)
         pair[side].wait_ready()
 
-    mirror_through(world, topic, restart, 40)
+    mirror_through(world, topic, restart, 25)
 
 
 def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path) -> None:

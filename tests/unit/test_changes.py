@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mirrorlake.acls import Acl, acl_changes
-from mirrorlake.changes import REMOTE_CONFIG, Entry, config_changes, creation, growth
+from mirrorlake.changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 from mirrorlake.flow import Flow
 from mirrorlake.properties import Properties
 
@@ -106,18 +106,16 @@ def test_reading_is_passed_on_and_writing_never() -> None:
     assert acls([acl("orders", "ALL")]) == [("create_acl", str(acl("a.orders", "READ")))]
 
 
-def test_what_is_denied_stays_denied() -> None:
-    assert acls([acl("orders", "ALL", "DENY"), acl("orders", "WRITE", "DENY")]) == [
-        ("create_acl", str(acl("a.orders", "ALL", "DENY"))), ("create_acl", str(acl("a.orders", "WRITE", "DENY"))),
-    ]  # fmt: skip
+def test_who_may_not_read_may_not_read_the_copy_and_the_mirror_is_never_locked_out() -> None:
+    assert acls([acl("orders", "ALL", "DENY"), acl("orders", "WRITE", "DENY")]) == [("create_acl", str(acl("a.orders", "READ", "DENY")))]
 
 
 def test_prefixes_and_the_wildcard_are_carried_over_where_they_mean_the_same() -> None:
     assert acls([acl("ord", pattern="PREFIXED"), acl("nothing", pattern="PREFIXED")]) == [("create_acl", str(acl("a.ord", pattern="PREFIXED")))]
     assert acls([acl("*")]) == [("create_acl", str(acl("a.", pattern="PREFIXED")))]
     identity = {"replication.policy.class": "IdentityReplicationPolicy"}
-    assert acls([acl("ord", pattern="PREFIXED")], **identity) == [("create_acl", str(acl("ord", pattern="PREFIXED")))]
-    assert acls([acl("*")], **identity) == [], "the wildcard would open every topic of the target"
+    assert acls([acl("ord", pattern="PREFIXED")], **identity) == [("create_acl", str(acl("orders")))], "the prefix may cover topics of the target's own"
+    assert acls([acl("*")], **identity) == [("create_acl", str(acl("orders"))), ("create_acl", str(acl("payments")))]
 
 
 def test_topics_that_are_not_mirrored_give_nobody_anything() -> None:
@@ -128,6 +126,11 @@ def test_only_what_was_given_here_is_taken_back() -> None:
     mine, theirs = acl("a.orders"), acl("a.payments", principal="User:z")
     assert acls([], [mine, theirs], [mine]) == [("delete_acl", str(mine))]
     assert acls([acl("orders")], [mine], [mine]) == []
+
+
+def test_topics_that_are_merged_take_the_largest_message_of_all() -> None:
+    assert largest_message([{"max.message.bytes": own("5")}, {}, {"max.message.bytes": default("7")}]) == {"max.message.bytes": default("7")}
+    assert largest_message([{}]) == {}
 
 
 def test_an_access_right_survives_its_description() -> None:

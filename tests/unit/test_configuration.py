@@ -192,7 +192,10 @@ IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 def test_where_names_cannot_tell_records_are_asked_where_they_came_from() -> None:
     both_ways = {"b->a.enabled": "true"}
     assert not flow(**both_ways).minds_provenance
-    assert not flow(**IDENTITY).minds_provenance
+    assert flow(**IDENTITY).minds_provenance, "the flow back may have been on before, or be in another file"
+    assert not flow(**IDENTITY).topics_shared
+    alias_with_separator = {"clusters": "a-1, b", "a-1.bootstrap.servers": "h:1", "a-1->b.enabled": "true", "replication.policy.separator": "-"}
+    assert flow("a-1->b", **alias_with_separator).minds_provenance
     assert flow(**IDENTITY, **both_ways).minds_provenance
     assert flow(**both_ways, **{"b->a.replication.policy.class": "IdentityReplicationPolicy"}).minds_provenance
     assert flow(**IDENTITY, **both_ways).topics_shared
@@ -205,4 +208,13 @@ def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
         flow(**ring)
     assert flow(**ring, **{"mirrorlake.records": "local"}).records == "local"
     assert flow(**{**ring, "c->a.enabled": "false"}).policy.remote_topic("t") == "t"
-    assert flow(**{**ring, "c->a.replication.policy.class": "DefaultReplicationPolicy"}).name == "a->b"
+    assert flow(**{**ring, "b->c.replication.policy.class": "DefaultReplicationPolicy", "c->a.replication.policy.class": "DefaultReplicationPolicy"}).name == "a->b"
+    with pytest.raises(ConfigurationError, match="form a ring"):
+        flow(**{**ring, "c->a.replication.policy.class": "DefaultReplicationPolicy"})
+
+
+@pytest.mark.parametrize(
+    "name", ["consumer.auto.offset.reset", "a.consumer.auto.offset.reset", "source.consumer.auto.offset.reset", "a->b.source.consumer.auto.offset.reset"]
+)
+def test_auto_offset_reset_is_found_wherever_mirrormaker_2_takes_it(name: str) -> None:
+    assert flow(**{name: "latest"}).start.flow.word == "latest"

@@ -32,6 +32,14 @@ def test_new_partitions_go_to_the_slot_that_owns_the_fewest() -> None:
     assert [planned.slot for planned in plan] == [1, 1, 1, 0]
 
 
+def test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_visible_yet() -> None:
+    first = make_plan(offers(b=1, c=1), {}, 2, 100)
+    slot_of = {(planned.topic, planned.partition): planned.slot for planned in first}
+    seen = {("b", 0): position("b", 0, 1, slot=slot_of["b", 0])}  # the marker of c's transaction is late
+    again = make_plan(offers(a=1, b=2, c=2), seen, 2, 100, planned_before=slot_of)
+    assert {planned.topic: planned.slot for planned in again if planned.topic != "a"} == {"b": slot_of["b", 0], "c": slot_of["c", 0]}
+
+
 def test_a_drain_stops_where_the_source_was_when_it_began() -> None:
     plan = make_plan(offers(t=10, late=3), {}, 1, 100, until={("t", 0): 8})
     assert [(planned.topic, planned.end) for planned in plan] == [("t", 8)]

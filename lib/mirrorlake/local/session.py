@@ -61,6 +61,8 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.autoCompact.enabled": "false",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join([*QUICK_START, *java_options] if quick_start else java_options),
         **settings,
