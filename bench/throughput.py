@@ -71,7 +71,9 @@ def load(servers: str, given: argparse.Namespace) -> None:
     dice = random.Random(1)
     words = [f"{dice.getrandbits(64):016x}" for _ in range(2_000)]
     values = [",".join(dice.choices(words, k=given.bytes // 17 + 1))[: given.bytes].encode() for _ in range(5_000)]
-    producer = Producer({"bootstrap.servers": servers, "compression.type": given.codec, "linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 500})
+    producer = Producer(
+        {"bootstrap.servers": servers, "compression.type": given.codec, "linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 500, "log_level": 0}
+    )
     for number in range(given.records):
         while True:
             try:
@@ -83,7 +85,7 @@ def load(servers: str, given: argparse.Namespace) -> None:
 
 
 def create(servers: str, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": servers})  # has to live until its futures are done
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})  # has to live until its futures are done
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
 
 
@@ -91,9 +93,9 @@ def loop(source: str, target: str, given: argparse.Namespace, number: int, _spar
     """Consume and produce, record by record, in this process."""
     remote = f"loop-{number}"
     create(target, remote, given.partitions)
-    consumer = Consumer({"bootstrap.servers": source, "group.id": remote, "enable.auto.commit": False, "queued.max.messages.kbytes": 200_000})
+    consumer = Consumer({"bootstrap.servers": source, "group.id": remote, "enable.auto.commit": False, "queued.max.messages.kbytes": 200_000, "log_level": 0})
     consumer.assign([TopicPartition("backlog", partition, 0) for partition in range(given.partitions)])
-    producer = Producer({"bootstrap.servers": target, "compression.type": given.codec, "linger.ms": 50, "batch.size": 1_000_000, "acks": "all", "enable.idempotence": True,
+    producer = Producer({"bootstrap.servers": target, "compression.type": given.codec, "linger.ms": 50, "batch.size": 1_000_000, "acks": "all", "enable.idempotence": True, "log_level": 0,
                          "queue.buffering.max.messages": 500_000})  # fmt: skip
     copied, began, cpu = 0, time.perf_counter(), time.process_time()
     while copied < given.records:

@@ -20,6 +20,9 @@ REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
 # With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is compiled any more.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
 
+# Compiling a query takes longer than running it on a few thousand rows.
+UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 
 def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_start: bool = True, **settings: str) -> SparkSession:
     """Starts Spark, or returns the session that runs in this process.
@@ -61,10 +64,9 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.autoCompact.enabled": "false",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join([*QUICK_START, *java_options] if quick_start else java_options),
+        **(UNCOMPILED if quick_start else {}),
         **settings,
     }
     builder = SparkSession.builder.master(master).appName(app_name)
