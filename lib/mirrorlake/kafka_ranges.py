@@ -102,7 +102,7 @@ class RangesReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Rows]:
         generation, slots = end.get("generation", -1), end.get("slots", 0)
-        detail = json.dumps({"lag": end.get("lag", 0), "held": end.get("held", {}), "error": end.get("error")})
+        detail = json.dumps({"lag": end.get("lag", 0), "notes": end.get("notes", []), "held": end.get("held", {}), "error": end.get("error")})
         info: list[tuple[Any, ...]] = [("plan", detail, generation, slots, *[None] * 7)]
         info += [
             ("topic", None, generation, slots, topic, None, topic_id, partitions, None, None, None) for topic, (partitions, topic_id) in end.get("topics", {}).items()
@@ -132,7 +132,8 @@ class RangesReader(DataSourceStreamReader):
     # -- making a plan -------------------------------------------------------------------------------------------------------
 
     def _plan(self) -> dict[str, Any]:
-        if self._live.poll():  # the driver says what has changed
+        notes = self._live.poll()
+        if notes:
             self._topics_due = 0.0
         source, target = self._connected()
         timeout_ms = self.flow.connect_timeout_ms
@@ -161,9 +162,10 @@ class RangesReader(DataSourceStreamReader):
             self._topics_due, self._looked_again = 0.0, time.monotonic()
             self._readiness.forget()
         self._starts = starts
+        retry = int(time.monotonic() / RETRY_HELD_S) if held and not self._until_now else 0
         return {
-            "held": {topic: why for topic, why in held.items() if topic not in waiting}, "waiting": bool(waiting), "retry": int(time.monotonic() / RETRY_HELD_S) if held and not self._until_now else 0,
-            "plan": None, "generation": newest.generation, "slots": newest.slots, "lag": lag(offered, positions),
+            "plan": None, "generation": newest.generation, "slots": newest.slots, "lag": lag(offered, positions), "notes": notes,
+            "held": {topic: why for topic, why in held.items() if topic not in waiting}, "waiting": bool(waiting), "retry": retry,
             "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()}, "ranges": [asdict(planned) for planned in ranges],
         }  # fmt: skip
 

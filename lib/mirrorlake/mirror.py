@@ -279,8 +279,7 @@ class MirrorJob:
     def _tend(self) -> None:
         """What is done beside the micro-batches: the ledger stream, and keeping topics in step."""
         self._keep_ledger()
-        for line in self._live.poll():
-            self._say(line)
+        if self._live.poll():  # the planner says what has changed, once its plans follow it
             self._topology.flow = self.flow
         now, flow = time.monotonic(), self.flow
         if now >= self._heartbeats_due:
@@ -326,18 +325,7 @@ class MirrorJob:
     def _mirror(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         rows = frame.collect()
-        detail = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
-        if detail["error"]:
-            raise errors.from_json(detail["error"])
-        generation = rows[0]["generation"]
-        if generation > self._generation:
-            raise fenced(self.flow, self._generation, generation)
-        if generation < self._generation:
-            return  # made from the state before this job took over
-        self._lag = detail["lag"]
-        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, detail["held"])
-        self._failpoint("driver.planned")
-        if not any(row["kind"] == "range" for row in rows):
+        if not self._has_work(rows):
             return
         planned_at = time.monotonic()
         reports, failures = self._copy(frame, rows)
@@ -363,6 +351,27 @@ class MirrorJob:
             if not (worst.retriable and committed):
                 raise worst
             self._say(f"warning: {worst.message} (the other slots went on; it is tried again)")
+
+    def _has_work(self, rows: Sequence[Any]) -> bool:
+        """Takes notice of what a plan says besides its ranges; True if there is something to copy.
+
+        Raises:
+            MirrorlakeError: the plan could not be made, or is that of a newer job, or no topic can be mirrored.
+        """
+        detail = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
+        if detail["error"]:
+            raise errors.from_json(detail["error"])
+        generation = rows[0]["generation"]
+        if generation > self._generation:
+            raise fenced(self.flow, self._generation, generation)
+        if generation < self._generation:
+            return False  # made from the state before this job took over
+        self._lag = detail["lag"]
+        for line in detail["notes"]:
+            self._say(line)
+        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, detail["held"])
+        self._failpoint("driver.planned")
+        return any(row["kind"] == "range" for row in rows)
 
     def _copy(self, frame: DataFrame, rows: Sequence[Any]) -> tuple[list[Report], list[MirrorlakeError]]:
         """Runs one task for each slot. On any loss of a task, every slot of the plan is aborted before this returns."""
