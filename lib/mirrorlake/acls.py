@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from mirrorlake.changes import Change, Kind
 from mirrorlake.errors import LedgerError
 from mirrorlake.flow import Flow
-from mirrorlake.policy import DefaultReplicationPolicy
 
 READING = ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
 WILDCARD = "*"
@@ -58,7 +57,7 @@ def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple
     else:
         prefix = "" if acl.pattern == "LITERAL" else acl.name
         covered = [topic for topic in topics if topic.startswith(prefix)]
-        if covered and type(flow.policy) is DefaultReplicationPolicy:
+        if covered and flow.policy.puts_alias_in_front:
             yield flow.policy.remote_topic(prefix), "PREFIXED"
             return
     # Under any other policy a prefix would cover topics of the target's own.

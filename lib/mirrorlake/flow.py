@@ -20,6 +20,7 @@ CONFIG_PROPERTIES_EXCLUDE = """follower.replication.throttled.replicas, leader.r
 GROUPS_EXCLUDE = "console-consumer-.*, connect-.*, __.*"
 
 CREATION = "target.topic.creation."
+OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_TOPIC_NAME = 249
 
@@ -104,7 +105,7 @@ class Flow:
     @property
     def offset_syncs_topic(self) -> str:
         """The topic on the target that holds state and runs; one partition for each slot."""
-        return f"mirrorlake.offset-syncs.{self.source}.internal"
+        return offset_syncs_topic(self.source)
 
     def transactional_id(self, slot: int) -> str:
         return f"mirrorlake.{self.source}.{self.target}.slot-{slot}"
@@ -173,14 +174,14 @@ class Flow:
                 "mirrorlake.records = local for them (each flow then takes only what was first written on its source), or use DefaultReplicationPolicy"
             )
         back = properties.scope(f"{scope.target}->{scope.source}")
-        names_tell = _names_tell(scope, back)
+        policy, names_tell = _policy(scope), _names_tell(scope, back)
         same_cluster_allowed = scope.flag("mirrorlake.same.cluster.allowed", default=False)
         return cls(
             source=scope.source,
             target=scope.target,
             source_connection=properties.connection(scope.source),
             target_connection=properties.connection(scope.target),
-            policy=_policy(scope),
+            policy=policy,
             topics=NameFilter("topics", scope.names("topics", ".*"), scope.names("topics.exclude", TOPICS_EXCLUDE)),
             groups=NameFilter("groups", scope.names("groups", ".*"), scope.names("groups.exclude", GROUPS_EXCLUDE)),
             replication_factor=scope.integer(f"{CREATION}replication.factor", scope.integer("replication.factor", 2, 1, 32_767, also=-1), 1, 32_767, also=-1),
@@ -224,12 +225,21 @@ class Flow:
             paused=scope.flag("mirrorlake.paused", default=False),
             topics_paused=NameFilter("mirrorlake.topics.paused", scope.names("mirrorlake.topics.paused", "")),
             topics_shared=scope.flag(
-                "mirrorlake.topics.shared", default=not names_tell and back.flow in properties.flows and (_keeps_names(scope) or _keeps_names(back))
+                "mirrorlake.topics.shared", default=back.flow in properties.flows and not (policy.puts_alias_in_front and _policy(back).puts_alias_in_front)
             ),
             records=records,
             minds_provenance=not names_tell or same_cluster_allowed or records == "local",
             warnings=properties.warnings(),
         )
+
+
+def offset_syncs_topic(alias: str) -> str:
+    """Where a flow from the cluster of that alias keeps state and runs, on its target."""
+    return f"{OFFSET_SYNCS_PREFIX}{alias}{OFFSET_SYNCS_SUFFIX}"
+
+
+def is_offset_syncs_topic(name: str) -> bool:
+    return name.startswith(OFFSET_SYNCS_PREFIX) and name.endswith(OFFSET_SYNCS_SUFFIX)
 
 
 def _policy(scope: Scope) -> DefaultReplicationPolicy:
@@ -253,15 +263,11 @@ def _policy(scope: Scope) -> DefaultReplicationPolicy:
     return policy(scope.source, separator, internal, regex, replacement)
 
 
-def _keeps_names(scope: Scope) -> bool:
-    return type(_policy(scope)) is not DefaultReplicationPolicy
-
-
 def _names_tell(scope: Scope, back: Scope) -> bool:
     """True if the names of topics say where records came from: both directions put the alias in front, in one and the same way."""
     one, other = _policy(scope), _policy(back)
     is_plain = not any(policy.separator in alias for policy in (one, other) for alias in (scope.source, scope.target))
-    return not _keeps_names(scope) and not _keeps_names(back) and is_plain and one.separator == other.separator
+    return one.puts_alias_in_front and other.puts_alias_in_front and is_plain and one.separator == other.separator
 
 
 def _ring(properties: Properties, scope: Scope) -> tuple[str, ...]:
@@ -274,7 +280,7 @@ def _ring(properties: Properties, scope: Scope) -> tuple[str, ...]:
     for flow in properties.flows:
         other = properties.scope(flow)
         after.setdefault(other.source, []).append(other.target)
-        keeps[other.source, other.target] = _keeps_names(other)
+        keeps[other.source, other.target] = not _policy(other).puts_alias_in_front
     paths = [(scope.source, scope.target)]
     while paths:
         path = paths.pop(0)

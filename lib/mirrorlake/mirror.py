@@ -21,7 +21,7 @@ import json
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake import errors, mm2, offset_syncs, runs_frame, transaction
 from mirrorlake.admin import Admin
 from mirrorlake.batches import Batches
-from mirrorlake.connection import Connection
 from mirrorlake.copy import Report, copy_slot, fenced, require_newest
 from mirrorlake.errors import ConfigurationError, FencedError, GateError, LedgerError, MirrorlakeError, SourceError, TargetError, first_line
 from mirrorlake.failpoint import from_specification
@@ -40,14 +39,13 @@ from mirrorlake.gate import ExpectationResult, Gate, require
 from mirrorlake.kafka_ranges import KafkaRanges
 from mirrorlake.ledger import Ledger
 from mirrorlake.live import LiveFlow
-from mirrorlake.mm2 import Mm2Topic
 from mirrorlake.plan import Range
 from mirrorlake.provenance import Provenance
 from mirrorlake.slot import Position
 from mirrorlake.start import Spec, find_starts
 from mirrorlake.takeover import take_over
 from mirrorlake.topology import Topology
-from mirrorlake.wire import Cluster, ResponseError, Topic
+from mirrorlake.wire import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,14 +127,7 @@ class MirrorJob:
         self._held: dict[str, str] = {}
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
-        self._heartbeats_due = 0.0
-        self._heartbeats = self._mm2_topic(flow.target_connection, mm2.HEARTBEATS, flow.heartbeats_replication_factor)
-        self._heartbeats_back = self._mm2_topic(flow.source_connection, mm2.HEARTBEATS, flow.heartbeats_replication_factor)
-        on_source = flow.offset_syncs_location == "source"
-        self._offset_syncs = self._mm2_topic(
-            flow.source_connection if on_source else flow.target_connection, flow.policy.offset_syncs_topic(flow.target if on_source else flow.source),
-            flow.offset_syncs_replication_factor,
-        )  # fmt: skip
+        self._mm2 = mm2.Emitter(flow, say)
         self._places = contextlib.ExitStack()
         self._job_id = uuid.uuid4().hex[:8]
 
@@ -144,9 +135,6 @@ class MirrorJob:
     def flow(self) -> Flow:
         """The flow, with what may change while the job runs."""
         return self._live.flow
-
-    def _mm2_topic(self, connection: Connection, topic: str, replication_factor: int) -> Mm2Topic:
-        return Mm2Topic(connection, topic, replication_factor, f"{self.flow.name}|mm2", self._say)
 
     # -- the whole run -------------------------------------------------------------------------------------------------------
 
@@ -227,7 +215,7 @@ class MirrorJob:
         topic = self.flow.offset_syncs_topic
         found = await self._target.update_metadata([topic])
         if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
-            raise ResponseError(3, topic)
+            raise ResponseError(UNKNOWN_TOPIC, topic)
 
     def _plans(self, *, until_now: bool) -> DataFrame:
         self.spark.dataSource.register(KafkaRanges)
@@ -261,20 +249,17 @@ class MirrorJob:
         failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
         if topics and len(failures) == len(topics):
             raise TargetError(next(iter(failures.values())))
-        now = datetime.now(UTC).replace(tzinfo=None)
         new = {topic: why for topic, why in failures.items() if self._held.get(topic) != why}
         for topic, why in new.items():
             self._say(f"warning: topic {topic} is held back, the others go on: {why}")
         for topic in self._held.keys() - failures.keys():
             self._say(f"topic {topic} is mirrored again")
         self._held, self._topics = failures, topics
-        self.ledger.append(
-            "anomalies",
-            [
-                {"source": self.flow.source, "target": self.flow.target, "topic": topic, "kind": "held", "detail": why, "action": "the others go on", "detected_at": now}
-                for topic, why in new.items()
-            ],
-        )
+        self.ledger.append("anomalies", [self._anomaly(kind="held", topic=topic, detail=why, action="the others go on") for topic, why in new.items()])
+
+    def _anomaly(self, **values: object) -> dict[str, object]:
+        """A row of the table anomalies."""
+        return {"source": self.flow.source, "target": self.flow.target, "detected_at": datetime.now(UTC).replace(tzinfo=None), **values}
 
     def _tend(self) -> None:
         """What is done beside the micro-batches: the ledger stream, and keeping topics in step."""
@@ -282,9 +267,7 @@ class MirrorJob:
         if self._live.poll():  # the planner says what has changed, once its plans follow it
             self._topology.flow = self.flow
         now, flow = time.monotonic(), self.flow
-        if now >= self._heartbeats_due:
-            self._heartbeats_due = now + flow.emit_heartbeats_interval_s
-            self._emit_heartbeats()
+        self._mm2.heartbeats_if_due()
         configs = flow.sync_topic_configs_enabled and now >= self._configs_due
         acls = flow.sync_topic_acls_enabled and now >= self._acls_due
         if not (configs or acls):
@@ -297,21 +280,6 @@ class MirrorJob:
             if not error.retriable:
                 raise
             self._say(f"warning: {error.message} (topics are kept in step again later)")
-
-    def _emit_heartbeats(self) -> None:
-        """As MirrorMaker 2's heartbeat connectors of both directions do: each on its target, with the time."""
-        flow, now_ms = self.flow, time.time_ns() // 1_000_000
-        if flow.emit_heartbeats_enabled:
-            self._heartbeats.write([(*mm2.heartbeat(flow.source, flow.target, now_ms), now_ms)])
-        if flow.emit_heartbeats_back:
-            self._heartbeats_back.write([(*mm2.heartbeat(flow.target, flow.source, now_ms), now_ms)])
-
-    def _emit_offset_syncs(self, reports: Iterable[Report]) -> None:
-        """The ends of every run, as MirrorMaker 2's offset syncs: pairs of offsets of one record."""
-        runs = [run for report in reports for stretch in report.stretches for run in stretch["runs"]]
-        pairs = [(run, run["upstream_start"], run["downstream_start"]) for run in runs] + [(run, run["upstream_end"] - 1, run["downstream_end"] - 1) for run in runs]
-        ordered = sorted(pairs, key=lambda pair: (pair[0]["topic"], pair[0]["partition"], pair[1]))
-        self._offset_syncs.write([(*mm2.offset_sync(run["topic"], run["partition"], upstream, downstream), None) for run, upstream, downstream in ordered])
 
     def _keep_ledger(self) -> None:
         """Starts the ledger stream once the mirror is on its way, and notices when it has ended."""
@@ -343,8 +311,7 @@ class MirrorJob:
         if committed:
             times = {"plan": planned_at - began, "copy": copied_at - planned_at, "gate": gated_at - copied_at, "commit": done - gated_at}
             self._report(batch_id, committed, done - began, {name: 1000 * value for name, value in times.items()})
-            if self.flow.emit_offset_syncs_enabled:
-                self._emit_offset_syncs(committed)
+            self._mm2.offset_syncs(run for report in committed for stretch in report.stretches for run in stretch["runs"])
         self._store_results(at_least=RESULTS_AT_ONCE)
         if failures:
             worst = max(failures, key=lambda failure: not failure.retriable)
@@ -462,16 +429,7 @@ class MirrorJob:
     def _note(self, error: MirrorlakeError) -> None:
         """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error itself."""
         if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
-            now = datetime.now(UTC).replace(tzinfo=None)
-            row = {
-                "source": self.flow.source,
-                "target": self.flow.target,
-                "kind": "stopped",
-                **error.anomaly,
-                "detail": error.message,
-                "action": "stop",
-                "detected_at": now,
-            }
+            row = self._anomaly(**{"kind": "stopped", **error.anomaly}, detail=error.message, action="stop")
             try:
                 self.ledger.append("anomalies", [row])
             except MirrorlakeError as second:

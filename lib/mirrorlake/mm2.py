@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -17,8 +17,9 @@ from confluent_kafka.admin import NewTopic
 from mirrorlake.admin import Admin
 from mirrorlake.connection import Connection
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.flow import Flow
+from mirrorlake.policy import HEARTBEATS
 
-HEARTBEATS = "heartbeats"
 CONFIG = {"cleanup.policy": "compact"}
 VERSION = 0
 FLUSH_S = 5
@@ -114,3 +115,46 @@ class Mm2Topic:
         if trouble != self._trouble:
             self._say(f"warning: {trouble}")
         self._trouble, self._not_before = trouble, time.monotonic() + RETRY_S
+
+
+class Emitter:
+    """What a mirror writes for MirrorMaker 2's programs, as far as its flow asks for it.
+
+    Args:
+        flow: the flow, as its job was started.
+        say: called with a line about trouble.
+    """
+
+    def __init__(self, flow: Flow, say: Callable[[str], None]) -> None:
+        self._flow = flow
+        self._due = 0.0
+
+        def topic(connection: Connection, name: str, replication_factor: int) -> Mm2Topic:
+            return Mm2Topic(connection, name, replication_factor, f"{flow.name}|mm2", say)
+
+        source, target = flow.source_connection, flow.target_connection
+        self._heartbeats = topic(target, HEARTBEATS, flow.heartbeats_replication_factor)
+        self._heartbeats_back = topic(source, HEARTBEATS, flow.heartbeats_replication_factor)
+        where, other = (source, flow.target) if flow.offset_syncs_location == "source" else (target, flow.source)
+        self._offset_syncs = topic(where, flow.policy.offset_syncs_topic(other), flow.offset_syncs_replication_factor)
+
+    def heartbeats_if_due(self) -> None:
+        """As the heartbeat connectors of both directions do: each on its target, with the time."""
+        flow, now = self._flow, time.monotonic()
+        if now < self._due:
+            return
+        self._due, now_ms = now + flow.emit_heartbeats_interval_s, time.time_ns() // 1_000_000
+        if flow.emit_heartbeats_enabled:
+            self._heartbeats.write([(*heartbeat(flow.source, flow.target, now_ms), now_ms)])
+        if flow.emit_heartbeats_back:
+            self._heartbeats_back.write([(*heartbeat(flow.target, flow.source, now_ms), now_ms)])
+
+    def offset_syncs(self, runs: Iterable[Mapping[str, Any]]) -> None:
+        """The first and last record of every run (the values of `Run`), in the order of their partitions."""
+        if not self._flow.emit_offset_syncs_enabled:
+            return
+        records: list[Record] = []
+        for run in sorted(runs, key=lambda run: (run["topic"], run["partition"], run["upstream_start"])):
+            for upstream, downstream in ((run["upstream_start"], run["downstream_start"]), (run["upstream_end"] - 1, run["downstream_end"] - 1)):
+                records.append((*offset_sync(run["topic"], run["partition"], upstream, downstream), None))
+        self._offset_syncs.write(records)

@@ -29,6 +29,11 @@ class DefaultReplicationPolicy:
     separator: str = "."
     internal_separator: str = "."
 
+    @property
+    def puts_alias_in_front(self) -> bool:
+        """True if a remote name tells where a topic came from; derived classes call topics what they like."""
+        return type(self) is DefaultReplicationPolicy
+
     def remote_topic(self, topic: str) -> str:
         """The name of `topic` on the target (formatRemoteTopic)."""
         return f"{self.source}{self.separator}{topic}"

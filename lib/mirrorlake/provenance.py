@@ -12,14 +12,12 @@ from collections.abc import Iterable
 from kafka.record import MemoryRecords
 
 from mirrorlake.batch import Batch, read_log
-from mirrorlake.flow import Flow
+from mirrorlake.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
 from mirrorlake.slot import SlotState
-from mirrorlake.wire import EARLIEST, LATEST, READ_UNCOMMITTED, Cluster, Key, ResponseError, Topic, check
+from mirrorlake.wire import EARLIEST, LATEST, LEADER_NOT_AVAILABLE, READ_UNCOMMITTED, Cluster, Key, ResponseError, Topic, check
 
-PREFIX, SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 LOOK_BACK = 8
 FETCH_BYTES = 64 << 20
-LEADER_NOT_AVAILABLE = 5
 
 
 class Provenance:
@@ -44,7 +42,7 @@ class Provenance:
         """Finds out about the producers of these batches, which must be committed: then their flow's state is in the log already."""
         unknown = {batch.producer_id for batch in batches if batch.is_transactional and not batch.is_control} - self._mirrored - self._local
         if unknown:
-            what = f"flow {self._flow.name}: reading who wrote to cluster {self._flow.source} ({PREFIX}*{SUFFIX}, needs READ)"
+            what = f"flow {self._flow.name}: reading who wrote to cluster {self._flow.source} ({offset_syncs_topic('*')}, needs READ)"
             await self._source.retry(what, self._read_states, self._flow.connect_timeout_ms)
             self._local |= unknown - self._mirrored
 
@@ -73,12 +71,12 @@ class Provenance:
             look_back *= 8
 
     async def _topics(self) -> list[Topic]:
-        mine = {f"{PREFIX}{self._flow.target}{SUFFIX}"}
+        mine = {offset_syncs_topic(self._flow.target)}
         if self._flow.same_cluster_allowed:
             mine.add(self._flow.offset_syncs_topic)
         everything = self._flow.records == "local"
         found = await self._source.update_metadata(None if everything else sorted(mine))
-        return [topic for name, topic in found.items() if name in mine or (everything and name.startswith(PREFIX) and name.endswith(SUFFIX))]
+        return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
 
     async def _read(self, key: Key, start: int, end: int) -> int:
         """Notes the producers of a stretch of an offset-syncs partition; returns how many states there were."""

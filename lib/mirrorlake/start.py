@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from mirrorlake import wire
 from mirrorlake.batch import read_log
 from mirrorlake.errors import ConfigurationError, SourceError
+from mirrorlake.policy import HEARTBEATS
 from mirrorlake.wire import Cluster, Key
 
 EARLIEST, LATEST = "earliest", "latest"
-HEARTBEATS = "heartbeats"
 OFFSETS = re.compile(r"\d+:\d+(\s*,\s*\d+:\d+)*")
 
 

@@ -7,7 +7,7 @@ stop the others: its error is returned, and it is tried again the next time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -77,13 +77,7 @@ class Topology:
         if not new:
             return {}
         remote_of = self.flow.remote_topics(topics)
-        have = self._target.partitions()
-        widest = {remote: max(count for topic, count in topics.items() if remote_of[topic] == remote) for remote in {remote_of[topic] for topic in new}}
-        known = [topic for topic in new if remote_of[topic] in have]
-        changes = list(self._creations([topic for topic in new if remote_of[topic] not in have], remote_of, widest))
-        changes += self._growths(known, remote_of, have, widest)
-        changes += self._config_changes([topic for topic in known if topic not in self._settled], only_needed=not self.flow.sync_topic_configs_enabled)
-        refusals = self._apply(changes)
+        refusals = self._apply(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
         failures: Refusals = {}
         for topic, partitions in new.items():
             refused = {change: error for change, error in refusals.items() if change.target_topic == remote_of[topic]}
@@ -101,24 +95,29 @@ class Topology:
 
     def plan(self, topics: Mapping[str, int]) -> list[Change]:
         """All changes that are due; changes nothing."""
-        remote_of, have = self.flow.remote_topics(topics), self._target.partitions()
-        widest = {remote: max(count for topic, count in topics.items() if remote_of[topic] == remote) for remote in remote_of.values()}
-        known = [topic for topic in topics if remote_of[topic] in have]
-        changes = list(self._creations([topic for topic in topics if remote_of[topic] not in have], remote_of, widest))
-        changes += self._growths(known, remote_of, have, widest)
-        changes += self._config_changes(known, only_needed=not self.flow.sync_topic_configs_enabled)
-        return changes + self._acl_changes(topics)
+        return self._topic_changes(topics, topics, topics.keys()) + self._acl_changes(topics)
 
-    def sync(self, topics: Mapping[str, int], *, configs: bool = True, acls: bool = True) -> dict[Change, str]:
-        """Brings configuration and access rights in step, as far as it is asked for; returns every change with what came of it."""
+    def sync(self, topics: Mapping[str, int], *, configs: bool, acls: bool) -> None:
+        """Brings configuration and access rights in step, as far as it is asked for."""
         self.ensure(topics)
-        changes = list(self._config_changes(self._settled.keys() & topics.keys(), only_needed=not self.flow.sync_topic_configs_enabled)) if configs else []
-        return self.apply(changes + (self._acl_changes(topics) if acls else []))
+        changes = self._config_changes(self._settled.keys() & topics.keys()) if configs else []
+        self._apply(changes + (self._acl_changes(topics) if acls else []))
 
     def apply(self, changes: list[Change]) -> dict[Change, str]:
         """Makes the changes of a plan; returns what came of each."""
         refusals = self._apply(changes)
         return {change: refusals[change].message if change in refusals else APPLIED for change in changes}
+
+    def _topic_changes(self, asked: Mapping[str, int], topics: Mapping[str, int], configured: Set[str]) -> list[Change]:
+        """What the remote topics of those asked for need; `topics` are all of the flow, `configured` those whose configuration is looked at."""
+        remote_of, have = self.flow.remote_topics(topics), self._target.partitions()
+        widest: dict[str, int] = {}
+        for topic, partitions in topics.items():
+            widest[remote_of[topic]] = max(widest.get(remote_of[topic], 0), partitions)
+        known = [topic for topic in asked if remote_of[topic] in have]
+        missing = [topic for topic in asked if remote_of[topic] not in have]
+        changes = [*self._creations(missing, remote_of, widest), *self._growths(known, remote_of, have, widest)]
+        return changes + self._config_changes(topic for topic in known if topic in configured)
 
     def _creations(self, topics: Iterable[str], remote_of: Mapping[str, str], widest: Mapping[str, int]) -> Iterator[Change]:
         """One for each remote topic: those that are merged are made once."""
@@ -133,7 +132,7 @@ class Topology:
         for remote, topic in {remote_of[topic]: topic for topic in topics}.items():
             yield from growth(topic, remote, have[remote], widest[remote])
 
-    def _config_changes(self, topics: Iterable[str], *, only_needed: bool) -> list[Change]:
+    def _config_changes(self, topics: Iterable[str]) -> list[Change]:
         wanted = sorted(topics)
         remote_of = self.flow.remote_topics(wanted)
         source = self._describe(self._source, wanted)
@@ -144,7 +143,7 @@ class Topology:
             if remote in target:
                 merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]
                 config = {**source.get(topic, {}), **largest_message(merged)}
-                changes += [change for change in config_changes(self.flow, topic, remote, config, target[remote]) if not only_needed or change.note]
+                changes += config_changes(self.flow, topic, remote, config, target[remote])
         return changes
 
     def _acl_changes(self, topics: Iterable[str]) -> list[Change]:

@@ -53,7 +53,7 @@ SOCKET_OPTIONS = (
 )
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
 
-UNKNOWN_TOPIC, TOPIC_UNAUTHORIZED = 3, 29
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TOPIC_UNAUTHORIZED = 3, 5, 29
 # What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being completed.
 RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
 UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
@@ -299,7 +299,7 @@ class Cluster:
             if operations and topic.error_code == TOPIC_UNAUTHORIZED:
                 found[topic.name] = Topic(topic.name, "", {}, frozenset())
                 continue
-            if topic.error_code != 5:
+            if topic.error_code != LEADER_NOT_AVAILABLE:
                 check(topic.error_code, f"{topic.name} (needs DESCRIBE)")
             leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
             found[topic.name] = Topic(topic.name, str(topic.topic_id or ""), leaders, frozenset(topic.authorized_operations) if operations else None)
