@@ -7,8 +7,11 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := PYTHONPATH=lib $(BIN)/pytest
+WORKERS ?= 2
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # a file stays together: its tests share clusters; long ones come first
 VENV := .venv/.ready
 JARS := .local/jars/.ready
+ARCHIVES := .local/jars/.archived
 
 ##@ Use
 
@@ -31,7 +34,8 @@ clusters-stop: setup  ## Stop them; their data stays until make clean
 ##@ Check
 
 .PHONY: test
-test: setup test-unit test-bundle test-spark test-kafka test-notebooks  ## Every test, against real brokers
+test: setup  ## Every test, against real brokers, on WORKERS processes side by side (2)
+	@$(PYTEST) $(PARALLEL) tests/kafka tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-unit
 test-unit: setup  ## Pure functions, seconds
@@ -43,7 +47,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 
 .PHONY: test-kafka
 test-kafka: setup  ## Real brokers: exactly once, faults, groups
-	@$(PYTEST) tests/kafka
+	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-notebooks
 test-notebooks: setup  ## The notebooks, run by papermill
@@ -64,7 +68,7 @@ bench: setup  ## Records per second, beside a record-by-record loop on the same 
 ##@ Set-up
 
 .PHONY: setup
-setup: $(VENV) $(JARS)  ## Python packages and jars; done by every other target
+setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every other target
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
@@ -83,4 +87,9 @@ $(JARS): pom.xml
 	@echo "setting up: jars for Spark and Kafka into .local/jars (a minute)"
 	@rm -rf .local/jars && mkdir -p .local/jars
 	@for profile in spark kafka; do echo "  $$profile"; mvn --quiet --batch-mode -Dstyle.color=never -P $$profile dependency:copy-dependencies || exit 1; done
+	@touch $@
+
+$(ARCHIVES): $(VENV) $(JARS)
+	@echo "setting up: class archives, so that Spark and Kafka start faster (half a minute)"
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local archive
 	@touch $@

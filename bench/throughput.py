@@ -43,7 +43,10 @@ def main() -> int:
     given = parser.parse_args()
     shutil.rmtree(HOME, ignore_errors=True)
     jars = ROOT / ".local/jars/kafka"
-    with running(LocalCluster("source", HOME / "source", jars)) as source, running(LocalCluster("target", HOME / "target", jars)) as target:
+    with (
+        running(LocalCluster("source", HOME / "source", jars, quick_start=False)) as source,
+        running(LocalCluster("target", HOME / "target", jars, quick_start=False)) as target,
+    ):
         print(f"loading {given.records:,} records of {given.bytes} B, {given.codec}, {given.partitions} partitions", flush=True)
         load(source.bootstrap_servers, given)
         spark = local_session(ROOT, "bench", quick_start=False)

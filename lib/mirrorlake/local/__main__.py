@@ -1,4 +1,4 @@
-"""`python -m mirrorlake.local start|stop`: the two clusters a and b that examples and notebooks are tried on."""
+"""`python -m mirrorlake.local start|stop`: the two clusters a and b that examples and notebooks are tried on; `archive`: see `class_archive`."""
 
 from __future__ import annotations
 
@@ -47,8 +47,13 @@ def main(command: str) -> None:
         for name, cluster in clusters.items():
             cluster.stop()
             print(f"cluster {name} is stopped")
+    elif command == "archive":
+        from mirrorlake.local.class_archive import make_archives
+
+        made = make_archives(ROOT)
+        print(f"  {', '.join(archive.name for archive in made) or 'none: this Java makes no archives'}")
     else:
-        sys.exit("usage: python -m mirrorlake.local start|stop")
+        sys.exit("usage: python -m mirrorlake.local start|stop|archive")
 
 
 if __name__ == "__main__":

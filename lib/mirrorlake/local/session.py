@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.local.cluster import with_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX
 UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
-def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_start: bool = True, **settings: str) -> SparkSession:
+def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_start: bool = True, java_options: Sequence[str] = (), **settings: str) -> SparkSession:
     """Starts Spark, or returns the session that runs in this process.
 
     Args:
@@ -32,6 +33,7 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
         app_name: what Spark calls it.
         master, settings: Spark's; settings win over those made here.
         quick_start: lets the JVM compile less: it is ready a fifth sooner, and slower once it is warm. A short job lives on its start.
+        java_options: more options of the JVM.
 
     Raises:
         ConfigurationError: the jars are missing.
@@ -47,7 +49,8 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
     if str(root / "lib") not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(root / "lib"), path) if part)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    java_options = [f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}", f"-Dderby.system.home={root / '.local'}"]
+    options = [*(QUICK_START if quick_start else ()), *with_archive(root / ".local/jars/spark.jsa"), *java_options]
+    options += [f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}", f"-Dderby.system.home={root / '.local'}"]
     confs = {
         "spark.jars": ",".join(jars),
         "spark.driver.memory": "2g",
@@ -56,6 +59,7 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
+        "spark.python.daemon.module": "mirrorlake.local.daemon",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(root / ".local/spark-warehouse"),
@@ -65,7 +69,7 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
         "spark.databricks.delta.autoCompact.enabled": "false",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.redaction.regex": REDACTED,
-        "spark.driver.extraJavaOptions": " ".join([*QUICK_START, *java_options] if quick_start else java_options),
+        "spark.driver.extraJavaOptions": " ".join(options),
         **(UNCOMPILED if quick_start else {}),
         **settings,
     }

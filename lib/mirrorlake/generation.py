@@ -1,0 +1,116 @@
+"""How a job becomes the only one of its flow: it fences every slot, reads where they are, and opens a new generation.
+
+Every slot's opening record is written in the slot's own transaction, begun before its state is read. So if anyone else has begun one
+in between, the commit fails: nobody overwrites a position he has not seen.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mirrorlake import offset_syncs, transaction
+from mirrorlake.copy import fenced, write_state
+from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.flow import Flow
+from mirrorlake.run import Run
+from mirrorlake.slot import Position, SlotState, assign, merge_positions
+from mirrorlake.wire import Cluster, Key, ResponseError, WireError
+
+ATTEMPTS = 5
+END_TIMEOUT_MS = 30_000
+RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a generation begins with besides what its flow knows: positions of partitions that have none yet, and runs that were inferred for them."""
+
+    positions: tuple[Position, ...] = ()
+    inferred: tuple[Run, ...] = ()
+
+
+def begin_generation(
+    flow: Flow, source_cluster_id: str, target: Cluster, slots: int, beginning: Callable[[Mapping[Key, Position]], Beginning] = lambda known: Beginning(),
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:  # fmt: skip
+    """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
+
+    Args:
+        beginning: says what to add, given the positions that the flow has; empty for a flow that starts for the first time.
+
+    Returns:
+        The generation.
+
+    Raises:
+        FencedError: another job that started at the same time has won.
+        SourceError: the states are of another source cluster.
+        TargetError: the target can't be written.
+    """
+    topic = flow.offset_syncs_topic
+    partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
+    states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
+    generation, added = _newest(states), beginning(merge_positions(states.values()))
+    for attempt in range(ATTEMPTS):
+        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added):
+            return generation + 1
+        sleep(random.uniform(0, 0.2 * 2**attempt))
+        newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
+        if newest > generation:
+            raise fenced(flow, generation + 1, newest)
+    raise TargetError(f"flow {flow.name}: another job keeps taking over its transactional ids; let only one job run for a flow")
+
+
+def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, partitions: range, generation: int, added: Beginning) -> bool:
+    """False if someone else has begun a transaction of one of the slots in the meantime."""
+    producers = {slot: transaction.begin(target, flow.transactional_id(slot), flow.transaction_timeout_ms, END_TIMEOUT_MS) for slot in partitions}
+    states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
+    newest = _newest(states)
+    if newest >= generation:
+        return False
+    for state in states.values():
+        if state.source_cluster_id and source_cluster_id and state.source_cluster_id != source_cluster_id:
+            raise SourceError(
+                f"flow {flow.name}: cluster {flow.source} has id {source_cluster_id}, but what was mirrored so far came from cluster {state.source_cluster_id}. "
+                f"Check {flow.source}.bootstrap.servers; another cluster needs another alias"
+            )
+    same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
+    known = merge_positions(states.values())
+    new = {(position.topic, position.partition): position for position in added.positions if (position.topic, position.partition) not in known}
+    positions = assign({**new, **known}, slots, keep=same_slots and bool(states))
+    producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
+    for slot, producer in producers.items():
+        inferred = tuple(run for run in added.inferred if (key := (run.topic, run.partition)) in new and positions[key].slot == slot)
+        records = [(inferred[at : at + RUNS_AT_ONCE], True) for at in range(0, len(inferred), RUNS_AT_ONCE)] + [((), False)]
+        for sequence, (runs, is_inferred) in enumerate(records):
+            state = SlotState(
+                source=flow.source, target=flow.target, source_cluster_id=source_cluster_id, slot=slot, slots=slots, generation=generation,
+                transactional_id=producer.transactional_id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
+                positions=() if runs else tuple(positions.values()), runs=runs, inferred=is_inferred, producer_ids=tuple(producer_ids),
+            )  # fmt: skip
+            if not _write(target, flow, producer, state, sequence):
+                return False
+    for slot, producer in producers.items():
+        outcome = transaction.end(target, producer, commit=True, timeout_ms=END_TIMEOUT_MS)
+        if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms):
+            return False
+    return True
+
+
+def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int) -> bool:
+    """False if the transaction was ended by someone else."""
+    try:
+        target.net.run(lambda: write_state(target, flow, producer, state, sequence))
+    except ResponseError as error:
+        if error.code in transaction.DEAD:
+            return False
+        raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error) from None
+    except WireError as error:
+        raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True) from None
+    return True
+
+
+def _newest(states: dict[int, SlotState]) -> int:
+    return max((state.generation for state in states.values()), default=0)
