@@ -23,6 +23,7 @@ from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.flow import Flow
 from mirrorlake.plan import Range
 from mirrorlake.provenance import Provenance
+from mirrorlake.records import from_offset
 from mirrorlake.run import Run
 from mirrorlake.slot import Position, SlotState
 from mirrorlake.wire import EARLIEST, IN_FLIGHT, Cluster, Fetched, Key, ResponseError, WireError, check, is_unauthorized
@@ -285,6 +286,8 @@ class SlotCopy:
                 stretch.skip(batch, "mirrored")
             else:
                 self._require_unopened(stretch, batch)
+                if batch.base_offset < stretch.upstream_next:  # where a flow starts, or takes over: the one batch that has to be opened
+                    batch = from_offset(batch, stretch.upstream_next)
                 stretch.waiting.append(batch)
                 stretch.digest_read = batch.extend_digest(stretch.digest_read)
                 stretch.upstream_next = batch.end_offset
@@ -314,8 +317,6 @@ class SlotCopy:
 
     def _require_unopened(self, stretch: Stretch, batch: Batch) -> None:
         reason = batch.why_not_unopened
-        if reason is None and batch.base_offset != stretch.upstream_next:
-            reason = f"it begins before offset {stretch.upstream_next}, where the copy goes on" if batch.base_offset < stretch.upstream_next else None
         if reason is None and batch.base_offset > stretch.upstream_next:
             reason = f"offsets {stretch.upstream_next} to {batch.base_offset} before it are missing (compaction)"
         if reason is not None:
@@ -410,12 +411,12 @@ def committed(fetched: Fetched) -> Iterator[Batch]:
     return (batch for batch in read_log(fetched.records) if not aborted.drops(batch))
 
 
-async def write_state(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState) -> int:
-    """Produces a slot's state into its open transaction; returns the offset it got."""
+async def write_state(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int = 0) -> int:
+    """Produces a slot's state into its open transaction, as the record of that sequence number; returns the offset it got."""
     key = (flow.offset_syncs_topic, state.slot)
     if target.transaction_version < 2:
         await transaction.add_partitions(target, producer, [key], flow.connect_timeout_ms)
-    response = await target.produce(target.leader(*key), producer.transactional_id, {key: offset_syncs.encode(state, 0)}, PRODUCE_TIMEOUT_MS)
+    response = await target.produce(target.leader(*key), producer.transactional_id, {key: offset_syncs.encode(state, sequence)}, PRODUCE_TIMEOUT_MS)
     ((_, offset),) = target.produced(response)
     return offset
 

@@ -21,6 +21,7 @@ ACTED_ON = frozenset(
     emit.offset-syncs.enabled offset-syncs.topic.location heartbeats.replication.enabled emit.heartbeats.enabled emit.heartbeats.interval.seconds
     heartbeats.topic.replication.factor checkpoints.topic.replication.factor
     mirrorlake.topics.paused consumer.auto.offset.reset source.consumer.auto.offset.reset
+    consumer.isolation.level source.consumer.isolation.level group.id offset.storage.topic offset.storage.replication.factor
     """.split()
 )
 ACTED_ON_BELOW = ("target.topic.creation.", "config.providers.", "mirrorlake.start.topic.")
@@ -42,7 +43,6 @@ NEEDLESS = {
     "header.converter": BATCHES,
     "dedicated.mode.enable.internal.rest": WORKER,
     "listeners": WORKER,
-    "group.id": WORKER,
     "name": WORKER,
     "config.action.reload": WORKER,
     "scheduled.rebalance.max.delay.ms": WORKER,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from mirrorlake import wire
-from mirrorlake.batch import read_log
 from mirrorlake.errors import ConfigurationError, SourceError
 from mirrorlake.policy import HEARTBEATS
 from mirrorlake.wire import Cluster, Key
@@ -86,7 +85,7 @@ class Start:
 
 
 def find_starts(source: Cluster, specs: Mapping[Key, Spec], timeout_ms: int) -> dict[Key, int]:
-    """The offset where each partition begins. A place inside a record batch is moved back to where the batch begins, as batches are not opened.
+    """The offset where each partition begins.
 
     Raises:
         SourceError: an offset that the log does not reach to.
@@ -109,16 +108,4 @@ def find_starts(source: Cluster, specs: Mapping[Key, Spec], timeout_ms: int) -> 
             starts[key] = given
         else:
             starts[key] = stable[key] if spec.word == LATEST else first[key]
-        if first[key] < starts[key] < stable[key]:
-            starts[key] = source.call(
-                f"looking for the batch at {key[0]}-{key[1]}, offset {starts[key]} (needs READ)", lambda key=key: _batch_start(source, key, starts[key]), timeout_ms
-            )
     return starts
-
-
-async def _batch_start(source: Cluster, key: Key, offset: int) -> int:
-    """Where the batch begins that holds an offset; the offset itself if none does."""
-    (partition,) = source.fetched(await source.fetch(source.leader(*key), {key: offset}, 1, 1, 100))
-    wire.check(partition.error_code, f"{key[0]}-{key[1]}")
-    batch = next(read_log(partition.records), None)
-    return offset if batch is None else min(offset, batch.base_offset)

@@ -87,11 +87,18 @@ def test_a_missing_file_and_a_file_that_is_none_are_named(tmp_path: Path) -> Non
 
 
 def test_every_property_of_a_file_is_accounted_for() -> None:
-    given = {"a->b.sync.topic.acls.enabled": "true", "a->b.topic": "x", "tasks.max": "4", "a.consumer.ssl.protocol": "x", "offset.storage.topic": "x", "transforms": "x"}
+    given = {
+        "a->b.sync.topic.acls.enabled": "true",
+        "a->b.topic": "x",
+        "tasks.max": "4",
+        "a.consumer.ssl.protocol": "x",
+        "offset.storage.partitions": "x",
+        "transforms": "x",
+    }
     found = {line.name: line.status for line in Properties({**BASE, **given}).report()}
     assert found == {
         **dict.fromkeys([*BASE, "a->b.sync.topic.acls.enabled", "a.consumer.ssl.protocol"], "supported"),
-        "tasks.max": "not needed", "offset.storage.topic": "not needed", "transforms": "not supported", "a->b.topic": "unknown",
+        "tasks.max": "not needed", "offset.storage.partitions": "not needed", "transforms": "not supported", "a->b.topic": "unknown",
     }  # fmt: skip
 
 
