@@ -1,0 +1,90 @@
+"""Both clusters are reached by TLS with client certificates, in all three dialects: raw requests, librdkafka, and Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from mirrorlake.errors import SourceError
+from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
+
+from tests.world import World
+
+
+class TlsCluster(LocalCluster):
+    """A local cluster with one listener more, on which clients need a certificate; the plain one is for the test to look at."""
+
+    def _server_properties(self, broker: Broker) -> dict[str, str]:
+        properties = super()._server_properties(broker)
+        self.tls_port = free_port(0, {each.port for each in self.brokers} | {self.controller_port})
+        for name in ("listeners", "advertised.listeners"):
+            properties[name] += f",SSL://localhost:{self.tls_port}"
+        return properties
+
+
+class Certificates:
+    """An authority, and PEM stores of what it has signed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._authority = directory, trustme.CA()
+        self.trusted = directory / "trusted.pem"
+        self._authority.cert_pem.write_to_path(self.trusted)
+
+    def store(self, name: str, *identities: str) -> Path:
+        """A key with its certificate, as Java and OpenSSL both read it (PKCS #8)."""
+        issued = self._authority.issue_cert(*identities)
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        path = self._directory / f"{name}.pem"
+        path.write_bytes(key + b"".join(certificate.bytes() for certificate in issued.cert_chain_pems))
+        return path
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def clusters(root: Path, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TlsCluster, TlsCluster]]:
+    base = tmp_path_factory.mktemp("tls")
+    properties = {
+        "ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificates.store("broker", "localhost")),
+        "ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificates.trusted), "ssl.client.auth": "required",
+    }  # fmt: skip
+    source, target = (TlsCluster(side, base / side, root / ".local/jars/kafka", properties=properties) for side in ("source", "target"))
+    with running(source), running(target):
+        yield source, target
+
+
+@pytest.fixture
+def world(clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates, spark: object, warehouse: str, tmp_path: Path) -> World:
+    world = World(*(cluster.bootstrap_servers for cluster in clusters), tmp_path, spark, warehouse)
+    client = str(certificates.store("client", "somebody@example.org"))
+    for alias, cluster in zip((world.alias, world.target_alias), clusters, strict=True):
+        world.write_config(**{
+            f"{alias}.bootstrap.servers": f"localhost:{cluster.tls_port}", f"{alias}.security.protocol": "SSL", "mirrorlake.connect.timeout.ms": "5000",
+            f"{alias}.ssl.truststore.type": "PEM", f"{alias}.ssl.truststore.location": str(certificates.trusted),
+            f"{alias}.ssl.keystore.type": "PEM", f"{alias}.ssl.keystore.location": client,
+        })  # fmt: skip
+    return world
+
+
+def test_records_and_groups_are_mirrored_over_tls(world: World) -> None:
+    topic = world.topic(partitions=2)
+    world.produce(topic, 300)
+    group = world.commit("g", {(topic, 0): 17, (topic, 1): 3})
+    world.mirror()
+    assert world.assert_equal(topic) == 300
+    world.checkpoint()
+    assert {key[1]: offset for key, (offset, _) in world.committed(group).items()} == {0: 17, 1: 3}
+
+
+def test_a_cluster_that_is_not_trusted_is_refused_and_nothing_is_sent(world: World, tmp_path: Path) -> None:
+    world.topic()
+    (tmp_path / "others").mkdir()
+    world.write_config(**{f"{world.alias}.ssl.truststore.location": str(Certificates(tmp_path / "others").trusted)})
+    with pytest.raises(SourceError, match=r"can't be reached"):
+        world.mirror()
