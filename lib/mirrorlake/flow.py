@@ -29,6 +29,16 @@ LONGEST_TRANSACTION_MS = 900_000
 
 
 @dataclass(frozen=True)
+class MirrorMakerSettings:
+    """What MirrorMaker 2 uses for the same flow: the group of its workers, the topic on the target with its source offsets, and how it reads."""
+
+    group_id: str
+    offsets_topic: str
+    offsets_replication_factor: int
+    isolation: str
+
+
+@dataclass(frozen=True)
 class Flow:
     """`source->target`, validated. Built by `Flow.load`; names and defaults are MirrorMaker 2's unless they start with mirrorlake.
 
@@ -90,6 +100,7 @@ class Flow:
     checkpoints_replication_factor: int
     emit_offset_syncs_enabled: bool
     offset_syncs_location: str
+    mirrormaker: MirrorMakerSettings
     start: Start
     paused: bool
     topics_paused: NameFilter
@@ -109,6 +120,10 @@ class Flow:
 
     def transactional_id(self, slot: int) -> str:
         return f"mirrorlake.{self.source}.{self.target}.slot-{slot}"
+
+    def slots_on(self, cores: int) -> int:
+        """How many slots copy side by side where Spark has that many cores."""
+        return self.slots or max(1, cores)
 
     def mirrors_topic(self, topic: str) -> bool:
         """True if this source topic belongs to the flow."""
@@ -217,8 +232,14 @@ class Flow:
             checkpoints_replication_factor=scope.integer("checkpoints.topic.replication.factor", 3, 1, 32_767, also=-1),
             emit_offset_syncs_enabled=scope.flag("emit.offset-syncs.enabled", default=False),
             offset_syncs_location=scope.choice("offset-syncs.topic.location", "source", ("source", "target")),
+            mirrormaker=MirrorMakerSettings(
+                scope.text("group.id", f"{scope.source}-mm2"),
+                scope.text("offset.storage.topic", f"mm2-offsets.{scope.source}.internal"),
+                scope.integer("offset.storage.replication.factor", 3, 1, 32_767, also=-1),
+                _of_source_consumer(properties, scope, "isolation.level", "read_uncommitted"),
+            ),
             start=Start.parse(
-                scope.text("mirrorlake.start", _auto_offset_reset(properties, scope)),
+                scope.text("mirrorlake.start", _of_source_consumer(properties, scope, "auto.offset.reset", "earliest")),
                 scope.text("mirrorlake.start.new", "earliest"),
                 scope.below("mirrorlake.start.topic."),
             ),
@@ -294,10 +315,10 @@ def _ring(properties: Properties, scope: Scope) -> tuple[str, ...]:
     return ()
 
 
-def _auto_offset_reset(properties: Properties, scope: Scope) -> str:
-    """MirrorMaker 2's word for where to start, in any of the places where it may stand."""
-    of_cluster = properties.values.get(f"{scope.source}.consumer.auto.offset.reset", scope.text("consumer.auto.offset.reset", "earliest"))
-    return scope.text("source.consumer.auto.offset.reset", of_cluster).strip()
+def _of_source_consumer(properties: Properties, scope: Scope, name: str, default: str) -> str:
+    """A property of the consumer that MirrorMaker 2 reads the source with, from any of the places where it may stand."""
+    of_cluster = properties.values.get(f"{scope.source}.consumer.{name}", scope.text(f"consumer.{name}", default))
+    return scope.text(f"source.consumer.{name}", of_cluster).strip()
 
 
 def _refresh(scope: Scope, what: str) -> int:

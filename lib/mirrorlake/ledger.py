@@ -46,13 +46,14 @@ OFFSET_SYNCS = """
   bytes BIGINT NOT NULL COMMENT 'of the record batches, compressed as they are',
   first_timestamp TIMESTAMP COMMENT 'smallest base timestamp of a batch',
   last_timestamp TIMESTAMP COMMENT 'largest timestamp of a batch',
-  digest STRING COMMENT 'CRC-32C over record counts, timestamps and records of the batches, the same on both sides',
+  digest STRING COMMENT 'CRC-32C over record counts, timestamps and records of the batches, the same on both sides; null where inferred',
   transactional_id STRING NOT NULL,
   producer_id BIGINT NOT NULL,
   producer_epoch INT NOT NULL,
   sync_partition INT NOT NULL COMMENT 'partition of the offset-syncs topic that this row was read from',
   sync_offset BIGINT NOT NULL COMMENT 'offset there',
-  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that record, written just before the commit'
+  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that record, written just before the commit',
+  inferred BOOLEAN COMMENT 'true: rebuilt from the contents of both logs, when taking over from another mirror; bytes are those of keys and values then'
 """
 
 CHECKPOINTS = """
@@ -124,7 +125,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
 
 # What an offset-syncs record holds of a run, for from_json; the rest of the row is the record's own.
 RECORD = """
-  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT,
+  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT, upstream_end: BIGINT,
     downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT, last_timestamp: BIGINT, digest: BIGINT>>
 """
@@ -185,13 +186,15 @@ class Ledger:
                 exists = (Path(self._directory(name)) / "_delta_log").is_dir()
                 definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
+            described = {row["col_name"]: row["data_type"] for row in self.spark.sql(f"DESCRIBE TABLE EXTENDED {self.table(name)}").collect()}
+            missing = [line.rstrip(",") for line in columns.strip().splitlines() if line.split()[0] not in described]
+            if missing:  # the table was made by an earlier version
+                self.spark.sql(f"ALTER TABLE {self.table(name)} ADD COLUMNS ({', '.join(missing)})")
         if self.warehouse:
-            self._require_here(name)
+            self._require_here(name, described.get("Location", ""))
 
-    def _require_here(self, name: str) -> None:
+    def _require_here(self, name: str, location: str) -> None:
         """A session knows a table by its name only: one that it was shown elsewhere would be written there."""
-        described = self.spark.sql(f"DESCRIBE TABLE EXTENDED {self.table(name)}").filter("col_name = 'Location'").collect()
-        location = described[0]["data_type"] if described else ""
         if unquote(urlparse(location).path).rstrip("/") != self._directory(name):
             raise LedgerError(
                 f"this Spark session knows schema {self.schema} from another warehouse ({location}), not {self._directory(name)}. Use another schema, or a new session"
@@ -326,14 +329,15 @@ def offset_sync_rows(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     parsed = records.select(F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp")
+    parsed = parsed.withColumn("state", F.col("state").withField("inferred", F.coalesce("state.inferred", F.lit(False))))
     runs = parsed.select("state.*", F.col("partition").alias("sync_partition"), F.col("offset").alias("sync_offset"), F.col("timestamp").alias("committed_at"))
     rows = runs.select("*", F.explode("runs").alias("run"))
     return rows.select(
         "source", "target", "run.topic", "run.partition", "run.target_topic", "run.target_partition", "run.upstream_start", "run.upstream_end",
         "run.downstream_start", "run.downstream_end", "run.records", "run.bytes",
         _timestamp("run.first_timestamp").alias("first_timestamp"), _timestamp("run.last_timestamp").alias("last_timestamp"),
-        F.lower(F.lpad(F.hex("run.digest"), 8, "0")).alias("digest"),
-        "transactional_id", "producer_id", "producer_epoch", "sync_partition", "sync_offset", "committed_at",
+        F.when(~F.col("inferred"), F.lower(F.lpad(F.hex("run.digest"), 8, "0"))).alias("digest"),
+        "transactional_id", "producer_id", "producer_epoch", "sync_partition", "sync_offset", "committed_at", "inferred",
     )  # fmt: skip
 
 

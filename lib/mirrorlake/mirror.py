@@ -36,6 +36,7 @@ from mirrorlake.errors import ConfigurationError, FencedError, GateError, Ledger
 from mirrorlake.failpoint import from_specification
 from mirrorlake.flow import Flow
 from mirrorlake.gate import ExpectationResult, Gate, require
+from mirrorlake.generation import Beginning, begin_generation
 from mirrorlake.kafka_ranges import KafkaRanges
 from mirrorlake.ledger import Ledger
 from mirrorlake.live import LiveFlow
@@ -43,7 +44,6 @@ from mirrorlake.plan import Range
 from mirrorlake.provenance import Provenance
 from mirrorlake.slot import Position
 from mirrorlake.start import Spec, find_starts
-from mirrorlake.takeover import take_over
 from mirrorlake.topology import Topology
 from mirrorlake.wire import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
 
@@ -193,16 +193,18 @@ class MirrorJob:
                 raise ConfigurationError(
                     f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster and its name stays. Rename it, or exclude it"
                 )
-        slots = flow.slots or max(1, self.spark.sparkContext.defaultParallelism)
+        slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
         self._topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), Admin(flow.target_connection, "target", flow.name), self.ledger, self._say)
         self._sync_partitions = self._topology.ensure_offset_syncs(slots)
         self._ensure_topics(topics)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
         self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
-        self._generation = take_over(flow, self._source.cluster_id, self._target, slots, lambda: self._beginning(found))
+        self._generation = begin_generation(
+            flow, self._source.cluster_id, self._target, slots, lambda known: Beginning() if known else Beginning(tuple(self._first_positions(found)))
+        )
         self._say(f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with {sum(topics.values())} partitions")
 
-    def _beginning(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
+    def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
         """Where partitions start that are there when the flow starts for the first time, as far as that has to be remembered."""
         start = self.flow.start
         specs = {(name, partition): start.of(name, is_first=True) for name, topic in topics.items() for partition in topic.leaders}

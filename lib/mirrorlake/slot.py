@@ -46,6 +46,7 @@ class SlotState:
         positions: of every partition the slot owns. The record that opens a generation has those of all slots, so that partitions
             can change hands without an instant at which nobody knows their position.
         runs: of this transaction.
+        inferred: true of runs that were rebuilt from the contents of both logs (`takeover.py`).
         producer_ids: all that wrote before this one, so that whoever reads the last record knows every batch of the slot by its header.
     """
 
@@ -62,6 +63,7 @@ class SlotState:
     runs: tuple[Run, ...] = ()
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     producer_ids: tuple[int, ...] = ()
+    inferred: bool = False
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """The positions of this slot's partitions, by topic and partition."""

@@ -1,93 +1,331 @@
-"""How a job becomes the only one of its flow: it fences every slot, reads where they are, and opens a new generation.
+"""Taking over from another mirror, such as MirrorMaker 2: where it has come to, and the map of what it has copied, from the contents of both logs.
 
-Every slot's opening record is written in the slot's own transaction, begun before its state is read. So if anyone else has begun one
-in between, the commit fails: nobody overwrites a position he has not seen.
+MirrorMaker 2 copies at least once, in order, and keeps no map. So both logs of each partition are read, a hash of each record's timestamp, key, value and
+headers is taken, and the two sequences are aligned (`alignment.py`). What comes out is written as the first state of the flow: positions right
+behind the last record that was copied, and runs marked as inferred. The mirror goes on from there, on the same remote topics.
+
+Exact as far as contents tell records apart. What the target has twice stays there twice. What it lacks is written down as an anomaly.
 """
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterable
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake import offset_syncs, transaction
-from mirrorlake.copy import fenced, write_state
-from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.admin import Admin
+from mirrorlake.comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, log_records, with_hash
+from mirrorlake.errors import ConfigurationError, SourceError, TargetError
 from mirrorlake.flow import Flow
-from mirrorlake.slot import Position, SlotState, assign, merge_positions
-from mirrorlake.wire import Cluster, ResponseError, WireError
+from mirrorlake.gate import Gate, require
+from mirrorlake.generation import Beginning, begin_generation
+from mirrorlake.ledger import Ledger
+from mirrorlake.mirrormaker import MirrorMaker
+from mirrorlake.run import Run
+from mirrorlake.slot import Position, merge_positions
+from mirrorlake.topology import Topology
+from mirrorlake.wire import CONCURRENT_TRANSACTIONS, EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, Cluster, Key, ResponseError
 
-ATTEMPTS = 5
-END_TIMEOUT_MS = 30_000
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
 
 
-def take_over(
-    flow: Flow, source_cluster_id: str, target: Cluster, slots: int, first: Callable[[], Iterable[Position]] = tuple, sleep: Callable[[float], None] = time.sleep
-) -> int:
-    """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
+@dataclass(frozen=True)
+class Finding:
+    """What a partition's two logs say. Counts are of records.
+
+    Attributes:
+        upstream_next: where the copy goes on: behind the last record of the source that is on the target.
+        mirrormaker_next: where MirrorMaker 2 itself would go on, if its offsets are there.
+        copied: records of the map.
+        repeated: copies of those that came another time.
+        missing: between the first and the last of the map, on the source and not on the target.
+        foreign: on the target and not on the source: written by others, or gone from the source since.
+        gaps: where records are missing: offset of the first, of the last, and how many; the first ones only.
+        runs: the map.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    upstream_next: int
+    mirrormaker_next: int | None
+    copied: int
+    repeated: int
+    missing: int
+    foreign: int
+    source_records: int
+    target_records: int
+    gaps: tuple[tuple[int, int, int], ...] = field(repr=False, default=())
+    runs: tuple[Run, ...] = field(repr=False, default=())
+
+    @property
+    def key(self) -> Key:
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True)
+class TakeoverResult:
+    """What was found, and the generation that was opened with it; 0 after a dry run, or if there is nothing to take over."""
+
+    flow: str
+    generation: int
+    findings: tuple[Finding, ...]
+
+    def table(self) -> pd.DataFrame:
+        """One row for each partition, for people (a pandas frame)."""
+        import pandas as pd
+
+        hidden = ("gaps", "runs")
+        columns = [name for name in Finding.__dataclass_fields__ if name not in hidden]
+        return pd.DataFrame([{**{name: getattr(found, name) for name in columns}, "runs": len(found.runs)} for found in self.findings], columns=[*columns, "runs"])
+
+    def to_json(self) -> dict[str, Any]:
+        sums = {name: sum(getattr(found, name) for found in self.findings) for name in ("copied", "repeated", "missing", "foreign")}
+        return {"flow": self.flow, "generation": self.generation, "partitions": len(self.findings), **sums, "runs": sum(len(found.runs) for found in self.findings)}
+
+
+class Takeover:
+    """Takes a flow over from MirrorMaker 2, once.
 
     Args:
-        first: the positions that a flow begins with which has none yet.
-
-    Returns:
-        The generation.
-
-    Raises:
-        FencedError: another job that started at the same time has won.
-        SourceError: the states are of another source cluster.
-        TargetError: the target can't be written.
+        spark: where the logs are read and compared; the hashes and offsets of one partition (some 50 bytes a record) must fit into a worker.
+        flow: the flow, with the names MirrorMaker 2 gives to topics.
+        ledger: where the map and the anomalies go.
+        suite: path of the expectations for a map that was inferred.
+        say: called with a line of progress.
     """
-    topic = flow.offset_syncs_topic
-    partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
-    generation = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
-    beginning = tuple(first()) if generation == 0 else ()
-    for attempt in range(ATTEMPTS):
-        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, beginning):
-            return generation + 1
-        sleep(random.uniform(0, 0.2 * 2**attempt))
-        newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
-        if newest > generation:
-            raise fenced(flow, generation + 1, newest)
-    raise TargetError(f"flow {flow.name}: another job keeps taking over its transactional ids; let only one job run for a flow")
 
+    def __init__(self, spark: SparkSession, flow: Flow, ledger: Ledger, suite: str | Path, say: Callable[[str], None] = print) -> None:
+        self.spark, self.flow, self.ledger, self._say = spark, flow, ledger, say
+        self._gate = Gate(suite)
+        self._target_admin = Admin(flow.target_connection, "target", flow.name)
+        self._mirrormaker = MirrorMaker(flow, self._target_admin)
 
-def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, partitions: range, generation: int, beginning: Iterable[Position]) -> bool:
-    """False if someone else has begun a transaction of one of the slots in the meantime."""
-    producers = {slot: transaction.begin(target, flow.transactional_id(slot), flow.transaction_timeout_ms, END_TIMEOUT_MS) for slot in partitions}
-    states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
-    newest = _newest(states)
-    if newest >= generation:
-        return False
-    for state in states.values():
-        if state.source_cluster_id and source_cluster_id and state.source_cluster_id != source_cluster_id:
-            raise SourceError(
-                f"flow {flow.name}: cluster {flow.source} has id {source_cluster_id}, but what was mirrored so far came from cluster {state.source_cluster_id}. "
-                f"Check {flow.source}.bootstrap.servers; another cluster needs another alias"
+    def run(self, *, dry_run: bool = False) -> TakeoverResult:
+        """Compares the logs of every partition that is not mirrored yet, and begins the flow with what they say.
+
+        Raises:
+            ConfigurationError: others are meant to write to the remote topics too, so that contents don't tell.
+            TargetError: MirrorMaker 2 still runs, somebody still writes, or a remote topic has nothing in common with its source.
+            GateError: the map that was found is not one; nothing is changed.
+        """
+        flow = self.flow
+        if flow.topics_shared:
+            raise ConfigurationError(
+                f"flow {flow.name}: others write to its remote topics too (mirrorlake.topics.shared), so that it can't be told what was copied. Start anew"
             )
-    same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
-    known = merge_positions(states.values()) or {(position.topic, position.partition): position for position in beginning}
-    positions = assign(known, slots, keep=same_slots and bool(states))
-    producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
-    for slot, producer in producers.items():
-        opening = SlotState(
-            source=flow.source, target=flow.target, source_cluster_id=source_cluster_id, slot=slot, slots=slots, generation=generation,
-            transactional_id=producer.transactional_id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, positions=tuple(positions.values()),
-            producer_ids=tuple(producer_ids),
-        )  # fmt: skip
+        client_id, timeout_ms = f"{flow.name}|takeover", flow.connect_timeout_ms
+        source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
+        target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
         try:
-            target.net.run(lambda producer=producer, opening=opening: write_state(target, flow, producer, opening))
-        except ResponseError as error:
-            if error.code in transaction.DEAD:
-                return False
-            raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error) from None
-        except WireError as error:
-            raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True) from None
-    for slot, producer in producers.items():
-        outcome = transaction.end(target, producer, commit=True, timeout_ms=END_TIMEOUT_MS)
-        if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms):
-            return False
-    return True
+            self._mirrormaker.require_stopped()
+            findings = self._compare(source, target)
+            self._require_map(findings, target, dry_run=dry_run)
+            generation = 0 if dry_run or not findings else self._begin(source, target, findings)
+        finally:
+            source.close()
+            target.close()
+        return TakeoverResult(flow.name, generation, tuple(findings))
+
+    # -- looking -------------------------------------------------------------------------------------------------------------
+
+    def _compare(self, source: Cluster, target: Cluster) -> list[Finding]:
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        remotes = flow.remote_topics(topics)
+        there = target.refresh(remotes.values(), timeout_ms)
+        known = self._known(target)
+        keys = [
+            (topic, partition)
+            for topic in sorted(topics)
+            for partition in range(min(topics[topic].partitions, there[remotes[topic]].partitions if remotes[topic] in there else 0))
+            if (topic, partition) not in known
+        ]
+        self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+        self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
+        keys = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0]
+        if not keys:
+            self._say(f"flow {flow.name}: nothing to take over: no remote topic holds records that are not known here")
+            return []
+        self._say(f"flow {flow.name}: comparing {len(keys)} partitions of {len({topic for topic, _ in keys})} topics")
+        stamped = self._stamped({remotes[topic] for topic, _ in keys})
+        isolation = flow.mirrormaker.isolation
+        end = source.call("listing offsets", lambda: source.list_offsets(keys, LATEST, READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED), timeout_ms)
+        copied = {(remotes[topic], partition): (topic, partition) for topic, partition in keys}
+        first = source.offsets(keys, EARLIEST, timeout_ms)
+        sides = (
+            log_records(self.spark, flow.source_connection, first, end, isolation, {topic: topic for topic, _ in keys}),
+            log_records(self.spark, flow.target_connection, target.offsets(copied, EARLIEST, timeout_ms), {key: self._ends[key] for key in copied}, "read_committed",
+                        {remotes[topic]: topic for topic, _ in keys}),
+        )  # fmt: skip
+        restamped = sorted(topic for topic, remote in remotes.items() if remote in stamped)
+        one, other = (with_hash(side, restamped).groupBy("topic", "partition") for side in sides)
+        seen = {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in one.cogroup(other).applyInArrow(compare, FOUND).collect()}
+        nothing = find(NO_RECORDS, NO_RECORDS)
+        next_offsets = self._mirrormaker.positions()
+        findings = [self._finding(key, remotes[key[0]], {**seen.get(key, nothing)}, next_offsets.get(key), first[key], end[key]) for key in keys]
+        stable = source.offsets(keys, LATEST, timeout_ms)
+        ahead = next((found for found in findings if found.upstream_next > stable[found.key]), None)
+        if ahead is not None:
+            raise SourceError(
+                f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to offset {ahead.upstream_next}, but the transaction at offset "
+                f"{stable[ahead.key]} on cluster {flow.source} is still open. Take over when it has ended",
+                retriable=True,
+            )
+        return findings
+
+    def _finding(self, key: Key, remote: str, values: dict[str, Any], mirrormaker_next: int | None, first: int, end: int) -> Finding:
+        """What was seen of one partition, whose source log goes from `first` to `end`."""
+        runs = tuple(Run(*key, remote, key[1], *numbers, digest=0) for numbers in values.pop("runs"))
+        gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
+        if not runs:
+            values["upstream_next"] = self._next_without_match(key, remote, values, mirrormaker_next, first, end)
+            lost = values["upstream_next"] - (end if mirrormaker_next is None else mirrormaker_next)
+            if lost > 0:  # retention was faster than MirrorMaker 2
+                gaps, values["missing"] = ((mirrormaker_next, first - 1, lost),), lost
+        return Finding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
+
+    def _next_without_match(self, key: Key, remote: str, values: Mapping[str, Any], mirrormaker_next: int | None, first: int, end: int) -> int:
+        """Where the copy goes on of a partition whose logs have no record in common, because what was copied has expired on either side."""
+        if mirrormaker_next is not None and (not values["target_records"] or not values["source_records"] or mirrormaker_next <= first):
+            return max(mirrormaker_next, first)
+        if not values["source_records"]:
+            return end
+        where = f"{remote}-{key[1]} on cluster {self.flow.target}"
+        if values["target_records"]:
+            raise TargetError(
+                f"flow {self.flow.name}: none of the {values['target_records']} records of {where} is in {key[0]}-{key[1]} on cluster {self.flow.source}: it is no copy, or was "
+                "transformed on the way. Take the topic out of the flow (topics.exclude), or delete the remote topic"
+            )
+        raise TargetError(
+            f"flow {self.flow.name}: everything in {where} has expired and MirrorMaker 2 has left no offset of it, so that it can't be told where to go on. "
+            f"Set mirrorlake.start.topic.{key[0]} and delete the remote topic, or take the topic out of the flow (topics.exclude)"
+        )
+
+    def _known(self, target: Cluster) -> dict[Key, Position]:
+        """What the flow has mirrored by itself already."""
+        topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
+        found = target.refresh([topic], timeout_ms)
+        partitions = found[topic].partitions if topic in found else 0
+        return merge_positions(offset_syncs.read_states(target, topic, range(partitions), timeout_ms).values())
+
+    def _settled_ends(self, target: Cluster, keys: list[Key]) -> dict[Key, int]:
+        """The ends of remote partitions, none of which may have a transaction open."""
+
+        async def look() -> dict[Key, int]:
+            stable, end = await target.list_offsets(keys, LATEST), await target.list_offsets(keys, LATEST, READ_UNCOMMITTED)
+            is_open = sorted(key for key in keys if stable[key] < end[key])
+            if is_open:
+                raise ResponseError(CONCURRENT_TRANSACTIONS, f"{is_open[0][0]}-{is_open[0][1]}: MirrorMaker 2 still runs, or its last transaction has not timed out yet")
+            return stable
+
+        return target.call(f"flow {self.flow.name}: finding the ends of the remote topics", look, self.flow.connect_timeout_ms) if keys else {}
+
+    def _stamped(self, remotes: set[str]) -> set[str]:
+        """Remote topics whose records have the target's time instead of their own."""
+        configs = self._target_admin.configs(sorted(remotes))
+        return {topic for topic, entries in configs.items() if "message.timestamp.type" in entries and entries["message.timestamp.type"].value == "LogAppendTime"}
+
+    # -- deciding ------------------------------------------------------------------------------------------------------------
+
+    def _require_map(self, findings: list[Finding], target: Cluster, *, dry_run: bool) -> None:
+        """The gate: what was found must be a map, and the logs must still be what they were when it was made."""
+        if not any(found.runs for found in findings):
+            return
+        self._mirrormaker.require_stopped()
+        now = self._settled_ends(target, sorted(self._ends))
+        cycle_id = uuid.uuid4().hex
+        results = self._gate.evaluate(map_frame(findings, self._ends, now), self.flow.name, cycle_id)
+        if not dry_run:
+            self.ledger.ensure_tables().append("expectation_results", results)
+        require(results, f"flow {self.flow.name}, take-over {cycle_id}", "nothing was changed; if the target's logs have grown meanwhile, stop what writes there")
+
+    def _begin(self, source: Cluster, target: Cluster, findings: list[Finding]) -> int:
+        flow = self.flow
+        transaction.require_transactions(target, flow.connect_timeout_ms, flow.transactional_id(0))
+        slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
+        topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger, self._say)
+        partitions = topology.ensure_offset_syncs(slots)
+        positions = tuple(
+            Position(*found.key, self._topic_ids[found.topic], found.target_topic, found.partition, found.upstream_next, self._downstream_next(found), 0)
+            for found in findings
+        )
+        runs = tuple(run for found in findings for run in found.runs)
+        generation = begin_generation(flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs))
+        with self.ledger.checkpoint("ledger") as place:
+            self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
+        self.ledger.append("anomalies", self._anomalies(findings))
+        self._say(f"flow {flow.name}: generation {generation} begins with {len(positions)} positions and {len(runs)} inferred runs")
+        return generation
+
+    def _downstream_next(self, found: Finding) -> int:
+        """The end of the map; where there is none, everything on the target is from before."""
+        return found.runs[-1].downstream_end if found.runs else self._ends[found.target_topic, found.partition]
+
+    def _anomalies(self, findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
+        common = {"source": self.flow.source, "target": self.flow.target, "detected_at": datetime.now(UTC).replace(tzinfo=None), "action": "none: found when taking over"}
+        for found in findings:
+            where = {**common, "topic": found.topic, "partition": found.partition}
+            for first, last, count in found.gaps:
+                yield {**where, "kind": "missing", "from_offset": first, "to_offset": last + 1, "records": count, "detail": "on the source, and not on the target"}
+            unlisted = found.missing - sum(count for _, _, count in found.gaps)
+            if unlisted:
+                yield {**where, "kind": "missing", "records": unlisted, "detail": f"in more than the first {GAPS_SHOWN} gaps"}
+            if found.repeated:
+                yield {**where, "kind": "repeated", "records": found.repeated, "detail": "on the target more than once"}
+            if found.foreign:
+                yield {
+                    **where,
+                    "kind": "foreign",
+                    "records": found.foreign,
+                    "detail": "on the target, and not on the source: written by others, or gone from the source since",
+                }
 
 
-def _newest(states: dict[int, SlotState]) -> int:
-    return max((state.generation for state in states.values()), default=0)
+MAP_COLUMNS = {
+    "topic": "source topic",
+    "partition": "source partition",
+    "target_topic": "remote topic",
+    "records": "records of the run",
+    "upstream_length": "upstream_end - upstream_start",
+    "downstream_length": "downstream_end - downstream_start",
+    "upstream_step": "source offsets between this run and the one before",
+    "downstream_step": "target offsets between this run and the one before",
+    "upstream_end": "source offset after the run's last",
+    "upstream_next": "where the copy of the partition goes on",
+    "downstream_end": "target offset after the run's last",
+    "log_end": "end of the target's log when it was read",
+    "log_end_now": "end of the target's log afterwards",
+    "target_records": "records of the partition on the target",
+    "accounted": "of those: in the map, repeated, or foreign",
+}
+
+
+def map_frame(findings: Iterable[Finding], ends: Mapping[Key, int], ends_now: Mapping[Key, int]) -> pd.DataFrame:
+    """What the gate looks at: one row for each inferred run, columns as in MAP_COLUMNS; `ends` are those of remote partitions."""
+    import pandas as pd
+
+    rows = []
+    for found in findings:
+        upstream = downstream = 0
+        remote = (found.target_topic, found.partition)
+        for run in found.runs:
+            rows.append(
+                {
+                    "topic": found.topic, "partition": found.partition, "target_topic": found.target_topic, "records": run.records,
+                    "upstream_length": run.upstream_end - run.upstream_start, "downstream_length": run.downstream_end - run.downstream_start,
+                    "upstream_step": run.upstream_start - upstream, "downstream_step": run.downstream_start - downstream,
+                    "upstream_end": run.upstream_end, "upstream_next": found.upstream_next, "downstream_end": run.downstream_end,
+                    "log_end": ends[remote], "log_end_now": ends_now[remote],
+                    "target_records": found.target_records, "accounted": found.copied + found.repeated + found.foreign,
+                }
+            )  # fmt: skip
+            upstream, downstream = run.upstream_end, run.downstream_end
+    return pd.DataFrame(rows, columns=list(MAP_COLUMNS))

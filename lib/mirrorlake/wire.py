@@ -53,7 +53,7 @@ SOCKET_OPTIONS = (
 )
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
 
-UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TOPIC_UNAUTHORIZED = 3, 5, 29
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TOPIC_UNAUTHORIZED, CONCURRENT_TRANSACTIONS = 3, 5, 29, 51
 # What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being completed.
 RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
 UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
@@ -229,7 +229,7 @@ class Cluster:
                     raise self.explained(f"{what}, retried for {timeout_ms} ms", error, retriable=True) from None
                 await self.net.sleep(backoff * random.uniform(0.8, 1.2))
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
-                if not isinstance(error, ResponseError) or error.code != 51:
+                if not isinstance(error, ResponseError) or error.code != CONCURRENT_TRANSACTIONS:
                     await self._refresh_brokers()
 
     def explained(self, what: str, error: Exception, *, retriable: bool = False) -> MirrorlakeError:

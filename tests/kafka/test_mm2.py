@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from mirrorlake.local.cluster import LocalCluster, running
 
+from tests.mirrormaker import mirrormaker
 from tests.world import ROOT, World, eventually, read_committed
 
 JARS = ROOT / ".local/jars/kafka"
@@ -76,18 +77,8 @@ def test_offset_syncs_on_the_source_are_pairs_of_one_record(mirrored: World) -> 
 
 def test_mirrormaker_2_carries_on_what_was_mirrored_here(mirrored: World, chain: list[LocalCluster], tmp_path: Path) -> None:
     """a -> (mirrorlake) -> b -> (MirrorMaker 2) -> c."""
-    config = tmp_path / "mm2.properties"
-    ones = ("replication.factor", "checkpoints.topic.replication.factor", "heartbeats.topic.replication.factor", "offset-syncs.topic.replication.factor",
-            "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor")  # fmt: skip
-    config.write_text(
-        f"clusters = b, c\nb.bootstrap.servers = {chain[1].bootstrap_servers}\nc.bootstrap.servers = {chain[2].bootstrap_servers}\nb->c.enabled = true\nb->c.topics = .*\n"
-        "refresh.topics.interval.seconds = 2\nb->c.consumer.isolation.level = read_committed\n" + "".join(f"{name} = 1\n" for name in ones)
-    )
-    log = (tmp_path / "mm2.log").open("w")
-    process = subprocess.Popen(
-        ["java", "-Xmx512m", "-cp", f"{JARS}/*", "org.apache.kafka.connect.mirror.MirrorMaker", str(config)], stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path
-    )
-    try:
+    b, c = (("b", chain[1].bootstrap_servers), ("c", chain[2].bootstrap_servers))
+    with mirrormaker(tmp_path, b, c, {"b->c.topics": ".*", "b->c.consumer.isolation.level": "read_committed"}):
         copied = lambda: read_committed(chain[2].bootstrap_servers, "b.a.a-orders")  # noqa: E731
         eventually(lambda: sum(map(len, copied().values())) == 300, 120, "the copy of the copy")
         source = read_committed(mirrored.source_servers, "a-orders")
@@ -98,7 +89,3 @@ def test_mirrormaker_2_carries_on_what_was_mirrored_here(mirrored: World, chain:
         seen = eventually(lambda: (found := probe(chain[2].bootstrap_servers, "a", "a-g"))["upstream"] == "[a, b]" and found, 60, "heartbeats of both")
         assert seen["hops"] == "2"
         assert "b.a.heartbeats" in seen["heartbeats"]
-    finally:
-        process.kill()
-        process.wait()
-        log.close()

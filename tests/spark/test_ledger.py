@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger import OFFSET_SYNCS, Ledger
 from mirrorlake.run import Run
 from mirrorlake.slot import SlotState
 
@@ -50,6 +50,23 @@ def test_a_run_becomes_a_row_with_where_it_was_read(ledger: Ledger, spark: Any) 
     assert (row["downstream_start"], row["digest"], row["producer_id"], row["sync_offset"]) == (11, "000000ab", 2**40, 4)
     assert row["committed_at"] == datetime(2026, 11, 1, 12, 0, 4)
     assert row["first_timestamp"].replace(tzinfo=UTC).timestamp() == 1
+
+
+def test_inferred_runs_are_marked_and_have_no_digest(ledger: Ledger, spark: Any) -> None:
+    state = SlotState("a", "b", "c", 0, 1, 3, "id", 1, 7, (), (run(5_000),), 1, inferred=True)
+    ledger.merge_offset_syncs(spark.createDataFrame([(bytearray(state.to_json()), 0, 900, datetime(2026, 11, 1))], RECORDS))
+    rows = {row["upstream_start"]: row for row in ledger.read("offset_syncs").filter("upstream_start IN (10, 5000)").collect()}
+    assert (rows[5_000]["inferred"], rows[5_000]["digest"]) == (True, None)
+    assert (rows[10]["inferred"], rows[10]["digest"]) == (False, "000000ab")
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_it_lacks(spark: Any, tmp_path: Path) -> None:
+    older = Ledger(spark, "spark_catalog", "older", str(tmp_path))
+    spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.older")
+    columns = OFFSET_SYNCS.strip().splitlines()[:-1]
+    spark.sql(f"CREATE TABLE {older.table('offset_syncs')} ({' '.join(columns).rstrip(',')}) USING DELTA LOCATION '{tmp_path / 'older/offset_syncs'}'")
+    older.ensure_tables().merge_offset_syncs(spark.createDataFrame([record(1, run(10))], RECORDS))
+    assert older.read("offset_syncs").filter("NOT inferred").count() == 1
 
 
 def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> None:

@@ -13,6 +13,8 @@ from mirrorlake.checkpoint import gate_frame
 from mirrorlake.copy import Report
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.gate import Gate, require
+from mirrorlake.run import Run
+from mirrorlake.takeover import Finding, map_frame
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +40,12 @@ def groups() -> pd.DataFrame:
                "run_upstream_start", "run_downstream_start", "mirrored_end"]  # fmt: skip
     rows = [("g", "t", 0, 15, "", "a.t", 0, 25, "exact", None, 5, 10, 20, 40), ("h", "t", 0, 99, "", "a.t", 0, 40, "clamped", None, 0, None, None, 40)]
     return gate_frame([dict(zip(columns, row, strict=True)) for row in rows], {})
+
+
+def inferred() -> pd.DataFrame:
+    runs = (Run("t", 0, "a.t", 0, 10, 20, 3, 13, 10, 100, 0, 0, 0), Run("t", 0, "a.t", 0, 25, 30, 15, 20, 5, 50, 0, 0, 0))
+    found = Finding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, (), runs)
+    return map_frame([found], {("a.t", 0): 22}, {("a.t", 0): 22})
 
 
 def put(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -81,8 +89,23 @@ VIOLATIONS = {
         9: put("regression", 3),
         10: put("source_lag", -1),
     },
+    "takeover": {
+        0: empty,
+        1: put("topic", None),
+        2: put("partition", None),
+        3: put("target_topic", None),
+        4: put("records", 0),
+        5: put("upstream_length", 9),
+        6: put("downstream_length", 11),
+        7: put("upstream_step", -1),
+        8: put("downstream_step", -1),
+        9: put("upstream_next", 19),
+        10: put("downstream_end", 23),
+        11: put("log_end_now", 23),
+        12: put("accounted", 19),
+    },
 }
-FRAMES = {"offset_syncs": runs, "checkpoints": groups}
+FRAMES = {"offset_syncs": runs, "checkpoints": groups, "takeover": inferred}
 CASES = [(suite, number) for suite, violations in VIOLATIONS.items() for number in violations]
 
 

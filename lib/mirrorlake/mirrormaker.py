@@ -1,0 +1,135 @@
+"""MirrorMaker 2 as it is found beside a flow: whether its workers run, and its source offsets, which say where it would go on.
+
+The offsets are Connect's: key `["<connector>",{"cluster":"A","partition":0,"topic":"t"}]`, value `{"offset":N}`, N being the last source offset that was
+copied. Connect compares keys as bytes, so the order of the members matters.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from mirrorlake.admin import REQUEST_TIMEOUT_S, Admin, refused
+from mirrorlake.errors import TargetError
+from mirrorlake.flow import Flow
+from mirrorlake.wire import Key
+
+CONNECTOR = "MirrorSourceConnector"
+OFFSETS_CONFIG = {"cleanup.policy": "compact"}
+OFFSETS_PARTITIONS = 25  # Connect's default
+POLL_S = 1.0
+FLUSH_S = 30
+
+
+class MirrorMaker:
+    """MirrorMaker 2's traces of one flow on its target. See `flow.MirrorMakerSettings` for the names.
+
+    Args:
+        flow: the flow.
+        target: the administrator's view of its target.
+    """
+
+    def __init__(self, flow: Flow, target: Admin) -> None:
+        self._flow, self._target = flow, target
+        self._names = flow.mirrormaker
+        self._keys: dict[Key, bytes] = {}
+
+    def require_stopped(self) -> None:
+        """Raises TargetError if workers are members of MirrorMaker 2's group."""
+        try:
+            # Describing it as a consumer group is refused: it is one of Connect.
+            found = self._target.client.list_groups(self._names.group_id, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise refused(TargetError, f"flow {self._flow.name}: describing group {self._names.group_id} on cluster {self._flow.target}", "DESCRIBE", error) from None
+        if any(group.members for group in found):
+            raise TargetError(
+                f"flow {self._flow.name}: MirrorMaker 2 runs: group {self._names.group_id} on cluster {self._flow.target} has members. Stop its workers first, "
+                "or set group.id if this group is another one's"
+            )
+
+    def positions(self) -> dict[Key, int]:
+        """The source offset that MirrorMaker 2 would copy next, for each partition it has copied from."""
+        found: dict[Key, int] = {}
+        for key, value in self._records():
+            alias, partition = _parse(key)
+            if partition is None or alias != self._flow.source:
+                continue
+            offset = json.loads(value).get("offset") if value else None
+            if isinstance(offset, int):
+                found[partition], self._keys[partition] = offset + 1, key
+            else:
+                found.pop(partition, None)  # reset
+        return found
+
+    def write(self, positions: Mapping[Key, int], connector: str = CONNECTOR) -> None:
+        """Makes MirrorMaker 2 go on at these source offsets when it starts; its topic is created if it never ran.
+
+        Raises:
+            TargetError: the offsets can't be written.
+        """
+        topic = self._names.offsets_topic
+        if topic not in self._target.partitions():
+            new = NewTopic(topic, OFFSETS_PARTITIONS, self._names.offsets_replication_factor, config=OFFSETS_CONFIG)
+            for error in self._target.create([new]).values():
+                raise error
+        known = self.positions()
+        problems: list[KafkaError] = []
+        # As Connect's own producer: the same key goes to the same partition.
+        producer = Producer(self._flow.target_connection.librdkafka(**{"log_level": 0, "enable.idempotence": True, "partitioner": "murmur2_random"}))
+        for key, offset in positions.items():
+            if offset > 0:
+                written = self._keys[key] if key in known else _key(connector, self._flow.source, *key)
+                producer.produce(
+                    topic, json.dumps({"offset": offset - 1}, separators=(",", ":")), written, on_delivery=lambda error, _: problems.append(error) if error else None
+                )
+                producer.poll(0)
+        left = producer.flush(FLUSH_S)
+        if problems or left:
+            raise TargetError(f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be written: {problems[0] if problems else 'no answer'}")
+
+    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Everything in the offsets topic, partition by partition; nothing if it isn't there."""
+        topic = self._names.offsets_topic
+        count = self._target.partitions().get(topic, 0)
+        if not count:
+            return
+        consumer = Consumer(
+            self._flow.target_connection.librdkafka(**{"log_level": 0, "group.id": f"mirrorlake.{self._flow.name}", "enable.auto.commit": False,
+                                                       "enable.partition.eof": True, "isolation.level": "read_committed"})
+        )  # fmt: skip
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
+            left, deadline = count, time.monotonic() + self._flow.connect_timeout_ms / 1000
+            while left:
+                message = consumer.poll(POLL_S)
+                if message is None:
+                    if time.monotonic() > deadline:
+                        raise TargetError(f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} does not answer", retriable=True)
+                    continue
+                deadline = time.monotonic() + self._flow.connect_timeout_ms / 1000
+                if message.error() is None:
+                    if message.key() is not None:
+                        yield message.key(), message.value()
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    left -= 1
+                else:
+                    raise TargetError(f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be read: {message.error()}")
+        finally:
+            consumer.close()
+
+
+def _key(connector: str, source: str, topic: str, partition: int) -> bytes:
+    return json.dumps([connector, {"cluster": source, "partition": partition, "topic": topic}], separators=(",", ":")).encode()
+
+
+def _parse(key: bytes) -> tuple[str, Key | None]:
+    """Source alias and partition of a source offset; no partition for what other connectors keep."""
+    try:
+        _, about = json.loads(key)
+        return about["cluster"], (about["topic"], int(about["partition"]))
+    except (ValueError, TypeError, KeyError):
+        return "", None

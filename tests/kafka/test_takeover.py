@@ -1,0 +1,197 @@
+"""Taking over from MirrorMaker 2 on the remote topics it has written, and giving them back: nothing is lost, and nothing is copied another time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
+from confluent_kafka.admin import NewTopic
+from mirrorlake.errors import ConfigurationError, GateError, TargetError
+from mirrorlake.handback import hand_back
+from mirrorlake.takeover import Takeover, TakeoverResult
+
+from tests.mirrormaker import mirrormaker
+from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
+
+
+def take_over(world: World, *, dry_run: bool = False, say: Any = None) -> TakeoverResult:
+    return Takeover(world.spark, world.flow, world.ledger, ROOT / "expectations/takeover.json", say or world.lines.append).run(dry_run=dry_run)
+
+
+def run_mirrormaker(world: World, *, kill: bool = False) -> Any:
+    properties = {"topics": f"{world.alias}-.*", "emit.heartbeats.enabled": "false", "emit.checkpoints.enabled": "false"}
+    sides = (world.alias, world.source_servers), (world.target_alias, world.target_servers)
+    return mirrormaker(world.directory / "mm2", *sides, properties, kill=kill)
+
+
+def copy(world: World, topic: str, partition: int, records: Iterable[tuple[int, Record]], **settings: Any) -> None:
+    """Another mirror: appends records to the remote topic as they are."""
+    refused: list[Any] = []
+    producer = Producer({"bootstrap.servers": world.target_servers, "linger.ms": 5, "log_level": 0, **settings})
+    for _, (key, value, headers, (_, timestamp)) in records:
+        producer.produce(
+            world.remote(topic), value, key, partition, headers=headers, timestamp=timestamp, on_delivery=lambda error, _: refused.append(error) if error else None
+        )
+    assert producer.flush(30) == 0
+    assert not refused, refused[0]
+
+
+def remote_topic(world: World, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+    world.target_admin.create_topics([NewTopic(world.remote(topic), partitions, 1, config=config or {})])[world.remote(topic)].result()
+    eventually(lambda: len(world.target_admin.list_topics(world.remote(topic), timeout=5).topics[world.remote(topic)].partitions) == partitions)
+
+
+def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the_flow_back(world: World) -> None:
+    topic = world.topic("orders", 2)
+    world.produce(topic, 300, seed=1)
+    world.produce_transactions(topic, 15, 10, seed=2)
+    at_target = lambda: sum(map(len, world.target_records(topic).values()))  # noqa: E731
+    with run_mirrormaker(world, kill=True):  # it dies before it has committed its offsets
+        everything = sum(map(len, read_committed(world.source_servers, topic).values()))
+        eventually(lambda: at_target() >= everything, 120, "the first copy of MirrorMaker 2")
+    world.produce(topic, 200, seed=3)
+    with run_mirrormaker(world):  # and so it copies everything another time
+        eventually(lambda: at_target() >= 2 * everything + 200, 120, "the second copy")
+        with pytest.raises(TargetError, match="MirrorMaker 2 runs"):
+            take_over(world)
+    left = world.target_records(topic)
+    world.produce(topic, 250, seed=4)  # not copied by anyone yet
+
+    preview = take_over(world, dry_run=True)
+    assert preview.generation == 0
+    result = take_over(world)
+    assert result.generation == 1
+    assert result.findings == preview.findings
+    assert result.to_json()["missing"] == result.to_json()["foreign"] == 0
+    assert result.to_json()["repeated"] >= everything
+    assert all(found.upstream_next == found.mirrormaker_next for found in result.findings)
+    rows = world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").collect()
+    assert rows
+    assert all(row["inferred"] and row["digest"] is None for row in rows)
+
+    world.mirror()
+    source, target = world.source_records(topic), world.target_records(topic)
+    for found in result.findings:  # what was there stays, and what was missing comes once
+        before = [record for _, record in left[found.partition]]
+        new = [record for offset, record in source[found.partition] if offset >= found.upstream_next]
+        assert [record for _, record in target[found.partition]] == before + new
+    assert not all(row["inferred"] for row in world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").collect())
+
+    dice = random.Random(7)
+    groups = {}
+    for number in range(12):
+        offsets = {(topic, partition): dice.randint(0, records[-1][0] + 1) for partition, records in source.items()}
+        groups[world.commit(f"g{number}", offsets)] = offsets
+    assert set(world.checkpoint().statuses) <= {"exact", "before_mirror"}
+    for group, offsets in groups.items():
+        got = consume_as(world.target_servers, group, [world.remote(topic)])
+        for partition, records in source.items():
+            committed = {record[1] for _, record in records if record[1]}  # MirrorMaker 2 has copied what was aborted, too
+            unread = [record[1] for offset, record in records if offset >= offsets[topic, partition] and record[1]]
+            assert [value for value in got[world.remote(topic), partition] if value in committed] == unread
+
+    closed = hand_back(world.flow, say=world.lines.append)
+    assert closed.generation == 3
+    assert {(one.topic, one.partition): one.mirrormaker_next for one in closed.positions} == {found.key: found.upstream_next for found in result.findings}
+    world.produce(topic, 100, seed=5)
+    with run_mirrormaker(world):
+        whole = sum(map(len, target.values())) + 100
+        eventually(lambda: at_target() >= whole, 120, "MirrorMaker 2 going on")
+    for partition, records in world.target_records(topic).items():
+        new = [record for offset, record in world.source_records(topic)[partition] if offset > source[partition][-1][0]]
+        assert [record for _, record in records] == [record for _, record in target[partition]] + new
+
+
+def test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_down(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 300, partitions=1)
+    records = world.source_records(topic)[0]
+    remote_topic(world, topic)
+    foreign = [(0, (b"not", b"from there", None, (TIMESTAMP_CREATE_TIME, records[0][1][3][1])))]
+    copy(world, topic, 0, [*records[20:100], *records[80:120], *foreign, *records[150:200]])
+    (found,) = take_over(world).findings
+    assert (found.copied, found.repeated, found.missing, found.foreign) == (150, 20, 30, 1)
+    assert found.upstream_next == records[199][0] + 1
+    rows = {row["kind"]: row for row in world.ledger.read("anomalies").filter(f"source = '{world.alias}'").collect()}
+    assert (rows["missing"]["from_offset"], rows["missing"]["to_offset"], rows["missing"]["records"]) == (records[120][0], records[149][0] + 1, 30)
+    assert (rows["repeated"]["records"], rows["foreign"]["records"]) == (20, 1)
+    world.mirror()
+    values = [record[1] for _, record in world.target_records(topic)[0]]
+    assert values[-100:] == [record[1] for _, record in records[200:]]
+    groups = {at: world.commit(f"g{at}", {(topic, 0): records[at][0]}) for at in (0, 50, 90, 130, 170, 250)}
+    world.checkpoint()
+    log = [*range(20, 100), *range(80, 120), *range(150, 300)]  # which record of the source each one on the target is, but for the foreign one
+    for at, group in groups.items():
+        first = min(copied for copied in log if copied >= at)
+        begin = len(log) - 1 - log[::-1].index(first)
+        read = [value for value in consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0] if value != b"from there"]
+        assert read == [records[copied][1][1] for copied in log[begin:]]
+
+
+def test_a_copy_with_timestamps_of_its_own_is_recognised(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, partitions=1)
+    remote_topic(world, topic, config={"message.timestamp.type": "LogAppendTime"})
+    records = world.source_records(topic)[0]
+    copy(world, topic, 0, records[:60])
+    (found,) = take_over(world, dry_run=True).findings
+    assert (found.copied, found.foreign, found.upstream_next) == (60, 0, records[59][0] + 1)
+
+
+def test_what_is_no_copy_is_refused(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, partitions=1)
+    remote_topic(world, topic)
+    copy(world, topic, 0, [(0, (None, b"something else", None, world.source_records(topic)[0][0][1][3]))])
+    with pytest.raises(TargetError, match=r"none of the 1 records of .* is in .*: it is no copy"):
+        take_over(world)
+    assert world.flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=5).topics
+
+
+def test_a_target_that_grows_while_it_is_compared_is_refused(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, partitions=1)
+    records = world.source_records(topic)[0]
+    remote_topic(world, topic)
+    copy(world, topic, 0, records[:20])
+
+    def interfere(line: str) -> None:
+        if "comparing" in line:
+            copy(world, topic, 0, records[20:21])
+
+    with pytest.raises(GateError, match=r"log_end_now.*nothing was changed|nothing was changed.*log_end_now"):
+        take_over(world, say=interfere)
+    failed = world.ledger.read("expectation_results").filter(f"suite = 'takeover' AND NOT success AND subject = '{world.flow_name}'").count()
+    assert failed == 1
+    assert world.flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=5).topics
+    assert take_over(world).generation == 1  # once it is quiet
+
+
+def test_an_open_transaction_on_the_target_is_waited_for(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, partitions=1)
+    remote_topic(world, topic)
+    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": world.alias, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(world.remote(topic), b"open", partition=0)
+    producer.flush(30)
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "2000"})
+    with pytest.raises(TargetError, match="MirrorMaker 2 still runs, or its last transaction has not timed out yet"):
+        take_over(world)
+    producer.abort_transaction(30)
+
+
+def test_there_is_nothing_to_take_over_where_nothing_was_copied(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, partitions=1)
+    assert take_over(world).to_json()["partitions"] == 0
+    world.mirror()
+    world.assert_equal(topic)
+    assert take_over(world).to_json()["partitions"] == 0  # it is known already
+    with pytest.raises(ConfigurationError, match="never been mirrored"):
+        hand_back(World(world.source_servers, world.target_servers, Path(world.directory) / "other").flow)
