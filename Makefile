@@ -65,6 +65,10 @@ lint: setup  ## ruff, and notebooks without outputs
 bench: setup  ## Records per second, beside a record-by-record loop on the same clusters
 	@PYTHONPATH=lib $(BIN)/python bench/throughput.py
 
+.PHONY: bench-memory
+bench-memory: setup  ## The most memory a copying task takes, while the backlog grows
+	@PYTHONPATH=lib $(BIN)/python bench/memory.py
+
 ##@ Set-up
 
 .PHONY: setup

@@ -70,7 +70,8 @@ def main() -> int:
 
 def load(servers: str, given: argparse.Namespace) -> None:
     """Fills topic `backlog`; timestamps are fresh, so that retention leaves it alone."""
-    create(servers, "backlog", given.partitions)
+    if "backlog" not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10).topics:
+        create(servers, "backlog", given.partitions)
     dice = random.Random(1)
     words = [f"{dice.getrandbits(64):016x}" for _ in range(2_000)]
     values = [",".join(dice.choices(words, k=given.bytes // 17 + 1))[: given.bytes].encode() for _ in range(5_000)]
@@ -117,12 +118,12 @@ def loop(source: str, target: str, given: argparse.Namespace, number: int, _spar
     return {"records_per_s": copied / seconds, "seconds": seconds, "cpu_us_per_record": 1e6 * (time.process_time() - cpu) / copied}
 
 
-def mirror(source: str, target: str, given: argparse.Namespace, number: int, spark: Any) -> dict[str, float]:
+def mirror(source: str, target: str, given: argparse.Namespace, number: int, spark: Any, **settings: str) -> dict[str, float]:
     """The mirror job on a flow of its own; the time is that of its micro-batches, plan to commit."""
     alias = f"s{number}"
     properties = {
         "clusters": f"{alias}, t", f"{alias}.bootstrap.servers": source, "t.bootstrap.servers": target, f"{alias}->t.enabled": "true", "topics": "backlog",
-        "replication.factor": "1", "offset-syncs.topic.replication.factor": "1",
+        "replication.factor": "1", "offset-syncs.topic.replication.factor": "1", **settings,
     }  # fmt: skip
     config = HOME / f"{alias}.properties"
     config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))

@@ -81,6 +81,8 @@ class Checkpoint:
 
 
 SETTLED = {"committed", "in_step"}
+GONE = "the group is gone on the source; on the target it stays"
+SHARE_GROUP = "a share group (KIP-932) has no offset for each partition that could be translated; it begins on the target by its own share.auto.offset.reset"
 SHARED = "others write to the remote topic too, so that no single offset there is this group's place (mirrorlake.topics.shared)"
 
 
@@ -165,12 +167,13 @@ class CheckpointJob:
     def _cycle(self, frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         read = frame.localCheckpoint()  # once: the source would be asked again for every use
-        rows = read.filter("kind IN ('cycle', 'group', 'log')").collect()
+        rows = read.filter("kind IN ('cycle', 'group', 'share', 'log')").collect()
         for row in rows:
             if row["error"]:
                 raise errors.from_json(json.loads(row["error"]))
         cycle_id = f"{self._job_id}-{batch_id}"
         now = datetime.now(UTC).replace(tzinfo=None)
+        shared = sorted(row["group_id"] for row in rows if row["kind"] == "share")
         listed = {row["group_id"] for row in rows if row["kind"] == "group"}
         logs = [row for row in rows if row["kind"] == "log"]
         positions = read.filter("kind = 'offset'").select("group_id", "topic", "partition", "upstream_offset", "metadata")
@@ -181,11 +184,12 @@ class CheckpointJob:
         if translated:
             results = self._pass_gate(translated, cycle_id)
         synced = self._sync(checkpoints)
-        changed = [row for row in [*synced, *self._deleted(listed, cycle_id, now)] if not row.says_the_same_as(self._known.get(row.key))]
+        whole = [*self._about(shared, "not_covered", SHARE_GROUP, cycle_id, now), *self._about(self._gone(listed | {*shared}), "deleted", GONE, cycle_id, now)]
+        changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
         self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
         self.ledger.append("expectation_results", results)
-        self._known = {row.key: row for row in [*synced, *(row for row in changed if row.status == "deleted")]}
+        self._known = {row.key: row for row in [*synced, *whole]}
         self._count(listed, synced, changed, batch_id, time.monotonic() - began)
 
     def _runs(self, session: SparkSession) -> DataFrame:
@@ -233,23 +237,12 @@ class CheckpointJob:
             for row in elsewhere.collect()
         ]
 
-    def _deleted(self, listed: set[str], cycle_id: str, now: datetime) -> list[Checkpoint]:
-        gone = sorted({group for group, _, _ in self._known} - listed)
-        return [
-            Checkpoint(
-                self.flow.source,
-                self.flow.target,
-                group,
-                None,
-                None,
-                "deleted",
-                cycle_id,
-                now,
-                sync="held",
-                reason="the group is gone on the source; on the target it stays",
-            )
-            for group in gone
-        ]
+    def _gone(self, listed: set[str]) -> list[str]:
+        return sorted({group for group, _, _ in self._known} - listed)
+
+    def _about(self, groups: Iterable[str], status: str, reason: str, cycle_id: str, now: datetime) -> list[Checkpoint]:
+        """Rows about whole groups, which are left alone on the target."""
+        return [Checkpoint(self.flow.source, self.flow.target, group, None, None, status, cycle_id, now, sync="held", reason=reason) for group in groups]
 
     def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> list[Any]:
         consequence = "no group was touched"

@@ -1,7 +1,8 @@
 """The streaming source `kafka_group_offsets`: what the groups of a flow have committed on the source, once a cycle.
 
 Every micro-batch is a cycle and reads everything anew; nothing depends on an earlier one. Rows have a kind: `cycle` (one; `error` is set if the
-cycle failed), `group` (one for each group that matches, whatever its state and protocol), `offset` (one for each of its positions) and
+cycle failed), `group` (one for each group that matches, whatever its state and protocol), `share` (share groups, which have no
+offset for each partition), `offset` (one for each of its positions) and
 `log` (where the log of a mirrored partition starts and ends for a read_committed reader).
 """
 
@@ -12,13 +13,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from mirrorlake import errors
-from mirrorlake.admin import REQUEST_TIMEOUT_S, refused
-from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.flow import Flow
 from mirrorlake.wire import EARLIEST, LATEST, Cluster
 
@@ -27,6 +25,8 @@ SCHEMA = """
   upstream_offset BIGINT, metadata STRING, log_start BIGINT, log_end BIGINT
 """
 GROUPS_PER_TASK = 500
+SHARE = "share"
+WITH_OFFSETS = ("consumer", "streams", "")  # protocols whose groups commit an offset for each partition; those of Connect's workers don't
 
 Row = tuple[str, str | None, str | None, str | None, int | None, int | None, str | None, int | None, int | None]
 
@@ -63,7 +63,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
         self._cycle = 0
         self._groups: list[str] = []
         self._groups_due = 0.0
-        self._admin: AdminClient | None = None
+        self._shared: list[str] = []
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"cycle": 0}
@@ -76,7 +76,6 @@ class GroupOffsetsReader(DataSourceStreamReader):
         try:
             self._find_groups()
         except MirrorlakeError as error:
-            self._admin = None
             return [Groups(None, json.dumps(errors.to_json(error)))]
         chunks = [self._groups[at : at + GROUPS_PER_TASK] for at in range(0, len(self._groups), GROUPS_PER_TASK)]
         return [Groups(None), *map(Groups, chunks)]
@@ -94,22 +93,17 @@ class GroupOffsetsReader(DataSourceStreamReader):
     def commit(self, end: dict[str, Any]) -> None:
         pass
 
-    def stop(self) -> None:
-        self._admin = None
-
     def _find_groups(self) -> None:
         """Looks for new groups at the refresh interval."""
         if self._groups and time.monotonic() < self._groups_due:
             return
-        self._admin = self._admin or self._client()
-        what = f"flow {self.flow.name}: listing the groups of cluster {self.flow.source}"
+        source = self._connect()
         try:
-            listed = self._admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
-        except KafkaException as error:
-            raise refused(SourceError, what, "DESCRIBE", error) from None
-        for problem in listed.errors:
-            raise refused(SourceError, what, "DESCRIBE", problem if isinstance(problem, KafkaException) else KafkaException(problem))
-        self._groups = sorted(group.group_id for group in listed.valid if group.group_id in self.flow.groups)
+            found = {name: group for name, group in source.groups(self.flow.connect_timeout_ms).items() if name in self.flow.groups}
+        finally:
+            source.close()
+        self._shared = sorted(name for name, group in found.items() if group.kind == SHARE)
+        self._groups = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
         self._groups_due = time.monotonic() + (self.flow.refresh_groups_interval_s or float("inf"))
 
     def _read_offsets(self, groups: list[str]) -> list[Row]:
@@ -139,17 +133,12 @@ class GroupOffsetsReader(DataSourceStreamReader):
             source.close()
         return [
             _row("cycle"),
+            *(_row("share", group_id=group) for group in self._shared),
             *(_row("log", topic=topic, partition=partition, log_start=first[topic, partition], log_end=stable[topic, partition]) for topic, partition in keys),
         ]
 
     def _connect(self) -> Cluster:
         return Cluster(self.flow.source_connection, "source", f"{self.flow.name}|groups", self.flow.connect_timeout_ms).connect()
-
-    def _client(self) -> AdminClient:
-        return AdminClient(self.flow.source_connection.librdkafka(log_level=0))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_admin": None}
 
 
 def _row(

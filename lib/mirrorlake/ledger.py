@@ -68,7 +68,7 @@ CHECKPOINTS = """
   downstream_offset BIGINT COMMENT 'the first mirrored record at or after it',
   metadata STRING COMMENT 'what the group committed along with its offset',
   source_lag BIGINT COMMENT 'records the group has still to read on the source',
-  status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored or deleted',
+  status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored, not_covered or deleted',
   reason STRING COMMENT 'why, in words',
   cycle_id STRING NOT NULL,
   created_at TIMESTAMP NOT NULL,

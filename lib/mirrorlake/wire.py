@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import ListGroupsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import ProduceRequest
@@ -100,6 +101,15 @@ class Topic:
     @property
     def partitions(self) -> int:
         return len(self.leaders)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group: what its members speak (`consumer`, `connect`; empty for one without members ever), and its kind (`classic`, `consumer`, `share`,
+    `streams`; empty where brokers don't say)."""
+
+    protocol_type: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +349,21 @@ class Cluster:
         return found
 
     # -- groups --------------------------------------------------------------------------------------------------------------
+
+    def groups(self, timeout_ms: int) -> dict[str, Group]:
+        """All groups that this principal may describe, of every kind, by id."""
+        return self.call("listing groups (needs DESCRIBE)", self._groups, timeout_ms)
+
+    async def _groups(self) -> dict[str, Group]:
+        await self._manager.cluster.refresh_metadata()
+        version = min(5, self._max_version(ListGroupsRequest))
+        request = ListGroupsRequest[version](states_filter=[], types_filter=[])
+        found: dict[str, Group] = {}
+        for future in [self.send(request, broker.node_id) for broker in self._manager.cluster.brokers()]:
+            response = await future
+            check(response.error_code, "listing groups")
+            found.update({group.group_id: Group(group.protocol_type, (group.group_type if version >= 5 else "").lower()) for group in response.groups})
+        return found
 
     def group_offsets(self, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:
         """What each group has committed, for all its partitions; one request for hundreds of groups of a coordinator.

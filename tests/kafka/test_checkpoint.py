@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -11,7 +13,7 @@ from mirrorlake import checkpoint
 from mirrorlake.errors import GateError
 from mirrorlake.wire import Cluster
 
-from tests.world import World, consume_as, eventually
+from tests.world import ROOT, World, consume_as, eventually
 
 
 def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: World) -> None:
@@ -285,3 +287,18 @@ def test_a_thousand_groups_in_one_cycle(world: World) -> None:
     assert (result.groups, result.statuses, result.syncs) == (1_000, {"exact": 2_000}, {"committed": 2_000})
     for group in dice.sample(sorted(wanted), 30):
         assert {partition: offset for (_, partition), (offset, _) in world.committed(group).items()} == wanted[group]
+
+
+def test_a_share_group_is_named_as_not_covered_once(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    ordinary, share = world.commit("ordinary", {(topic, 0): 5}), f"{world.alias}-share"
+    words = ["java", "-cp", f"{ROOT / '.local/jars/kafka'}/*", str(Path(__file__).parent / "java/ShareProbe.java"), world.source_servers, share, topic]
+    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    assert world.checkpoint().groups == 1
+    row = world.checkpoints()[share, None, None]
+    assert (row["status"], row["sync"]) == ("not_covered", "held")
+    assert "share group (KIP-932)" in row["reason"]
+    assert world.committed(ordinary) == {(world.remote(topic), 0): (5, "")}
+    assert world.checkpoint().rows == 0

@@ -75,6 +75,17 @@ def test_offset_syncs_on_the_source_are_pairs_of_one_record(mirrored: World) -> 
         assert dict(source[partition])[upstream] == dict(target[partition])[downstream]
 
 
+def test_offset_syncs_go_to_the_target_where_that_is_asked_for_and_nowhere_by_default(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.mirror()
+    assert not [name for admin in (world.source_admin, world.target_admin) for name in admin.list_topics(timeout=10).topics if name.startswith("mm2-offset-syncs.")]
+    world.write_config(**{"emit.offset-syncs.enabled": "true", "offset-syncs.topic.location": "target"})
+    world.produce(topic, 20, 1, seed=2)
+    world.mirror()
+    assert f"mm2-offset-syncs.{world.alias}.internal" in world.target_admin.list_topics(timeout=10).topics
+
+
 def test_mirrormaker_2_carries_on_what_was_mirrored_here(mirrored: World, chain: list[LocalCluster], tmp_path: Path) -> None:
     """a -> (mirrorlake) -> b -> (MirrorMaker 2) -> c."""
     b, c = (("b", chain[1].bootstrap_servers), ("c", chain[2].bootstrap_servers))

@@ -177,3 +177,11 @@ def test_a_permission_that_is_missing_for_one_topic_holds_back_that_topic_until_
     eventually(lambda: not bindings(guarded.source_admin, bad))
     assert guarded.mirror().records == 60
     guarded.assert_equal(good, bad)
+
+
+def test_without_an_authorizer_access_rights_are_left_alone(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.write_config(**{"sync.topic.acls.enabled": "true"})
+    assert world.mirror().records == 20
+    assert world.ledger.read("topology_changes").filter(f"source = '{world.alias}' AND kind LIKE '%acl'").count() == 0

@@ -114,6 +114,15 @@ def test_only_what_belongs_to_the_flow_is_mirrored() -> None:
     assert [topic for topic in ("orders", "orders-2", "b.orders", "a.orders", "x", "__orders") if found.mirrors_topic(topic)] == ["orders", "orders-2", "a.orders"]
 
 
+def test_heartbeats_are_mirrored_whatever_topics_says_unless_that_is_off() -> None:
+    assert flow(topics="orders").mirrors_topic("heartbeats")
+    assert flow(topics="orders").mirrors_topic("x.heartbeats")
+    assert not flow(topics="orders", **{"replication.policy.separator": "_"}).mirrors_topic("x.heartbeats")
+    off = {"heartbeats.replication.enabled": "false"}
+    assert not flow(topics="orders", **off).mirrors_topic("heartbeats")
+    assert flow(topics="heartbeats", **off).mirrors_topic("heartbeats")
+
+
 SECURED = (
     ("bootstrap.servers", "h:1,h:2"),
     ("security.protocol", "sasl_ssl"),

@@ -1,0 +1,96 @@
+"""`make bench-memory`: the most memory that a copying task takes, for backlogs that grow and batch settings that differ.
+
+What bounds it is `mirrorlake.batch.max.bytes` (of all record batches that a task holds in a micro-batch), not what there is to copy. The figure is the largest
+resident size of any Python worker of Spark while the mirror job runs. Results: a table, and .local/bench/memory.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import threading
+from typing import Any
+
+import psutil
+from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.local.session import local_session
+from throughput import HOME, ROOT, load, mirror
+
+MIB = 1 << 20
+POLL_S = 0.02
+BATCH_MIB = (16, 64, 256)
+GROWTH = (1, 2, 4, 8)
+
+
+class Watch:
+    """The largest resident size, in bytes, of Spark's Python workers below this process for the length of a block."""
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(POLL_S):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "pyspark.worker" in process.cmdline():
+                        self.peak_bytes = max(self.peak_bytes, process.memory_info().rss)
+                except psutil.Error:
+                    continue
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=250_000, help="of the smallest backlog")
+    parser.add_argument("--bytes", type=int, default=512)
+    parser.add_argument("--codec", default="none")
+    parser.add_argument("--partitions", type=int, default=4)
+    given = parser.parse_args()
+    shutil.rmtree(HOME, ignore_errors=True)
+    jars = ROOT / ".local/jars/kafka"
+    rows: list[dict[str, Any]] = []
+    with (
+        running(LocalCluster("source", HOME / "source", jars, quick_start=False)) as source,
+        running(LocalCluster("target", HOME / "target", jars, quick_start=False)) as target,
+    ):
+        step, loaded = given.records, 0
+        for factor in GROWTH:
+            given.records, loaded = step * factor - loaded, step * factor
+            load(source.bootstrap_servers, given)
+            given.records = loaded
+            for batch_mib in BATCH_MIB:
+                spark = local_session(ROOT, "bench", quick_start=False)
+                with Watch() as watch:
+                    found = mirror(
+                        source.bootstrap_servers,
+                        target.bootstrap_servers,
+                        given,
+                        factor * 1_000 + batch_mib,
+                        spark,
+                        **{"mirrorlake.batch.max.bytes": str(batch_mib * MIB)},
+                    )
+                spark.stop()
+                rows.append({"backlog_mib": loaded * given.bytes // MIB, "batch_max_mib": batch_mib, "peak_mib": watch.peak_bytes // MIB, "batches": found["batches"]})
+                print(
+                    "{backlog_mib:>6} MiB to copy, batch.max.bytes {batch_max_mib:>3} MiB: a worker takes at most {peak_mib:>4} MiB, {batches} micro-batches".format(
+                        **rows[-1]
+                    ),
+                    flush=True,
+                )
+    (HOME / "memory.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

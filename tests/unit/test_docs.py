@@ -1,0 +1,30 @@
+"""What the documents name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    there = {name for file in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)}
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    assert len(named) > 50
+    assert named - there == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
+    assert [link for link in links if link and "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_every_module_is_in_the_room_table_of_the_design() -> None:
+    modules = {file.name for file in (ROOT / "lib/mirrorlake").glob("*.py")} - {"__init__.py"}
+    table = (ROOT / "docs/design.md").read_text().partition("## The mirror job")[0]
+    assert {module for module in modules if not re.search(rf"[`/]{module}`", table)} == set()
