@@ -8,6 +8,7 @@ Where content leaves it open (the same records over again), the answer is the on
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+LOOK_AHEAD = 64  # records that tell places with the same content apart
 CANDIDATES = 256  # places with the same content that are tried for the beginning of a stretch
 LONGEST_STEP = 1 << 20
 
@@ -37,7 +39,8 @@ class Match:
 def align(source: NDArray[np.uint64], copy: NDArray[np.uint64]) -> list[Match]:
     """Finds the record of the source that each record of the copy is.
 
-    Each stretch begins where most of what follows agrees; of equal places, the one right after the stretch before, else the first one behind it.
+    Each stretch begins where most of what follows agrees. Of equal places it is the one right after the stretch before, else the last one before that,
+    else the first one behind it: a record that may be a repetition is taken for one, so that nothing counts as copied that may not be.
 
     Args:
         source, copy: a hash of each record's content, in log order.
@@ -53,10 +56,10 @@ def align(source: NDArray[np.uint64], copy: NDArray[np.uint64]) -> list[Match]:
     at = expected = 0
     while (next_known := int(np.searchsorted(known, at))) < len(known):
         at = int(known[next_known])
-        places = _nearest(order[left[at] : right[at]], expected)
+        places = _nearest(_narrowed(order[left[at] : right[at]], source, copy, at), expected)
         lengths = [_agreement(source, place, copy, at) for place in places]
         longest = max(lengths)
-        begin = min((place for place, length in zip(places, lengths, strict=True) if length == longest), key=lambda place: (place < expected, place))
+        begin = min((place for place, length in zip(places, lengths, strict=True) if length == longest), key=lambda place: (place > expected, abs(place - expected)))
         found = _extended_back(matches, Match(begin, at, longest), source, copy)
         matches.append(found)
         at, expected = at + longest, found.source_end
@@ -70,6 +73,7 @@ def chain(matches: list[Match]) -> list[Match]:
     copied backwards; its later repetitions lie behind everything and count for nothing.
     """
     passes = _passes(matches)
+    reach = list(itertools.accumulate((one_pass[-1].source_end - 1 for one_pass in passes), max))  # the last record that a pass or one before it has
     result: list[Match] = []
     number, wanted = len(passes) - 1, max((match.source_end for match in matches), default=0) - 1
     while wanted >= 0:
@@ -78,7 +82,7 @@ def chain(matches: list[Match]) -> list[Match]:
             match = _begun_by(passes[candidate], wanted)
             if match is not None and (best is None or min(wanted, match.source_end - 1) > best[0]):
                 best = (min(wanted, match.source_end - 1), candidate, match)
-            if best is not None and best[0] == wanted:
+            if best is not None and (best[0] == wanted or candidate == 0 or best[0] >= reach[candidate - 1]):
                 break
         if best is None:
             break
@@ -86,6 +90,19 @@ def chain(matches: list[Match]) -> list[Match]:
         result.append(replace(match, count=index - match.source + 1))
         wanted = match.source - 1
     return result[::-1]
+
+
+def _narrowed(places: NDArray[np.int64], source: NDArray[np.uint64], copy: NDArray[np.uint64], at: int) -> NDArray[np.int64]:
+    """Where there are many places, those at which the next records agree, too."""
+    for ahead in range(1, LOOK_AHEAD):
+        if len(places) <= CANDIDATES or at + ahead >= len(copy):
+            break
+        inside = places[places + ahead < len(source)]
+        agreeing = inside[source[inside + ahead] == copy[at + ahead]]
+        if not len(agreeing):
+            break
+        places = agreeing
+    return places
 
 
 def _nearest(places: NDArray[np.int64], expected: int) -> list[int]:
@@ -110,12 +127,12 @@ def _agreement(source: NDArray[np.uint64], i: int, copy: NDArray[np.uint64], j: 
 
 
 def _extended_back(matches: list[Match], found: Match, source: NDArray[np.uint64], copy: NDArray[np.uint64]) -> Match:
-    """Where records are missing in between and the end of the stretch before would fit here too, it is taken to belong here: a reader who stands in
-    what is missing then gets it once more, instead of never."""
+    """The end of the stretch before may fit here too. It is taken to belong here: where records are missing in between, a reader who stands in what is missing gets it
+    once more, instead of never; where the copier went back, nothing counts as copied that may have been a repetition."""
     if not matches or matches[-1].copy + matches[-1].count != found.copy:
         return found
     before = matches[-1]
-    most = min(before.count, found.source - before.source_end)
+    most = min(before.count, found.source - before.source_end if found.source >= before.source_end else found.source)
     count = 0
     while count < most and source[found.source - count - 1] == copy[found.copy - count - 1]:
         count += 1

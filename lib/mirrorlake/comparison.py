@@ -32,6 +32,8 @@ def log_records(
         isolation: `read_committed` or `read_uncommitted`.
         names: what the column topic says of each topic, so that both sides of a flow can be joined.
     """
+    from pyspark.sql import functions as F
+
     partitions: dict[str, list[int]] = {}
     for topic, partition in start:
         partitions.setdefault(topic, []).append(partition)
@@ -47,7 +49,11 @@ def log_records(
         .option("failOnDataLoss", "false")  # compacted logs have gaps; what retention takes meanwhile is missing on one side
         .load()
     )
-    return frame.replace(dict(names), subset=["topic"])
+    renamed = {topic: name for topic, name in names.items() if topic != name}
+    if not renamed:
+        return frame
+    table = spark.createDataFrame(sorted(names.items()), "topic STRING, name STRING")
+    return frame.join(F.broadcast(table), "topic").drop("topic").withColumnRenamed("name", "topic")
 
 
 def with_hash(records: DataFrame, stamped: Iterable[str] = ()) -> DataFrame:
@@ -86,16 +92,19 @@ def find(source: Mapping[str, NDArray[Any]], copy: Mapping[str, NDArray[Any]]) -
     kept = chain(matches)
     upstream, downstream = _places(kept)
     matched = sum(match.count for match in matches)
-    gaps = [(one.source_end, other.source) for one, other in itertools.pairwise(kept) if other.source > one.source_end]
+    is_there = np.isin(source["hash"], copy["hash"])
+    between = ((one.source_end, other.source) for one, other in itertools.pairwise(kept) if other.source > one.source_end)
+    gaps = [(start, end, count) for start, end in between if (count := int(np.count_nonzero(~is_there[start:end])))]
     return {
         "upstream_next": int(source["offset"][upstream[-1]]) + 1 if len(upstream) else 0,
         "copied": len(upstream),
         "repeated": matched - len(upstream),
-        "missing": sum(end - start for start, end in gaps),
-        "foreign": len(copy["offset"]) - matched,
+        "missing": sum(count for _, _, count in gaps),
+        "foreign": int(np.count_nonzero(~np.isin(copy["hash"], source["hash"]))),
+        "foreign_tail": len(copy["offset"]) - max((match.copy + match.count for match in matches), default=0),
         "source_records": len(source["offset"]),
         "target_records": len(copy["offset"]),
-        "gaps": [(int(source["offset"][start]), int(source["offset"][end - 1]), end - start) for start, end in gaps[:GAPS_SHOWN]],
+        "gaps": [(int(source["offset"][start]), int(source["offset"][end - 1]), count) for start, end, count in gaps[:GAPS_SHOWN]],
         "runs": list(_runs({name: values[upstream] for name, values in source.items()}, copy["offset"][downstream])),
     }
 

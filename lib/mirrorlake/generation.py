@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirrorlake import offset_syncs, transaction
 from mirrorlake.copy import fenced, write_state
-from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.flow import Flow
+from mirrorlake.errors import ConfigurationError, SourceError, TargetError
+from mirrorlake.flow import LONGEST_TRANSACTION_MS, Flow
 from mirrorlake.run import Run
 from mirrorlake.slot import Position, SlotState, assign, merge_positions
 from mirrorlake.wire import Cluster, Key, ResponseError, WireError
@@ -26,10 +26,19 @@ RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a generation begins with besides what its flow knows: positions of partitions that have none yet, and runs that were inferred for them."""
+    """What a generation begins with besides what its flow knows.
+
+    Attributes:
+        positions: of partitions that have none yet; where a closed flow is opened again, of any.
+        inferred: runs that belong to these positions.
+        reopens: the flow may be closed: it is taken over again.
+        closes: the flow is closed with this generation.
+    """
 
     positions: tuple[Position, ...] = ()
     inferred: tuple[Run, ...] = ()
+    reopens: bool = False
+    closes: bool = False
 
 
 def begin_generation(
@@ -45,6 +54,7 @@ def begin_generation(
         The generation.
 
     Raises:
+        ConfigurationError: the flow was given back to another mirror.
         FencedError: another job that started at the same time has won.
         SourceError: the states are of another source cluster.
         TargetError: the target can't be written.
@@ -53,6 +63,10 @@ def begin_generation(
     partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
     states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
     generation, added = _newest(states), beginning(merge_positions(states.values()))
+    if is_closed(states.values()) and not (added.reopens or added.closes):
+        raise ConfigurationError(
+            f"flow {flow.name} was given back to MirrorMaker 2 (generation {generation}): what both copy would be there twice. Take it over again (notebooks/takeover.ipynb)"
+        )
     for attempt in range(ATTEMPTS):
         if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added):
             return generation + 1
@@ -65,7 +79,8 @@ def begin_generation(
 
 def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots: int, partitions: range, generation: int, added: Beginning) -> bool:
     """False if someone else has begun a transaction of one of the slots in the meantime."""
-    producers = {slot: transaction.begin(target, flow.transactional_id(slot), flow.transaction_timeout_ms, END_TIMEOUT_MS) for slot in partitions}
+    timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
+    producers = {slot: transaction.begin(target, flow.transactional_id(slot), timeout_ms, END_TIMEOUT_MS) for slot in partitions}
     states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
     newest = _newest(states)
     if newest >= generation:
@@ -78,17 +93,20 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
             )
     same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
     known = merge_positions(states.values())
-    new = {(position.topic, position.partition): position for position in added.positions if (position.topic, position.partition) not in known}
-    positions = assign({**new, **known}, slots, keep=same_slots and bool(states))
+    reopened = is_closed(states.values())
+    new = {key: position for position in added.positions if (key := (position.topic, position.partition)) not in known or reopened}
+    positions = assign({**known, **new}, slots, keep=same_slots and bool(states))
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     for slot, producer in producers.items():
+        # A new position stands beside its runs only: where the commits stop half-way, what is known of a partition is known whole.
+        mine = tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
         inferred = tuple(run for run in added.inferred if (key := (run.topic, run.partition)) in new and positions[key].slot == slot)
         records = [(inferred[at : at + RUNS_AT_ONCE], True) for at in range(0, len(inferred), RUNS_AT_ONCE)] + [((), False)]
         for sequence, (runs, is_inferred) in enumerate(records):
             state = SlotState(
                 source=flow.source, target=flow.target, source_cluster_id=source_cluster_id, slot=slot, slots=slots, generation=generation,
                 transactional_id=producer.transactional_id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
-                positions=() if runs else tuple(positions.values()), runs=runs, inferred=is_inferred, producer_ids=tuple(producer_ids),
+                positions=() if runs else mine, runs=runs, inferred=is_inferred, closed=added.closes, producer_ids=tuple(producer_ids),
             )  # fmt: skip
             if not _write(target, flow, producer, state, sequence):
                 return False
@@ -110,6 +128,11 @@ def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: S
     except WireError as error:
         raise target.explained(f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True) from None
     return True
+
+
+def is_closed(states: Iterable[SlotState]) -> bool:
+    """True if any slot was given back: a flow that is closed, or opened again, only in part is closed."""
+    return any(state.closed for state in states)
 
 
 def _newest(states: dict[int, SlotState]) -> int:

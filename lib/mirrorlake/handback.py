@@ -10,8 +10,8 @@ from mirrorlake import offset_syncs
 from mirrorlake.admin import Admin
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.flow import Flow
-from mirrorlake.generation import begin_generation
-from mirrorlake.mirrormaker import CONNECTOR, MirrorMaker
+from mirrorlake.generation import Beginning, begin_generation
+from mirrorlake.mirrormaker import MirrorMaker
 from mirrorlake.policy import RenameReplicationPolicy
 from mirrorlake.slot import merge_positions
 from mirrorlake.wire import Cluster
@@ -49,11 +49,11 @@ class HandbackResult:
         return {"flow": self.flow, "generation": self.generation, "partitions": len(self.positions)}
 
 
-def hand_back(flow: Flow, *, connector: str = CONNECTOR, dry_run: bool = False, say: Callable[[str], None] = print) -> HandbackResult:
-    """Opens a last generation, so that a mirror job that still runs stops, and writes the positions as MirrorMaker 2's source offsets.
+def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False, say: Callable[[str], None] = print) -> HandbackResult:
+    """Closes the flow, so that no mirror job goes on with it, and writes the positions as MirrorMaker 2's source offsets.
 
     Args:
-        connector: what MirrorMaker 2's source connector is called; a partition that it has copied from before keeps its key.
+        connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
 
     Raises:
         ConfigurationError: MirrorMaker 2 has no names for such remote topics, or there is nothing to give back.
@@ -62,7 +62,7 @@ def hand_back(flow: Flow, *, connector: str = CONNECTOR, dry_run: bool = False, 
     if isinstance(flow.policy, RenameReplicationPolicy):
         raise ConfigurationError(f"flow {flow.name}: MirrorMaker 2 can't rename topics as {type(flow.policy).__name__} does: it would begin new remote topics")
     admin = Admin(flow.target_connection, "target", flow.name)
-    mirrormaker = MirrorMaker(flow, admin)
+    mirrormaker = MirrorMaker(flow, admin, connector)
     target = Cluster(flow.target_connection, "target", f"{flow.name}|handback", flow.connect_timeout_ms).connect()
     try:
         mirrormaker.require_stopped()
@@ -75,7 +75,7 @@ def hand_back(flow: Flow, *, connector: str = CONNECTOR, dry_run: bool = False, 
         generation = 0
         if not dry_run:
             newest = max(states.values(), key=lambda state: state.generation)
-            generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots)
+            generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=True))
             states = offset_syncs.read_states(target, topic, partitions, timeout_ms)
         positions = merge_positions(states.values())
         theirs = mirrormaker.positions()
@@ -83,7 +83,7 @@ def hand_back(flow: Flow, *, connector: str = CONNECTOR, dry_run: bool = False, 
             Handback(*key, position.target_topic, position.upstream_next, theirs.get(key)) for key, position in sorted(positions.items()) if flow.mirrors_topic(key[0])
         )
         if not dry_run:
-            mirrormaker.write({(one.topic, one.partition): one.upstream_next for one in result}, connector)
+            mirrormaker.write({(one.topic, one.partition): one.upstream_next for one in result})
             say(f"flow {flow.name}: generation {generation} closes it; MirrorMaker 2 goes on in {len(result)} partitions ({flow.mirrormaker.offsets_topic})")
     finally:
         target.close()

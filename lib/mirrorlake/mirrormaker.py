@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import NewTopic
 
 from mirrorlake.admin import REQUEST_TIMEOUT_S, Admin, refused
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.flow import Flow
 from mirrorlake.wire import Key
 
@@ -31,41 +31,64 @@ class MirrorMaker:
     Args:
         flow: the flow.
         target: the administrator's view of its target.
+        connector: what its source connector is called; empty for the only one that has left offsets of this flow, or MirrorSourceConnector.
     """
 
-    def __init__(self, flow: Flow, target: Admin) -> None:
-        self._flow, self._target = flow, target
+    def __init__(self, flow: Flow, target: Admin, connector: str = "") -> None:
+        self._flow, self._target, self._connector = flow, target, connector
         self._names = flow.mirrormaker
         self._keys: dict[Key, bytes] = {}
 
     def require_stopped(self) -> None:
         """Raises TargetError if workers are members of MirrorMaker 2's group."""
+        group, what = self._names.group_id, f"flow {self._flow.name}: describing group {self._names.group_id} on cluster {self._flow.target}"
         try:
-            # Describing it as a consumer group is refused: it is one of Connect.
-            found = self._target.client.list_groups(self._names.group_id, timeout=REQUEST_TIMEOUT_S)
+            # librdkafka describes consumer groups only, but says whether there is another, and whether it may be seen at all.
+            self._target.client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group].result()
+            return  # no group, or one of consumers
         except KafkaException as error:
-            raise refused(TargetError, f"flow {self._flow.name}: describing group {self._names.group_id} on cluster {self._flow.target}", "DESCRIBE", error) from None
-        if any(group.members for group in found):
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            if error.args[0].code() != KafkaError._INVALID_ARG:
+                raise refused(TargetError, what, "DESCRIBE", error) from None
+        try:
+            found = self._target.client.list_groups(group, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise refused(TargetError, what, "DESCRIBE", error) from None
+        problem = next((f"{one.error}" for one in found if one.error), None if found else "it is not listed")
+        if problem is not None:
+            raise TargetError(f"{what}: {problem}. It can't be told whether MirrorMaker 2 runs", retriable=True)
+        if any(one.members for one in found):
             raise TargetError(
                 f"flow {self._flow.name}: MirrorMaker 2 runs: group {self._names.group_id} on cluster {self._flow.target} has members. Stop its workers first, "
                 "or set group.id if this group is another one's"
             )
 
     def positions(self) -> dict[Key, int]:
-        """The source offset that MirrorMaker 2 would copy next, for each partition it has copied from."""
-        found: dict[Key, int] = {}
+        """The source offset that MirrorMaker 2 would copy next, for each partition it has copied from.
+
+        Raises:
+            ConfigurationError: several connectors have left offsets of this flow, and none was named.
+        """
+        found: dict[str, dict[Key, int]] = {}
         for key, value in self._records():
-            alias, partition = _parse(key)
-            if partition is None or alias != self._flow.source:
+            connector, alias, partition = _parse(key)
+            if partition is None or alias != self._flow.source or connector != (self._connector or connector):
                 continue
             offset = json.loads(value).get("offset") if value else None
             if isinstance(offset, int):
-                found[partition], self._keys[partition] = offset + 1, key
+                found.setdefault(connector, {})[partition], self._keys[partition] = offset + 1, key
             else:
-                found.pop(partition, None)  # reset
-        return found
+                found.get(connector, {}).pop(partition, None)  # reset
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"flow {self._flow.name}: topic {self._names.offsets_topic} on cluster {self._flow.target} holds offsets of several connectors ({', '.join(sorted(found))}). "
+                "Say which one is meant (parameter connector)"
+            )
+        self._connector = next(iter(found), self._connector)
+        return next(iter(found.values()), {})
 
-    def write(self, positions: Mapping[Key, int], connector: str = CONNECTOR) -> None:
+    def write(self, positions: Mapping[Key, int]) -> None:
         """Makes MirrorMaker 2 go on at these source offsets when it starts; its topic is created if it never ran.
 
         Raises:
@@ -82,7 +105,7 @@ class MirrorMaker:
         producer = Producer(self._flow.target_connection.librdkafka(**{"log_level": 0, "enable.idempotence": True, "partitioner": "murmur2_random"}))
         for key, offset in positions.items():
             if offset > 0:
-                written = self._keys[key] if key in known else _key(connector, self._flow.source, *key)
+                written = self._keys[key] if key in known else _key(self._connector or CONNECTOR, self._flow.source, *key)
                 producer.produce(
                     topic, json.dumps({"offset": offset - 1}, separators=(",", ":")), written, on_delivery=lambda error, _: problems.append(error) if error else None
                 )
@@ -126,10 +149,10 @@ def _key(connector: str, source: str, topic: str, partition: int) -> bytes:
     return json.dumps([connector, {"cluster": source, "partition": partition, "topic": topic}], separators=(",", ":")).encode()
 
 
-def _parse(key: bytes) -> tuple[str, Key | None]:
-    """Source alias and partition of a source offset; no partition for what other connectors keep."""
+def _parse(key: bytes) -> tuple[str, str, Key | None]:
+    """Connector, source alias and partition of a source offset; no partition for what other connectors keep."""
     try:
-        _, about = json.loads(key)
-        return about["cluster"], (about["topic"], int(about["partition"]))
+        connector, about = json.loads(key)
+        return connector, about["cluster"], (about["topic"], int(about["partition"]))
     except (ValueError, TypeError, KeyError):
-        return "", None
+        return "", "", None

@@ -18,6 +18,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.run import Run
 
 VERSION = 1
+NO_SLOT = -1  # of a position that nobody owns yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class SlotState:
             can change hands without an instant at which nobody knows their position.
         runs: of this transaction.
         inferred: true of runs that were rebuilt from the contents of both logs (`takeover.py`).
+        closed: true once the flow was given back to another mirror (`handback.py`): no job may go on from here before it is taken over again.
         producer_ids: all that wrote before this one, so that whoever reads the last record knows every batch of the slot by its header.
     """
 
@@ -64,6 +66,7 @@ class SlotState:
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     producer_ids: tuple[int, ...] = ()
     inferred: bool = False
+    closed: bool = False
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """The positions of this slot's partitions, by topic and partition."""

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake import offset_syncs, transaction
 from mirrorlake.admin import Admin
 from mirrorlake.comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, log_records, with_hash
-from mirrorlake.errors import ConfigurationError, SourceError, TargetError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, first_line
 from mirrorlake.flow import Flow
 from mirrorlake.gate import Gate, require
-from mirrorlake.generation import Beginning, begin_generation
+from mirrorlake.generation import Beginning, begin_generation, is_closed
 from mirrorlake.ledger import Ledger
 from mirrorlake.mirrormaker import MirrorMaker
 from mirrorlake.run import Run
-from mirrorlake.slot import Position, merge_positions
+from mirrorlake.slot import NO_SLOT, Position, merge_positions
 from mirrorlake.topology import Topology
 from mirrorlake.wire import CONCURRENT_TRANSACTIONS, EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, Cluster, Key, ResponseError
 
@@ -47,6 +47,7 @@ class Finding:
         repeated: copies of those that came another time.
         missing: between the first and the last of the map, on the source and not on the target.
         foreign: on the target and not on the source: written by others, or gone from the source since.
+        foreign_tail: how many of those stand behind everything that was recognised.
         gaps: where records are missing: offset of the first, of the last, and how many; the first ones only.
         runs: the map.
     """
@@ -62,6 +63,7 @@ class Finding:
     foreign: int
     source_records: int
     target_records: int
+    foreign_tail: int
     gaps: tuple[tuple[int, int, int], ...] = field(repr=False, default=())
     runs: tuple[Run, ...] = field(repr=False, default=())
 
@@ -82,7 +84,7 @@ class TakeoverResult:
         """One row for each partition, for people (a pandas frame)."""
         import pandas as pd
 
-        hidden = ("gaps", "runs")
+        hidden = ("gaps", "runs", "foreign_tail")
         columns = [name for name in Finding.__dataclass_fields__ if name not in hidden]
         return pd.DataFrame([{**{name: getattr(found, name) for name in columns}, "runs": len(found.runs)} for found in self.findings], columns=[*columns, "runs"])
 
@@ -95,21 +97,23 @@ class Takeover:
     """Takes a flow over from MirrorMaker 2, once.
 
     Args:
-        spark: where the logs are read and compared; the hashes and offsets of one partition (some 50 bytes a record) must fit into a worker.
+        spark: where the logs are read and compared; the hashes and offsets of one partition (some 250 bytes a record) must fit into a worker.
         flow: the flow, with the names MirrorMaker 2 gives to topics.
         ledger: where the map and the anomalies go.
         suite: path of the expectations for a map that was inferred.
         say: called with a line of progress.
+        connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
     """
 
-    def __init__(self, spark: SparkSession, flow: Flow, ledger: Ledger, suite: str | Path, say: Callable[[str], None] = print) -> None:
+    def __init__(self, spark: SparkSession, flow: Flow, ledger: Ledger, suite: str | Path, say: Callable[[str], None] = print, connector: str = "") -> None:
         self.spark, self.flow, self.ledger, self._say = spark, flow, ledger, say
         self._gate = Gate(suite)
         self._target_admin = Admin(flow.target_connection, "target", flow.name)
-        self._mirrormaker = MirrorMaker(flow, self._target_admin)
+        self._mirrormaker = MirrorMaker(flow, self._target_admin, connector)
 
     def run(self, *, dry_run: bool = False) -> TakeoverResult:
-        """Compares the logs of every partition that is not mirrored yet, and begins the flow with what they say.
+        """Compares the logs of every partition that is not mirrored yet, and begins the flow with what they say. A flow that was given back to
+        MirrorMaker 2 is compared from where it was given back on, and opened again.
 
         Raises:
             ConfigurationError: others are meant to write to the remote topics too, so that contents don't tell.
@@ -141,16 +145,16 @@ class Takeover:
         topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
         remotes = flow.remote_topics(topics)
         there = target.refresh(remotes.values(), timeout_ms)
-        known = self._known(target)
+        known, is_reopened = self._known(target)
         keys = [
             (topic, partition)
             for topic in sorted(topics)
             for partition in range(min(topics[topic].partitions, there[remotes[topic]].partitions if remotes[topic] in there else 0))
-            if (topic, partition) not in known
+            if (topic, partition) not in known or is_reopened
         ]
         self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
-        keys = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0]
+        keys = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
         if not keys:
             self._say(f"flow {flow.name}: nothing to take over: no remote topic holds records that are not known here")
             return []
@@ -158,21 +162,32 @@ class Takeover:
         stamped = self._stamped({remotes[topic] for topic, _ in keys})
         isolation = flow.mirrormaker.isolation
         end = source.call("listing offsets", lambda: source.list_offsets(keys, LATEST, READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED), timeout_ms)
-        copied = {(remotes[topic], partition): (topic, partition) for topic, partition in keys}
-        first = source.offsets(keys, EARLIEST, timeout_ms)
+        first = {key: max(offset, known[key].upstream_next if key in known else 0) for key, offset in source.offsets(keys, EARLIEST, timeout_ms).items()}
+        theirs = {(remotes[topic], partition): known[topic, partition].downstream_next if (topic, partition) in known else 0 for topic, partition in keys}
+        first_there = {key: max(offset, theirs[key]) for key, offset in target.offsets(theirs, EARLIEST, timeout_ms).items()}
         sides = (
             log_records(self.spark, flow.source_connection, first, end, isolation, {topic: topic for topic, _ in keys}),
-            log_records(self.spark, flow.target_connection, target.offsets(copied, EARLIEST, timeout_ms), {key: self._ends[key] for key in copied}, "read_committed",
-                        {remotes[topic]: topic for topic, _ in keys}),
-        )  # fmt: skip
+            log_records(
+                self.spark, flow.target_connection, first_there, {key: self._ends[key] for key in theirs}, "read_committed", {remotes[topic]: topic for topic, _ in keys}
+            ),
+        )
         restamped = sorted(topic for topic, remote in remotes.items() if remote in stamped)
         one, other = (with_hash(side, restamped).groupBy("topic", "partition") for side in sides)
-        seen = {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in one.cogroup(other).applyInArrow(compare, FOUND).collect()}
+        try:
+            rows = one.cogroup(other).applyInArrow(compare, FOUND).collect()
+        except Exception as error:  # Spark's: a log that can't be read, or a timestamp beyond what it can hold
+            raise MirrorlakeError(f"flow {flow.name}: the logs can't be compared: {first_line(error)}. Nothing was changed") from None
+        seen = {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in rows}
         nothing = find(NO_RECORDS, NO_RECORDS)
         next_offsets = self._mirrormaker.positions()
-        findings = [self._finding(key, remotes[key[0]], {**seen.get(key, nothing)}, next_offsets.get(key), first[key], end[key]) for key in keys]
+        findings = [self._finding(key, remotes[key[0]], {**seen.get(key, nothing)}, next_offsets.get(key), first[key], end[key], known.get(key)) for key in keys]
         stable = source.offsets(keys, LATEST, timeout_ms)
         ahead = next((found for found in findings if found.upstream_next > stable[found.key]), None)
+        if ahead is not None and ahead.upstream_next > end[ahead.key]:
+            raise SourceError(
+                f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to offset {ahead.upstream_next}, but the log of cluster {flow.source} ends at "
+                f"{end[ahead.key]}: the topic was created anew, or has lost records. Take it out of the flow (topics.exclude), or delete the remote topic"
+            )
         if ahead is not None:
             raise SourceError(
                 f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to offset {ahead.upstream_next}, but the transaction at offset "
@@ -181,15 +196,17 @@ class Takeover:
             )
         return findings
 
-    def _finding(self, key: Key, remote: str, values: dict[str, Any], mirrormaker_next: int | None, first: int, end: int) -> Finding:
-        """What was seen of one partition, whose source log goes from `first` to `end`."""
+    def _finding(self, key: Key, remote: str, values: dict[str, Any], mirrormaker_next: int | None, first: int, end: int, known: Position | None) -> Finding:
+        """What was seen of one partition, whose source log was read from `first` to `end`."""
         runs = tuple(Run(*key, remote, key[1], *numbers, digest=0) for numbers in values.pop("runs"))
         gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
         if not runs:
-            values["upstream_next"] = self._next_without_match(key, remote, values, mirrormaker_next, first, end)
-            lost = values["upstream_next"] - (end if mirrormaker_next is None else mirrormaker_next)
+            next_offset = mirrormaker_next if known is None or mirrormaker_next is None else max(mirrormaker_next, known.upstream_next)
+            next_offset = known.upstream_next if known is not None and next_offset is None else next_offset
+            values["upstream_next"] = self._next_without_match(key, remote, values, next_offset, first, end)
+            lost = 0 if next_offset is None else values["upstream_next"] - next_offset
             if lost > 0:  # retention was faster than MirrorMaker 2
-                gaps, values["missing"] = ((mirrormaker_next, first - 1, lost),), lost
+                gaps, values["missing"] = ((next_offset, first - 1, lost),), lost
         return Finding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
 
     def _next_without_match(self, key: Key, remote: str, values: Mapping[str, Any], mirrormaker_next: int | None, first: int, end: int) -> int:
@@ -202,19 +219,20 @@ class Takeover:
         if values["target_records"]:
             raise TargetError(
                 f"flow {self.flow.name}: none of the {values['target_records']} records of {where} is in {key[0]}-{key[1]} on cluster {self.flow.source}: it is no copy, or was "
-                "transformed on the way. Take the topic out of the flow (topics.exclude), or delete the remote topic"
+                "transformed on the way (or its message.timestamp.type could not be read: needs DESCRIBE_CONFIGS). Take the topic out of the flow (topics.exclude), or delete the remote topic"
             )
         raise TargetError(
             f"flow {self.flow.name}: everything in {where} has expired and MirrorMaker 2 has left no offset of it, so that it can't be told where to go on. "
             f"Set mirrorlake.start.topic.{key[0]} and delete the remote topic, or take the topic out of the flow (topics.exclude)"
         )
 
-    def _known(self, target: Cluster) -> dict[Key, Position]:
-        """What the flow has mirrored by itself already."""
+    def _known(self, target: Cluster) -> tuple[dict[Key, Position], bool]:
+        """What the flow has mirrored by itself already, and whether it was given back since."""
         topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
         found = target.refresh([topic], timeout_ms)
         partitions = found[topic].partitions if topic in found else 0
-        return merge_positions(offset_syncs.read_states(target, topic, range(partitions), timeout_ms).values())
+        states = offset_syncs.read_states(target, topic, range(partitions), timeout_ms).values()
+        return merge_positions(states), is_closed(states)
 
     def _settled_ends(self, target: Cluster, keys: list[Key]) -> dict[Key, int]:
         """The ends of remote partitions, none of which may have a transaction open."""
@@ -237,7 +255,7 @@ class Takeover:
 
     def _require_map(self, findings: list[Finding], target: Cluster, *, dry_run: bool) -> None:
         """The gate: what was found must be a map, and the logs must still be what they were when it was made."""
-        if not any(found.runs for found in findings):
+        if not findings:
             return
         self._mirrormaker.require_stopped()
         now = self._settled_ends(target, sorted(self._ends))
@@ -254,11 +272,11 @@ class Takeover:
         topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger, self._say)
         partitions = topology.ensure_offset_syncs(slots)
         positions = tuple(
-            Position(*found.key, self._topic_ids[found.topic], found.target_topic, found.partition, found.upstream_next, self._downstream_next(found), 0)
+            Position(*found.key, self._topic_ids[found.topic], found.target_topic, found.partition, found.upstream_next, self._downstream_next(found), NO_SLOT)
             for found in findings
         )
         runs = tuple(run for found in findings for run in found.runs)
-        generation = begin_generation(flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs))
+        generation = begin_generation(flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=True))
         with self.ledger.checkpoint("ledger") as place:
             self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
         self.ledger.append("anomalies", self._anomalies(findings))
@@ -305,18 +323,21 @@ MAP_COLUMNS = {
     "log_end_now": "end of the target's log afterwards",
     "target_records": "records of the partition on the target",
     "accounted": "of those: in the map, repeated, or foreign",
+    "doubtful": "source offsets that MirrorMaker 2 has copied by its own account, and that are not recognised although something stands on the target in their place",
 }
 
 
 def map_frame(findings: Iterable[Finding], ends: Mapping[Key, int], ends_now: Mapping[Key, int]) -> pd.DataFrame:
-    """What the gate looks at: one row for each inferred run, columns as in MAP_COLUMNS; `ends` are those of remote partitions."""
+    """What the gate looks at: one row for each inferred run, and one for a partition without (length 0); columns as in MAP_COLUMNS, `ends` are those of remote partitions."""
     import pandas as pd
 
     rows = []
     for found in findings:
         upstream = downstream = 0
         remote = (found.target_topic, found.partition)
-        for run in found.runs:
+        nothing = Run(*found.key, *remote, found.upstream_next, found.upstream_next, 0, 0, 0, 0, 0, 0, 0)
+        behind = max(0, (found.mirrormaker_next or 0) - found.upstream_next)
+        for run in found.runs or (nothing,):
             rows.append(
                 {
                     "topic": found.topic, "partition": found.partition, "target_topic": found.target_topic, "records": run.records,
@@ -325,6 +346,7 @@ def map_frame(findings: Iterable[Finding], ends: Mapping[Key, int], ends_now: Ma
                     "upstream_end": run.upstream_end, "upstream_next": found.upstream_next, "downstream_end": run.downstream_end,
                     "log_end": ends[remote], "log_end_now": ends_now[remote],
                     "target_records": found.target_records, "accounted": found.copied + found.repeated + found.foreign,
+                    "doubtful": behind if found.foreign_tail else 0,
                 }
             )  # fmt: skip
             upstream, downstream = run.upstream_end, run.downstream_end

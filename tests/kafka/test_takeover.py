@@ -105,6 +105,23 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
         new = [record for offset, record in world.source_records(topic)[partition] if offset > source[partition][-1][0]]
         assert [record for _, record in records] == [record for _, record in target[partition]] + new
 
+    with pytest.raises(ConfigurationError, match="was given back to MirrorMaker 2"):
+        world.mirror()
+    before = world.target_records(topic)
+    again = take_over(world)
+    assert (again.generation, again.to_json()["copied"], again.to_json()["repeated"]) == (4, 100, 0)
+    world.produce(topic, 50, seed=6)
+    assert world.mirror().records == 50
+    for partition, records in world.target_records(topic).items():
+        assert [record for _, record in records[: len(before[partition])]] == [record for _, record in before[partition]]
+    end = {(topic, partition): records[-1][0] + 1 for partition, records in world.source_records(topic).items()}
+    group = world.commit("late", {key: offset - 60 for key, offset in end.items()})
+    world.checkpoint()
+    got = consume_as(world.target_servers, group, [world.remote(topic)])
+    for (_, partition), offset in end.items():
+        unread = [record[1] for at, record in world.source_records(topic)[partition] if at >= offset - 60]
+        assert got[world.remote(topic), partition] == unread
+
 
 def test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_down(world: World) -> None:
     topic = world.topic(partitions=1)

@@ -48,7 +48,7 @@ def images(notebook: dict[str, Any]) -> int:
 def test_notebooks_are_clean() -> None:
     checked = subprocess.run([sys.executable, str(ROOT / "tools/check_notebooks.py")], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
-    assert {path.stem for path in NOTEBOOKS} == {"topics", "mirror", "checkpoint", "audit"}
+    assert {path.stem for path in NOTEBOOKS} == {"topics", "mirror", "checkpoint", "audit", "takeover", "handback"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -44,7 +44,7 @@ def groups() -> pd.DataFrame:
 
 def inferred() -> pd.DataFrame:
     runs = (Run("t", 0, "a.t", 0, 10, 20, 3, 13, 10, 100, 0, 0, 0), Run("t", 0, "a.t", 0, 25, 30, 15, 20, 5, 50, 0, 0, 0))
-    found = Finding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, (), runs)
+    found = Finding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, 0, (), runs)
     return map_frame([found], {("a.t", 0): 22}, {("a.t", 0): 22})
 
 
@@ -94,7 +94,7 @@ VIOLATIONS = {
         1: put("topic", None),
         2: put("partition", None),
         3: put("target_topic", None),
-        4: put("records", 0),
+        4: put("records", -1),
         5: put("upstream_length", 9),
         6: put("downstream_length", 11),
         7: put("upstream_step", -1),
@@ -103,6 +103,7 @@ VIOLATIONS = {
         10: put("downstream_end", 23),
         11: put("log_end_now", 23),
         12: put("accounted", 19),
+        13: put("doubtful", 1),
     },
 }
 FRAMES = {"offset_syncs": runs, "checkpoints": groups, "takeover": inferred}
