@@ -235,7 +235,7 @@ class Flow:
             mirrormaker=MirrorMakerSettings(
                 scope.text("group.id", f"{scope.source}-mm2"),
                 scope.text("offset.storage.topic", f"mm2-offsets.{scope.source}.internal"),
-                scope.integer("offset.storage.replication.factor", 3, 1, 32_767, also=-1),
+                scope.integer("offset.storage.replication.factor", -1, 1, 32_767, also=-1),
                 _of_source_consumer(properties, scope, "isolation.level", "read_uncommitted"),
             ),
             start=Start.parse(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -32,10 +32,10 @@ Row = tuple[str, str | None, str | None, str | None, int | None, int | None, str
 
 
 class Groups(InputPartition):
-    """One Spark partition: the groups one task asks about, or (None) the topics' logs."""
+    """One Spark partition: the groups one task asks about, or (None) the topics' logs, and what else the driver knows: share groups, an error."""
 
-    def __init__(self, groups: list[str] | None, error: str | None = None) -> None:
-        self.groups, self.error = groups, error
+    def __init__(self, groups: list[str] | None, *, shared: tuple[str, ...] = (), error: str | None = None) -> None:
+        self.groups, self.shared, self.error = groups, shared, error
 
 
 class KafkaGroupOffsets(DataSource):
@@ -63,7 +63,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
         self._cycle = 0
         self._groups: list[str] = []
         self._groups_due = 0.0
-        self._shared: list[str] = []
+        self._shared: tuple[str, ...] = ()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"cycle": 0}
@@ -76,15 +76,15 @@ class GroupOffsetsReader(DataSourceStreamReader):
         try:
             self._find_groups()
         except MirrorlakeError as error:
-            return [Groups(None, json.dumps(errors.to_json(error)))]
+            return [Groups(None, error=json.dumps(errors.to_json(error)))]
         chunks = [self._groups[at : at + GROUPS_PER_TASK] for at in range(0, len(self._groups), GROUPS_PER_TASK)]
-        return [Groups(None), *map(Groups, chunks)]
+        return [Groups(None, shared=self._shared), *map(Groups, chunks)]
 
     def read(self, partition: Groups) -> Iterator[Row]:
         if partition.error is not None:
             return iter([_row("cycle", error=partition.error)])
         try:
-            return iter(self._read_logs() if partition.groups is None else self._read_offsets(partition.groups))
+            return iter(self._read_logs(partition.shared) if partition.groups is None else self._read_offsets(partition.groups))
         except MirrorlakeError as error:
             return iter([_row("cycle", error=json.dumps(errors.to_json(error)))])
         except Exception as error:
@@ -102,7 +102,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
             found = {name: group for name, group in source.groups(self.flow.connect_timeout_ms).items() if name in self.flow.groups}
         finally:
             source.close()
-        self._shared = sorted(name for name, group in found.items() if group.kind == SHARE)
+        self._shared = tuple(sorted(name for name, group in found.items() if group.kind == SHARE))
         self._groups = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
         self._groups_due = time.monotonic() + (self.flow.refresh_groups_interval_s or float("inf"))
 
@@ -122,7 +122,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
             ]
         return rows
 
-    def _read_logs(self) -> list[Row]:
+    def _read_logs(self, shared: Iterable[str]) -> list[Row]:
         timeout_ms = self.flow.connect_timeout_ms
         source = self._connect()
         try:
@@ -133,7 +133,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
             source.close()
         return [
             _row("cycle"),
-            *(_row("share", group_id=group) for group in self._shared),
+            *(_row("share", group_id=group) for group in shared),
             *(_row("log", topic=topic, partition=partition, log_start=first[topic, partition], log_end=stable[topic, partition]) for topic, partition in keys),
         ]
 

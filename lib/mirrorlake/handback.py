@@ -72,13 +72,13 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False, say: Ca
         states = offset_syncs.read_states(target, topic, partitions, timeout_ms)
         if not states:
             raise ConfigurationError(f"flow {flow.name}: {topic} on cluster {flow.target} holds no state: this flow has never been mirrored here")
-        generation = 0
+        theirs, generation = mirrormaker.positions(), 0
         if not dry_run:
+            mirrormaker.ensure_topic()
             newest = max(states.values(), key=lambda state: state.generation)
             generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=True))
             states = offset_syncs.read_states(target, topic, partitions, timeout_ms)
         positions = merge_positions(states.values())
-        theirs = mirrormaker.positions()
         result = tuple(
             Handback(*key, position.target_topic, position.upstream_next, theirs.get(key)) for key, position in sorted(positions.items()) if flow.mirrors_topic(key[0])
         )

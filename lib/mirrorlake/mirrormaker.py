@@ -88,17 +88,20 @@ class MirrorMaker:
         self._connector = next(iter(found), self._connector)
         return next(iter(found.values()), {})
 
+    def ensure_topic(self) -> None:
+        """Creates the topic of its offsets, if it never ran."""
+        if self._names.offsets_topic not in self._target.partitions():
+            new = NewTopic(self._names.offsets_topic, OFFSETS_PARTITIONS, self._names.offsets_replication_factor, config=OFFSETS_CONFIG)
+            for error in self._target.create([new]).values():
+                raise error
+
     def write(self, positions: Mapping[Key, int]) -> None:
-        """Makes MirrorMaker 2 go on at these source offsets when it starts; its topic is created if it never ran.
+        """Makes MirrorMaker 2 go on at these source offsets when it starts.
 
         Raises:
             TargetError: the offsets can't be written.
         """
         topic = self._names.offsets_topic
-        if topic not in self._target.partitions():
-            new = NewTopic(topic, OFFSETS_PARTITIONS, self._names.offsets_replication_factor, config=OFFSETS_CONFIG)
-            for error in self._target.create([new]).values():
-                raise error
         known = self.positions()
         problems: list[KafkaError] = []
         # As Connect's own producer: the same key goes to the same partition.

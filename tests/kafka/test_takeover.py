@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
 from confluent_kafka.admin import NewTopic
+from mirrorlake import generation
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.handback import hand_back
 from mirrorlake.takeover import Takeover, TakeoverResult
@@ -212,3 +213,35 @@ def test_there_is_nothing_to_take_over_where_nothing_was_copied(world: World) ->
     assert take_over(world).to_json()["partitions"] == 0  # it is known already
     with pytest.raises(ConfigurationError, match="never been mirrored"):
         hand_back(World(world.source_servers, world.target_servers, Path(world.directory) / "other").flow)
+
+
+def test_a_takeover_that_died_half_way_is_completed_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = world.topic(partitions=2)
+    world.produce(topic, 200, partitions=2)
+    remote_topic(world, topic, 2)
+    source = world.source_records(topic)
+    for partition, records in source.items():
+        copy(world, topic, partition, records[:50])
+    ends: list[object] = []
+    real = generation.transaction.end
+
+    def die_after_the_first(*arguments: Any, **options: Any) -> Any:
+        if ends:
+            raise RuntimeError("killed")
+        ends.append(real(*arguments, **options))
+        return ends[0]
+
+    monkeypatch.setattr(generation.transaction, "end", die_after_the_first)
+    with pytest.raises(RuntimeError, match="killed"):
+        take_over(world)
+    monkeypatch.undo()
+    with pytest.raises(TargetError, match="holds records already"):
+        world.mirror()
+    assert len(take_over(world).findings) == 1
+    world.mirror()
+    groups = {at: world.commit(f"g{at}", {(topic, partition): at for partition in source}) for at in (0, 7, 49, 51)}
+    world.checkpoint()
+    for at, group in groups.items():
+        for partition, records in source.items():
+            read = consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), partition]
+            assert read == [record[1] for offset, record in records if offset >= at]

@@ -100,7 +100,12 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(se
     assert group in tables["group"]
     assert str(world.target_records(topic)[0][3][0]) in tables["offset"]
     assert images(audited) == 1
-    for name in ("topics", "mirror", "checkpoint", "audit"):
+
+    given_back = run("handback", tmp_path / "handback.ipynb", config=world.config, flow=world.flow_name)
+    assert result(given_back) == {"flow": world.flow_name, "generation": 2, "partitions": 2}
+    taken = run("takeover", tmp_path / "takeover.ipynb", **given, dry_run="true")
+    assert (result(taken)["generation"], result(taken)["partitions"], result(taken)["copied"]) == (0, 2, 0)
+    for name in ("topics", "mirror", "checkpoint", "audit", "handback", "takeover"):
         assert "canary-51ce" not in (tmp_path / f"{name}.ipynb").read_text()
 
 
