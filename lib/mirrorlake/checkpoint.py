@@ -74,11 +74,6 @@ class Checkpoint:
             other is not None and all(getattr(self, name) == getattr(other, name) for name in names) and (self.sync == other.sync or {self.sync, other.sync} <= SETTLED)
         )
 
-    @property
-    def last_synced(self) -> int | None:
-        """What the group has on the target since this cycle, if we know that it is where we put it."""
-        return self.downstream_offset if self.sync in SETTLED else None
-
 
 SETTLED = {"committed", "in_step"}
 GONE = "the group is gone on the source; on the target it stays"
@@ -130,6 +125,8 @@ class CheckpointJob:
         self._say = say
         self._job_id = uuid.uuid4().hex[:8]
         self._known: dict[Key, Checkpoint] = {}
+        self._settled: dict[Key, Checkpoint] = {}
+        self._sync_due = 0.0
         self._counts = _Counts()
         self._is_emitted = False
         self._checkpoints = Mm2Topic(flow.target_connection, flow.policy.checkpoints_topic(), flow.checkpoints_replication_factor, f"{flow.name}|mm2", say)
@@ -148,7 +145,7 @@ class CheckpointJob:
         Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
         self._admin = AdminClient(flow.target_connection.librdkafka(log_level=0))
         self.ledger.ensure_tables()
-        self._known = self._last_known()
+        self._recall()
         self.spark.dataSource.register(KafkaGroupOffsets)
         reader = self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
         batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, self._say, once=interval_s is None)
@@ -184,12 +181,14 @@ class CheckpointJob:
         if translated:
             results = self._pass_gate(translated, cycle_id)
         synced = self._sync(checkpoints)
-        whole = [*self._about(shared, "not_covered", SHARE_GROUP, cycle_id, now), *self._about(self._gone(listed | {*shared}), "deleted", GONE, cycle_id, now)]
+        gone = self._gone(listed | {*shared})
+        whole = [*self._about(shared, "not_covered", SHARE_GROUP, cycle_id, now), *self._about(gone, "deleted", GONE, cycle_id, now)]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
         self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
         self.ledger.append("expectation_results", results)
         self._known = {row.key: row for row in [*synced, *whole]}
+        self._settled = {key: row for key, row in self._settled.items() if row.group_id not in gone} | {row.key: row for row in synced if row.sync in SETTLED}
         self._count(listed, synced, changed, batch_id, time.monotonic() - began)
 
     def _runs(self, session: SparkSession) -> DataFrame:
@@ -264,6 +263,9 @@ class CheckpointJob:
         movable = [row for row in checkpoints if row.downstream_offset is not None]
         if not self.flow.sync_group_offsets_enabled or not movable:
             return [replace(row, sync="off") if row.downstream_offset is not None else row for row in checkpoints]
+        if time.monotonic() < self._sync_due:
+            return [row if row.downstream_offset is None else self._waiting(row) for row in checkpoints]
+        self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         if self.flow.topics_shared:
             return [replace(row, sync="held", reason="; ".join(part for part in (row.reason, SHARED) if part)) if row in movable else row for row in checkpoints]
         on_target = groups.read_groups(self._admin, self._target, sorted({row.group_id for row in movable}), self.flow)
@@ -273,14 +275,14 @@ class CheckpointJob:
             if row.downstream_offset is None or row.upstream_offset is None or row.target_topic is None or row.target_partition is None:
                 decided.append(row)
                 continue
-            target_key, before = (row.target_topic, row.target_partition), self._known.get(row.key)
+            target_key, before = (row.target_topic, row.target_partition), self._settled.get(row.key)
             decision = groups.decide(
                 on_target[row.group_id],
                 target_key,
                 row.downstream_offset,
                 row.upstream_offset,
                 before.upstream_offset if before else None,
-                before.last_synced if before else None,
+                before.downstream_offset if before else None,
             )
             reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
             decided.append(replace(row, sync=decision.sync, reason=reason, target_offset=on_target[row.group_id].offsets.get(target_key)))
@@ -288,6 +290,13 @@ class CheckpointJob:
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
         refusals = groups.commit(self._target, commits, self.flow)
         return [replace(row, sync="refused", reason=refusals[row.group_id]) if row.sync == "committed" and row.group_id in refusals else row for row in decided]
+
+    def _waiting(self, row: Checkpoint) -> Checkpoint:
+        """A row between two syncs: nothing is done on the target, so what was done there stands until the group moves."""
+        before = self._known.get(row.key)
+        if before is not None and before.sync and (before.status, before.upstream_offset, before.metadata) == (row.status, row.upstream_offset, row.metadata):
+            return replace(row, sync=before.sync, reason=before.reason, target_offset=before.target_offset)
+        return replace(row, sync="waiting")
 
     def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> bool:
         """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then what has changed."""
@@ -305,16 +314,23 @@ class CheckpointJob:
 
     # -- history and progress ------------------------------------------------------------------------------------------------
 
-    def _last_known(self) -> dict[Key, Checkpoint]:
-        """The last row of every group and partition that the ledger has."""
+    def _recall(self) -> None:
+        """Takes from the ledger the last row of every group and partition, and the last one that left the target where we put it."""
         from pyspark.sql import functions as F
 
         table = self.ledger.read("checkpoints")
         mine = table.filter((table.source == self.flow.source) & (table.target == self.flow.target))
-        last = mine.groupBy("group_id", "topic", "partition").agg(F.max_by(F.struct(*mine.columns), "created_at").alias("row")).select("row.*")
-        rows = [Checkpoint(**row.asDict()) for row in last.collect()]
-        gone = {row.group_id: row.created_at for row in rows if row.status == "deleted"}
-        return {row.key: row for row in rows if row.group_id not in gone or row.created_at >= gone[row.group_id]}
+        newest = F.struct(*mine.columns)
+        last = mine.groupBy("group_id", "topic", "partition").agg(
+            F.max_by(newest, "created_at").alias("known"),
+            F.max_by(newest, F.when(mine.sync.isin(*SETTLED), mine.created_at)).alias("settled"),
+        )
+        found = [{name: Checkpoint(**row[name].asDict()) for name in ("known", "settled") if row[name] is not None} for row in last.collect()]
+        gone = {row["known"].group_id: row["known"].created_at for row in found if row["known"].status == "deleted"}
+        self._known, self._settled = (
+            {row[name].key: row[name] for row in found if name in row and not row[name].created_at < gone.get(row[name].group_id, row[name].created_at)}
+            for name in ("known", "settled")
+        )
 
     def _count(self, listed: set[str], synced: list[Checkpoint], changed: list[Checkpoint], batch_id: int, seconds: float) -> None:
         counts = self._counts

@@ -73,6 +73,7 @@ class Flow:
     refresh_groups_interval_s: int
     emit_checkpoints_interval_s: int
     sync_group_offsets_enabled: bool
+    sync_group_offsets_interval_s: int
     slots: int
     batch_max_records: int
     batch_max_bytes: int
@@ -205,6 +206,7 @@ class Flow:
             refresh_groups_interval_s=_refresh(scope, "groups"),
             emit_checkpoints_interval_s=scope.integer("emit.checkpoints.interval.seconds", 60, 1),
             sync_group_offsets_enabled=scope.flag("sync.group.offsets.enabled", default=False),
+            sync_group_offsets_interval_s=scope.integer("sync.group.offsets.interval.seconds", 0, 1, also=0),
             slots=scope.integer("mirrorlake.slots", 0, 0, 1_000),
             batch_max_records=scope.integer("mirrorlake.batch.max.records", 5_000_000, 1),
             batch_max_bytes=scope.integer("mirrorlake.batch.max.bytes", 256 << 20, 1 << 10),

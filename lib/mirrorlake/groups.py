@@ -69,8 +69,8 @@ def decide(group: TargetGroup, key: Key, downstream_offset: int, upstream_offset
         group: as the target has it.
         key: topic and partition on the target.
         downstream_offset, upstream_offset: where the group should be, and what it has on the source.
-        previous_upstream: what it had on the source in the cycle before, None if it was not known then.
-        last_synced: what it had on the target after that cycle, as far as we brought it there; None if we did not.
+        previous_upstream: what it had on the source when it was last in step, None if it never was.
+        last_synced: what it had on the target then.
     """
     current = group.offsets.get(key)
     if current == downstream_offset:

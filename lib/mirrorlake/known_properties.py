@@ -12,7 +12,7 @@ ACTED_ON = frozenset(
     clusters enabled topics topics.exclude groups groups.exclude replication.policy.class replication.policy.separator
     replication.policy.internal.topic.separator.enabled replication.factor offset-syncs.topic.replication.factor refresh.topics.enabled
     refresh.topics.interval.seconds refresh.groups.enabled refresh.groups.interval.seconds emit.checkpoints.enabled
-    emit.checkpoints.interval.seconds sync.group.offsets.enabled sync.topic.configs.enabled sync.topic.configs.interval.seconds
+    emit.checkpoints.interval.seconds sync.group.offsets.enabled sync.group.offsets.interval.seconds sync.topic.configs.enabled sync.topic.configs.interval.seconds
     config.properties.exclude use.defaults.from sync.topic.acls.enabled sync.topic.acls.interval.seconds
     topics.rename.regex topics.rename.replacement config.providers
     mirrorlake.slots mirrorlake.batch.max.records mirrorlake.batch.max.bytes mirrorlake.batch.max.ms mirrorlake.transaction.timeout.ms
@@ -37,7 +37,6 @@ NEEDLESS = {
     "tasks.max.enforce": "mirrorlake.slots says how many copy side by side",
     "consumer.poll.timeout.ms": "a plan says what is to be read; nobody polls",
     "admin.timeout.ms": "mirrorlake.connect.timeout.ms bounds every request",
-    "sync.group.offsets.interval.seconds": "offsets are synced in the cycle that translates them: emit.checkpoints.interval.seconds",
     "key.converter": BATCHES,
     "value.converter": BATCHES,
     "header.converter": BATCHES,

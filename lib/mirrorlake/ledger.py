@@ -73,7 +73,7 @@ CHECKPOINTS = """
   cycle_id STRING NOT NULL,
   created_at TIMESTAMP NOT NULL,
   target_offset BIGINT COMMENT 'what the group had on the target before this cycle',
-  sync STRING COMMENT 'what was done on the target: committed, in_step, held, refused, or off'
+  sync STRING COMMENT 'what was done on the target: committed, in_step, held, waiting, refused, or off'
 """
 
 EXPECTATION_RESULTS = """

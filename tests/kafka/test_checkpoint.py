@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -243,6 +244,29 @@ def test_nothing_is_committed_while_sync_is_off(world: World) -> None:
     group = world.commit("watched", {(topic, 0): 5})
     assert world.checkpoint().syncs == {"off": 1}
     assert world.committed(group) == {}
+
+
+def test_groups_are_synced_at_an_interval_of_their_own_and_recorded_in_every_cycle(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    world.write_config(**{"sync.group.offsets.interval.seconds": "3600"})
+    group = world.commit("slow", {(topic, 0): 10})
+    job = threading.Thread(target=lambda: world.checkpoint(interval_s=0.5, run_for_s=25))
+    job.start()
+    try:
+        eventually(lambda: world.committed(group)[world.remote(topic), 0][0] == 10, what="the first sync")
+        world.commit(group, {(topic, 0): 40})
+        row = eventually(lambda: (row := world.checkpoints()[group, topic, 0])["upstream_offset"] == 40 and row, what="a row of the new position")
+        assert (row["downstream_offset"], row["sync"]) == (40, "waiting")
+        assert world.committed(group)[world.remote(topic), 0][0] == 10
+    finally:
+        job.join()
+    world.checkpoint()  # the first cycle of a job syncs
+    assert world.committed(group)[world.remote(topic), 0][0] == 40
+    world.commit(group, {(topic, 0): 20})
+    world.checkpoint()
+    assert world.committed(group)[world.remote(topic), 0][0] == 20, "its owner moved it back, from where it was last in step"
 
 
 def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,14 @@ from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
-from mirrorlake import mirror, runs_frame
-from mirrorlake.errors import FencedError, GateError
+from mirrorlake import mirror, runs_frame, transaction
+from mirrorlake.copy import Report, copy_slot
+from mirrorlake.errors import FencedError, GateError, MirrorlakeError
 from mirrorlake.failpoint import VARIABLE
 from mirrorlake.ledger import TABLES
+from mirrorlake.offset_syncs import read_states
+from mirrorlake.plan import Range
+from mirrorlake.slot import merge_positions
 
 from tests.world import World, eventually
 
@@ -79,6 +83,32 @@ def test_a_task_killed_at_any_step_is_done_again_by_the_same_job(world: World, s
     assert any("a copy task was lost" in line for line in world.lines)
     assert result.records == world.assert_equal(*topics)
     world.assert_nothing_open()
+
+
+def test_a_task_whose_plan_is_late_finds_its_work_done(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 300, partitions=1)
+    generation, flow = world.mirror().generation, world.flow
+    connections = mirror.worker_connections(flow)
+    target = connections[1]
+    target.refresh([flow.offset_syncs_topic], 10_000)
+    states = read_states(target, flow.offset_syncs_topic, range(2), 10_000)
+    ((_, position),) = merge_positions(states.values()).items()
+
+    def late(end: int) -> Report | MirrorlakeError:
+        planned = Range(topic, 0, position.topic_id, 1, position.slot, 0, end)
+        return copy_slot(flow, lambda: connections, position.slot, 2, generation, [planned])
+
+    report = late(300)
+    assert isinstance(report, Report)
+    assert (report.is_open, report.stretches) == (False, [])
+    world.produce(topic, 100, partitions=1, seed=2)
+    report = late(400)
+    assert isinstance(report, Report)
+    assert [(stretch["upstream_from"], stretch["upstream_next"]) for stretch in report.stretches] == [(300, 400)]
+    transaction.end(target, report.producer, commit=True, timeout_ms=10_000)
+    world.mirror()
+    assert world.assert_equal(topic) == 400
 
 
 def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(world: World) -> None:
