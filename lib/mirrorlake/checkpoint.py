@@ -198,9 +198,7 @@ class CheckpointJob:
 
     def _mirrored(self, logs: Iterable[Any], session: SparkSession) -> DataFrame:
         """One row for each partition of the flow: its log on the source, and how far the slots' states say it is mirrored."""
-        topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
-        found = self._target.refresh([topic], timeout_ms)
-        states = offset_syncs.read_states(self._target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
+        states = offset_syncs.read_all_states(self._target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms)
         known = merge_positions(states.values())
         values = []
         for log in logs:

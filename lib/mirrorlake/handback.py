@@ -67,9 +67,7 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False, say: Ca
     try:
         mirrormaker.require_stopped()
         topic, timeout_ms = flow.offset_syncs_topic, flow.connect_timeout_ms
-        found = target.refresh([topic], timeout_ms)
-        partitions = range(found[topic].partitions if topic in found else 0)
-        states = offset_syncs.read_states(target, topic, partitions, timeout_ms)
+        states = offset_syncs.read_all_states(target, topic, timeout_ms)
         if not states:
             raise ConfigurationError(f"flow {flow.name}: {topic} on cluster {flow.target} holds no state: this flow has never been mirrored here")
         theirs, generation = mirrormaker.positions(), 0
@@ -77,7 +75,7 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False, say: Ca
             mirrormaker.ensure_topic()
             newest = max(states.values(), key=lambda state: state.generation)
             generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=True))
-            states = offset_syncs.read_states(target, topic, partitions, timeout_ms)
+            states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())
         result = tuple(
             Handback(*key, position.target_topic, position.upstream_next, theirs.get(key)) for key, position in sorted(positions.items()) if flow.mirrors_topic(key[0])

@@ -62,6 +62,12 @@ def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: i
     return states
 
 
+def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
+    """The last committed state of every slot there is; none where the topic does not exist."""
+    found = target.refresh([topic], timeout_ms)
+    return read_states(target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
+
+
 def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeout_ms: int) -> bool:
     """True if the transaction of this producer is the last one of the slot that was committed."""
     state = read_states(target, topic, [slot], timeout_ms).get(slot)

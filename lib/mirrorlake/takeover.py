@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from mirrorlake import offset_syncs, transaction
 from mirrorlake.admin import Admin
 from mirrorlake.comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, log_records, with_hash
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, first_line
+from mirrorlake.finding import Finding, map_frame
 from mirrorlake.flow import Flow
 from mirrorlake.gate import Gate, require
 from mirrorlake.generation import Beginning, begin_generation, is_closed
@@ -34,42 +35,6 @@ from mirrorlake.wire import CONCURRENT_TRANSACTIONS, EARLIEST, LATEST, READ_COMM
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a partition's two logs say. Counts are of records.
-
-    Attributes:
-        upstream_next: where the copy goes on: behind the last record of the source that is on the target.
-        mirrormaker_next: where MirrorMaker 2 itself would go on, if its offsets are there.
-        copied: records of the map.
-        repeated: copies of those that came another time.
-        missing: between the first and the last of the map, on the source and not on the target.
-        foreign: on the target and not on the source: written by others, or gone from the source since.
-        foreign_tail: how many of those stand behind everything that was recognised.
-        gaps: where records are missing: offset of the first, of the last, and how many; the first ones only.
-        runs: the map.
-    """
-
-    topic: str
-    partition: int
-    target_topic: str
-    upstream_next: int
-    mirrormaker_next: int | None
-    copied: int
-    repeated: int
-    missing: int
-    foreign: int
-    source_records: int
-    target_records: int
-    foreign_tail: int
-    gaps: tuple[tuple[int, int, int], ...] = field(repr=False, default=())
-    runs: tuple[Run, ...] = field(repr=False, default=())
-
-    @property
-    def key(self) -> Key:
-        return self.topic, self.partition
 
 
 @dataclass(frozen=True)
@@ -228,10 +193,7 @@ class Takeover:
 
     def _known(self, target: Cluster) -> tuple[dict[Key, Position], bool]:
         """What the flow has mirrored by itself already, and whether it was given back since."""
-        topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
-        found = target.refresh([topic], timeout_ms)
-        partitions = found[topic].partitions if topic in found else 0
-        states = offset_syncs.read_states(target, topic, range(partitions), timeout_ms).values()
+        states = offset_syncs.read_all_states(target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms).values()
         return merge_positions(states), is_closed(states)
 
     def _settled_ends(self, target: Cluster, keys: list[Key]) -> dict[Key, int]:
@@ -305,49 +267,3 @@ class Takeover:
                     "records": found.foreign,
                     "detail": "on the target, and not on the source: written by others, or gone from the source since",
                 }
-
-
-MAP_COLUMNS = {
-    "topic": "source topic",
-    "partition": "source partition",
-    "target_topic": "remote topic",
-    "records": "records of the run",
-    "upstream_length": "upstream_end - upstream_start",
-    "downstream_length": "downstream_end - downstream_start",
-    "upstream_step": "source offsets between this run and the one before",
-    "downstream_step": "target offsets between this run and the one before",
-    "upstream_end": "source offset after the run's last",
-    "upstream_next": "where the copy of the partition goes on",
-    "downstream_end": "target offset after the run's last",
-    "log_end": "end of the target's log when it was read",
-    "log_end_now": "end of the target's log afterwards",
-    "target_records": "records of the partition on the target",
-    "accounted": "of those: in the map, repeated, or foreign",
-    "doubtful": "source offsets that MirrorMaker 2 has copied by its own account, and that are not recognised although something stands on the target in their place",
-}
-
-
-def map_frame(findings: Iterable[Finding], ends: Mapping[Key, int], ends_now: Mapping[Key, int]) -> pd.DataFrame:
-    """What the gate looks at: one row for each inferred run, and one for a partition without (length 0); columns as in MAP_COLUMNS, `ends` are those of remote partitions."""
-    import pandas as pd
-
-    rows = []
-    for found in findings:
-        upstream = downstream = 0
-        remote = (found.target_topic, found.partition)
-        nothing = Run(*found.key, *remote, found.upstream_next, found.upstream_next, 0, 0, 0, 0, 0, 0, 0)
-        behind = max(0, (found.mirrormaker_next or 0) - found.upstream_next)
-        for run in found.runs or (nothing,):
-            rows.append(
-                {
-                    "topic": found.topic, "partition": found.partition, "target_topic": found.target_topic, "records": run.records,
-                    "upstream_length": run.upstream_end - run.upstream_start, "downstream_length": run.downstream_end - run.downstream_start,
-                    "upstream_step": run.upstream_start - upstream, "downstream_step": run.downstream_start - downstream,
-                    "upstream_end": run.upstream_end, "upstream_next": found.upstream_next, "downstream_end": run.downstream_end,
-                    "log_end": ends[remote], "log_end_now": ends_now[remote],
-                    "target_records": found.target_records, "accounted": found.copied + found.repeated + found.foreign,
-                    "doubtful": behind if found.foreign_tail else 0,
-                }
-            )  # fmt: skip
-            upstream, downstream = run.upstream_end, run.downstream_end
-    return pd.DataFrame(rows, columns=list(MAP_COLUMNS))

@@ -12,9 +12,9 @@ from mirrorlake import runs_frame
 from mirrorlake.checkpoint import gate_frame
 from mirrorlake.copy import Report
 from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.finding import Finding, map_frame
 from mirrorlake.gate import Gate, require
 from mirrorlake.run import Run
-from mirrorlake.takeover import Finding, map_frame
 
 ROOT = Path(__file__).resolve().parents[2]
 
