@@ -23,7 +23,7 @@ from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.flow import Flow
 from mirrorlake.plan import Range
 from mirrorlake.provenance import Provenance
-from mirrorlake.records import from_offset
+from mirrorlake.records import dense_parts
 from mirrorlake.run import Run
 from mirrorlake.slot import Position, SlotState
 from mirrorlake.wire import EARLIEST, IN_FLIGHT, Cluster, Fetched, Key, ResponseError, WireError, check, is_unauthorized
@@ -65,14 +65,23 @@ class Stretch:
     def is_done(self) -> bool:
         return self.upstream_next >= self.planned_end
 
-    def skip(self, batch: Batch, reason: str) -> None:
-        """Notes that the offsets of a batch hold nothing to copy."""
-        start = max(batch.base_offset, self.upstream_next)
+    def skip_to(self, end: int, reason: str) -> None:
+        """Notes that the offsets up to `end` hold nothing to copy."""
+        start = self.upstream_next
+        if end <= start:
+            return
         if self.gaps and self.gaps[-1][1:] == (start, reason):
-            self.gaps[-1] = (self.gaps[-1][0], batch.end_offset, reason)
+            self.gaps[-1] = (self.gaps[-1][0], end, reason)
         else:
-            self.gaps.append((start, batch.end_offset, reason))
-        self.skipped += batch.end_offset - start
+            self.gaps.append((start, end, reason))
+        self.skipped += end - start
+        self.upstream_next = end
+
+    def take(self, batch: Batch) -> None:
+        """Lets a batch wait to be produced; offsets before it are those that compaction has taken."""
+        self.skip_to(batch.base_offset, "compacted")
+        self.waiting.append(batch)
+        self.digest_read = batch.extend_digest(self.digest_read)
         self.upstream_next = batch.end_offset
 
     def append(self, batch: Batch, base_offset: int) -> None:
@@ -273,25 +282,23 @@ class SlotCopy:
             is_aborted = aborted.drops(batch)
             if batch.magic == 2 and batch.end_offset <= stretch.upstream_next:
                 continue  # compaction may answer with a batch that ends before the offset asked for
+            self._require_readable(stretch, batch)
+            stretch.skip_to(batch.base_offset, "compacted")  # nothing else leaves holes between batches
             if stretch.is_done:
                 break
-            self._require_crc(stretch, batch)
             if batch.is_control:
-                stretch.skip(batch, "marker")
+                stretch.skip_to(batch.end_offset, "marker")
             elif is_aborted:
-                stretch.skip(batch, "aborted")
-            elif batch.records == 0 and batch.magic == 2:
-                stretch.skip(batch, "compacted")
+                stretch.skip_to(batch.end_offset, "aborted")
             elif self.provenance and self.provenance.excludes(batch):
-                stretch.skip(batch, "mirrored")
+                stretch.skip_to(batch.end_offset, "mirrored")
+            elif batch.base_offset == stretch.upstream_next and batch.why_not_unopened is None:
+                stretch.take(batch)
             else:
-                self._require_unopened(stretch, batch)
-                if batch.base_offset < stretch.upstream_next:  # where a flow starts, or takes over: the one batch that has to be opened
-                    batch = from_offset(batch, stretch.upstream_next)
-                stretch.waiting.append(batch)
-                stretch.digest_read = batch.extend_digest(stretch.digest_read)
-                stretch.upstream_next = batch.end_offset
-                self._bytes += len(batch.raw)
+                for part in dense_parts(batch, stretch.upstream_next):
+                    stretch.take(part)
+                stretch.skip_to(batch.end_offset, "compacted")
+            self._bytes += len(batch.raw)
 
     async def _lost(self, stretch: Stretch) -> SourceError:
         """The error for a position that the log does not reach back to any more."""
@@ -306,24 +313,19 @@ class SlotCopy:
     def _anomaly(kind: str, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, Any]:
         return {"kind": kind, "topic": stretch.topic, "partition": stretch.partition, "from_offset": from_offset, "to_offset": to_offset}
 
-    def _require_crc(self, stretch: Stretch, batch: Batch) -> None:
-        # It is computed anew for the target: a corrupt batch that isn't caught here would look healthy there for ever.
-        if batch.magic == 2 and not batch.crc_is_right:
+    def _require_readable(self, stretch: Stretch, batch: Batch) -> None:
+        if batch.magic != 2:
+            raise SourceError(
+                f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, from offset {stretch.upstream_next} on: {batch.why_not_unopened}, which this version does "
+                "not read. Take the topic out of the flow (topics.exclude) to mirror the others, or let the source's brokers rewrite it",
+                anomaly=self._anomaly("unsupported", stretch, stretch.upstream_next, batch.base_offset + 1),
+            )
+        # The CRC is computed anew for the target: a corrupt batch that isn't caught here would look healthy there for ever.
+        if not batch.crc_is_right:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offsets {batch.base_offset} to {batch.end_offset}: "
                 f"the batch is corrupt on cluster {self.flow.source} (CRC). Check its disks; it is not mirrored",
                 anomaly=self._anomaly("corrupt", stretch, batch.base_offset, batch.end_offset),
-            )
-
-    def _require_unopened(self, stretch: Stretch, batch: Batch) -> None:
-        reason = batch.why_not_unopened
-        if reason is None and batch.base_offset > stretch.upstream_next:
-            reason = f"offsets {stretch.upstream_next} to {batch.base_offset} before it are missing (compaction)"
-        if reason is not None:
-            raise SourceError(
-                f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offsets {batch.base_offset} to {batch.end_offset}: this batch can't be "
-                f"passed through unopened: {reason}. This version does not re-encode; take the topic out of the flow (topics.exclude) to mirror the others",
-                anomaly=self._anomaly("unsupported", stretch, batch.base_offset, batch.end_offset),
             )
 
     async def _produce(self) -> None:

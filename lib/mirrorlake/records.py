@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from crc32c import crc32c
 from kafka.codec import snappy_decode, snappy_encode
 from kafka.record.util import decode_varint, encode_varint
 
-from mirrorlake.batch import CRC_FROM, HEADER, HEADER_BYTES, OVERHEAD_BYTES, Batch, read_log
+from mirrorlake.batch import CRC_FROM, DELETE_HORIZON, HEADER, HEADER_BYTES, OVERHEAD_BYTES, TIMESTAMP_TYPE, Batch, read_log
 
 CODEC = 0x07
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -36,25 +37,32 @@ class Record:
 
 def read_records(batch: Batch) -> Iterator[Record]:
     """The records of a batch, in order."""
-    payload = _decompressed(bytes(batch.raw[HEADER_BYTES:]), batch.attributes & CODEC)
+    payload = _decompressed(bytes(batch.raw[HEADER_BYTES:]), batch.attributes & CODEC) if batch.records else b""
     at = 0
     for _ in range(batch.records):
         length, start = decode_varint(payload, at)
         timestamp_delta, after = decode_varint(payload, start + 1)
         offset_delta, after = decode_varint(payload, after)
         at = start + length
-        yield Record(batch.base_offset + offset_delta, batch.base_timestamp + timestamp_delta, payload[start], payload[after:at])
+        timestamp = batch.max_timestamp if batch.attributes & TIMESTAMP_TYPE else batch.base_timestamp + timestamp_delta
+        yield Record(batch.base_offset + offset_delta, timestamp, payload[start], payload[after:at])
 
 
-def from_offset(batch: Batch, offset: int) -> Batch:
-    """A batch without the records before `offset`, of which at least one other must be left, in the codec it had.
+def dense_parts(batch: Batch, offset: int) -> list[Batch]:
+    """The records of a batch from `offset` on, as batches without gaps between offsets, in the codec it had; none if nothing is left.
 
-    Its records keep offset, timestamp, key, value and headers; there must be no gaps between them.
+    Records keep offset, timestamp, key, value and headers. Where the broker has stamped them (LogAppendTime), the timestamp is the one that consumers see: the batch's.
     """
     kept = [record for record in read_records(batch) if record.offset >= offset]
-    first, newest = kept[0], max(record.timestamp for record in kept)
+    starts = [at for at, record in enumerate(kept) if at == 0 or record.offset != kept[at - 1].offset + 1]
+    return [_packed(batch, kept[start:end]) for start, end in itertools.pairwise([*starts, len(kept)])]
+
+
+def _packed(batch: Batch, records: list[Record]) -> Batch:
+    """Records with consecutive offsets as one batch, otherwise like the one they are from."""
+    first, newest = records[0], max(record.timestamp for record in records)
     packed = bytearray()
-    for number, record in enumerate(kept):
+    for number, record in enumerate(records):
         body = bytearray([record.attributes])
         encode_varint(record.timestamp - first.timestamp, body.append)
         encode_varint(number, body.append)
@@ -63,8 +71,11 @@ def from_offset(batch: Batch, offset: int) -> Batch:
         packed += body
     payload = _compressed(bytes(packed), batch.attributes & CODEC)
     _, _, epoch, magic, _, attributes, _, _, _, producer_id, producer_epoch, sequence, _ = HEADER.unpack_from(batch.raw)
+    attributes &= ~(TIMESTAMP_TYPE | DELETE_HORIZON)
     length = HEADER_BYTES - OVERHEAD_BYTES + len(payload)
-    header = HEADER.pack(first.offset, length, epoch, magic, 0, attributes, len(kept) - 1, first.timestamp, newest, producer_id, producer_epoch, sequence, len(kept))
+    header = HEADER.pack(
+        first.offset, length, epoch, magic, 0, attributes, len(records) - 1, first.timestamp, newest, producer_id, producer_epoch, sequence, len(records)
+    )
     raw = bytearray(header + payload)
     struct.pack_into(">I", raw, CRC_FROM - 4, crc32c(bytes(raw[CRC_FROM:])))
     return next(read_log(bytes(raw)))
