@@ -76,8 +76,8 @@ class Batch:
 
     @property
     def is_abort_marker(self) -> bool:
-        """True for the control record that ends an aborted transaction (its key is version, type)."""
-        if not self.is_control:
+        """True for the control record that ends an aborted transaction (its key is version, type); compaction may have left the batch without it."""
+        if self.magic != 2 or not self.is_control or not self.records:
             return False
         # A control record: length, attributes, timestamp delta, offset delta, key length (one byte each), then the key.
         _, kind = struct.unpack_from(">hh", self.raw, HEADER_BYTES + _varint_bytes(self.raw, HEADER_BYTES, 5, skip=1))

@@ -263,7 +263,6 @@ class CheckpointJob:
             return [replace(row, sync="off") if row.downstream_offset is not None else row for row in checkpoints]
         if time.monotonic() < self._sync_due:
             return [row if row.downstream_offset is None else self._waiting(row) for row in checkpoints]
-        self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         if self.flow.topics_shared:
             return [replace(row, sync="held", reason="; ".join(part for part in (row.reason, SHARED) if part)) if row in movable else row for row in checkpoints]
         on_target = groups.read_groups(self._admin, self._target, sorted({row.group_id for row in movable}), self.flow)
@@ -287,12 +286,14 @@ class CheckpointJob:
             if decision.sync == "committed":
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
         refusals = groups.commit(self._target, commits, self.flow)
+        self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         return [replace(row, sync="refused", reason=refusals[row.group_id]) if row.sync == "committed" and row.group_id in refusals else row for row in decided]
 
     def _waiting(self, row: Checkpoint) -> Checkpoint:
         """A row between two syncs: nothing is done on the target, so what was done there stands until the group moves."""
         before = self._known.get(row.key)
-        if before is not None and before.sync and (before.status, before.upstream_offset, before.metadata) == (row.status, row.upstream_offset, row.metadata):
+        names = ("status", "upstream_offset", "downstream_offset", "metadata")
+        if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
             return replace(row, sync=before.sync, reason=before.reason, target_offset=before.target_offset)
         return replace(row, sync="waiting")
 

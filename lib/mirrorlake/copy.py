@@ -34,6 +34,7 @@ FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
 PRODUCE_TIMEOUT_MS = 30_000
 OFFSET_OUT_OF_RANGE = 1
+PARTS_AT_ONCE = 5_000  # batches that were packed anew in one transaction: each costs a request, and holes cost a run
 
 
 @dataclass
@@ -146,7 +147,7 @@ class SlotCopy:
         self._stretches: dict[Key, Stretch] = {}
         self._sequences: dict[Key, int] = {}
         self._in_flight: dict[int, deque[tuple[Any, dict[Key, tuple[Stretch, Batch]]]]] = {}
-        self._bytes = 0
+        self._bytes = self._parts = 0
         self._added: set[Key] = set()
         self._problem: MirrorlakeError | None = None
 
@@ -240,7 +241,7 @@ class SlotCopy:
         while pending:
             for future in pending:
                 await self._accept(future)
-            more = self._bytes < self.flow.batch_max_bytes and self._clock() < deadline
+            more = self._bytes < self.flow.batch_max_bytes and self._parts < PARTS_AT_ONCE and self._clock() < deadline
             pending = self._fetch() if more else []
             await self._produce()
             self._failpoint("task.producing")
@@ -282,10 +283,11 @@ class SlotCopy:
             is_aborted = aborted.drops(batch)
             if batch.magic == 2 and batch.end_offset <= stretch.upstream_next:
                 continue  # compaction may answer with a batch that ends before the offset asked for
-            self._require_readable(stretch, batch)
-            stretch.skip_to(batch.base_offset, "compacted")  # nothing else leaves holes between batches
+            self._require_format(stretch, batch)
+            stretch.skip_to(batch.base_offset, "compacted")  # nothing else leaves holes between batches; the driver asks whether the topic is a compacted one
             if stretch.is_done:
                 break
+            self._require_crc(stretch, batch)
             if batch.is_control:
                 stretch.skip_to(batch.end_offset, "marker")
             elif is_aborted:
@@ -296,7 +298,10 @@ class SlotCopy:
                 stretch.take(batch)
             else:
                 for part in dense_parts(batch, stretch.upstream_next):
+                    if self._parts >= PARTS_AT_ONCE:
+                        return  # the next transaction goes on here
                     stretch.take(part)
+                    self._parts += 1
                 stretch.skip_to(batch.end_offset, "compacted")
             self._bytes += len(batch.raw)
 
@@ -313,14 +318,16 @@ class SlotCopy:
     def _anomaly(kind: str, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, Any]:
         return {"kind": kind, "topic": stretch.topic, "partition": stretch.partition, "from_offset": from_offset, "to_offset": to_offset}
 
-    def _require_readable(self, stretch: Stretch, batch: Batch) -> None:
+    def _require_format(self, stretch: Stretch, batch: Batch) -> None:
         if batch.magic != 2:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, from offset {stretch.upstream_next} on: {batch.why_not_unopened}, which this version does "
                 "not read. Take the topic out of the flow (topics.exclude) to mirror the others, or let the source's brokers rewrite it",
                 anomaly=self._anomaly("unsupported", stretch, stretch.upstream_next, batch.base_offset + 1),
             )
-        # The CRC is computed anew for the target: a corrupt batch that isn't caught here would look healthy there for ever.
+
+    def _require_crc(self, stretch: Stretch, batch: Batch) -> None:
+        # It is computed anew for the target: a corrupt batch that isn't caught here would look healthy there for ever.
         if not batch.crc_is_right:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offsets {batch.base_offset} to {batch.end_offset}: "

@@ -10,7 +10,7 @@ from mirrorlake import offset_syncs
 from mirrorlake.admin import Admin
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.flow import Flow
-from mirrorlake.generation import Beginning, begin_generation
+from mirrorlake.generation import Beginning, begin_generation, is_closed
 from mirrorlake.mirrormaker import MirrorMaker
 from mirrorlake.policy import RenameReplicationPolicy
 from mirrorlake.slot import merge_positions
@@ -70,15 +70,18 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False, say: Ca
         states = offset_syncs.read_all_states(target, topic, timeout_ms)
         if not states:
             raise ConfigurationError(f"flow {flow.name}: {topic} on cluster {flow.target} holds no state: this flow has never been mirrored here")
-        theirs, generation = mirrormaker.positions(), 0
+        theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
         if not dry_run:
             mirrormaker.ensure_topic()
             newest = max(states.values(), key=lambda state: state.generation)
             generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=True))
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())
+        ahead = theirs if was_closed else {}  # a second time: MirrorMaker 2 may have run since
         result = tuple(
-            Handback(*key, position.target_topic, position.upstream_next, theirs.get(key)) for key, position in sorted(positions.items()) if flow.mirrors_topic(key[0])
+            Handback(*key, position.target_topic, max(position.upstream_next, ahead.get(key, 0)), theirs.get(key))
+            for key, position in sorted(positions.items())
+            if flow.mirrors_topic(key[0])
         )
         if not dry_run:
             mirrormaker.write({(one.topic, one.partition): one.upstream_next for one in result})

@@ -125,6 +125,7 @@ class MirrorJob:
         self._ledger_query: StreamingQuery | None = None
         self._topics: dict[str, int] = {}
         self._held: dict[str, str] = {}
+        self._compacted: set[str] = set()
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
         self._mm2 = mm2.Emitter(flow, say)
@@ -194,7 +195,8 @@ class MirrorJob:
                     f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster and its name stays. Rename it, or exclude it"
                 )
         slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
-        self._topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), Admin(flow.target_connection, "target", flow.name), self.ledger, self._say)
+        self._source_admin = Admin(flow.source_connection, "source", flow.name)
+        self._topology = Topology(flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger, self._say)
         self._sync_partitions = self._topology.ensure_offset_syncs(slots)
         self._ensure_topics(topics)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
@@ -370,6 +372,7 @@ class MirrorJob:
 
     def _pass_gate(self, reports: list[Report], cycle_id: str) -> None:
         try:
+            self._name_holes(reports)
             results = self._gate.evaluate(runs_frame.frame(reports), self.flow.name, cycle_id)
             self._results += results
             require(results, f"flow {self.flow.name}, micro-batch {cycle_id}", "the transactions were aborted, nothing became visible and no position moved")
@@ -382,6 +385,19 @@ class MirrorJob:
             raise GateError(
                 f"flow {self.flow.name}, micro-batch {cycle_id}: the gate could not be evaluated ({first_line(error)}); the transactions were aborted"
             ) from error
+
+    def _name_holes(self, reports: list[Report]) -> None:
+        """Compaction explains holes in the logs of compacted topics only; elsewhere records are gone, and the gate must see that."""
+        stretches = [stretch for report in reports for stretch in report.stretches if any(gap[2] == "compacted" for gap in stretch["gaps"])]
+        unknown = {stretch["topic"] for stretch in stretches} - self._compacted
+        if unknown:
+            policies = {
+                topic: entries["cleanup.policy"].value or "" for topic, entries in self._source_admin.configs(sorted(unknown)).items() if "cleanup.policy" in entries
+            }
+            self._compacted |= {topic for topic in unknown if "compact" in policies.get(topic, "compact")}  # what may not be described is believed
+        for stretch in stretches:
+            if stretch["topic"] not in self._compacted:
+                stretch["gaps"] = [(start, end, "hole" if reason == "compacted" else reason) for start, end, reason in stretch["gaps"]]
 
     def _commit(self, report: Report, failures: list[MirrorlakeError]) -> bool:
         """Ends one slot's transaction; True if it is committed. What EndTxn leaves open is read from the log."""

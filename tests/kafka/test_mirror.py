@@ -7,7 +7,7 @@ import threading
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
-from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.errors import GateError, SourceError, TargetError
 
 from tests.world import CODECS, World, eventually, read_committed
 
@@ -124,14 +124,22 @@ def test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record(wo
         return len(offsets) < (offsets[-1] - offsets[0]) / 2  # holes: the cleaner has been here
 
     eventually(is_compacted, 300, "compaction")
-    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)  # no more of it while both sides are compared
-    (future,) = world.source_admin.incremental_alter_configs([ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])]).values()
-    future.result()
+    configure(world, topic, {"cleanup.policy": "delete"})
+    with pytest.raises(GateError, match="hole"):  # compaction explains nothing here: records are gone
+        world.mirror()
+    assert world.target_records(topic) == {0: []}
+    configure(world, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": "3600000", "max.compaction.lag.ms": "7200000"})
     source = world.source_records(topic)
     world.mirror()
     assert world.source_records(topic) == source, "the cleaner still runs"
     assert world.assert_equal(topic) == len(source[0])
     assert world.mirror().records == 0
+
+
+def configure(world: World, topic: str, values: dict[str, str]) -> None:
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
+    (future,) = world.source_admin.incremental_alter_configs([ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]).values()
+    future.result()
 
 
 def test_records_that_the_source_has_stamped_arrive_with_its_time(world: World) -> None:

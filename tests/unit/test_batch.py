@@ -116,3 +116,13 @@ def test_markers_are_told_apart() -> None:
 
 def test_sequences_wrap() -> None:
     assert next_sequence(SEQUENCES - 2, 5) == 3
+
+
+def test_a_marker_that_compaction_has_emptied_is_no_marker() -> None:
+    raw = bytearray(control(5, 9, 0)[:61])
+    struct.pack_into(">i", raw, 8, 61 - 12)
+    struct.pack_into(">i", raw, 57, 0)
+    (batch,) = read_log(bytes(raw))
+    assert batch.is_control
+    assert not batch.is_abort_marker
+    assert not AbortedTransactions([(9, 0)]).drops(batch)
