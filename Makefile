@@ -90,7 +90,7 @@ $(JARS): pom.xml
 	@tools/prerequisites.sh "$(PYTHON)"
 	@echo "setting up: jars for Spark and Kafka into .local/jars (a minute)"
 	@rm -rf .local/jars && mkdir -p .local/jars
-	@set -o pipefail; for profile in spark kafka; do echo "  $$profile"; mvn --quiet --batch-mode -P $$profile dependency:copy-dependencies | sed 's/\x1b\[[0-9;]*m//g' || exit 1; done
+	@set -o pipefail; for profile in spark kafka; do echo "  $$profile"; mvn --quiet --batch-mode -P $$profile dependency:copy-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g' || exit 1; done
 	@touch $@
 
 $(ARCHIVES): $(VENV) $(JARS)

@@ -1,6 +1,6 @@
 """`make bench-memory`: the most memory that a copying task takes, for backlogs that grow and batch settings that differ.
 
-What bounds it is `mirrorlake.batch.max.bytes` (of all record batches that a task holds in a micro-batch), not what there is to copy. The figure is the largest
+A task produces what a round of Fetch requests has brought before it asks for more, so neither the backlog nor `mirrorlake.batch.max.bytes` should show. The figure is the largest
 resident size of any Python worker of Spark while the mirror job runs. Results: a table, and .local/bench/memory.json.
 """
 

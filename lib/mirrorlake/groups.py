@@ -55,10 +55,10 @@ def read_groups(admin: AdminClient, target: Cluster, groups: Iterable[str], flow
     for at in range(0, len(names), AT_ONCE):
         for group, described in admin.describe_consumer_groups(names[at : at + AT_ONCE], request_timeout=REQUEST_TIMEOUT_S).items():
             try:
-                idle = _is_idle(described)
+                is_idle = _is_idle(described)
             except KafkaException as error:
                 raise refused(TargetError, f"flow {flow.name}: describing group {group} on cluster {flow.target}", "DESCRIBE", error) from None
-            found[group] = TargetGroup(idle, {(position.topic, position.partition): position.offset for position in offsets[group] if position.offset >= 0})
+            found[group] = TargetGroup(is_idle, {(position.topic, position.partition): position.offset for position in offsets[group] if position.offset >= 0})
     return found
 
 

@@ -166,8 +166,7 @@ class Takeover:
         runs = tuple(Run(*key, remote, key[1], *numbers, digest=0) for numbers in values.pop("runs"))
         gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
         if not runs:
-            next_offset = mirrormaker_next if known is None or mirrormaker_next is None else max(mirrormaker_next, known.upstream_next)
-            next_offset = known.upstream_next if known is not None and next_offset is None else next_offset
+            next_offset = max((offset for offset in (mirrormaker_next, known and known.upstream_next) if offset is not None), default=None)
             values["upstream_next"] = self._next_without_match(key, remote, values, next_offset, first, end)
             lost = 0 if next_offset is None else values["upstream_next"] - next_offset
             if lost > 0:  # retention was faster than MirrorMaker 2
