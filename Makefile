@@ -9,9 +9,12 @@ BIN := .venv/bin
 PYTEST := PYTHONPATH=lib $(BIN)/pytest
 WORKERS ?= 2
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # a file stays together: its tests share clusters; long ones come first
+BENCH := PYTHONPATH=lib $(BIN)/python -m bench
+RESULTS ?= .local/bench/results.json
 VENV := .venv/.ready
 JARS := .local/jars/.ready
 ARCHIVES := .local/jars/.archived
+REGISTRY := .local/jars/registry/.ready
 
 ##@ Use
 
@@ -31,11 +34,24 @@ clusters: setup  ## Start two local Kafka clusters (a and b) and leave them runn
 clusters-stop: setup  ## Stop them; their data stays until make clean
 	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local stop
 
+.PHONY: sql
+sql: export WAREHOUSE ?= .local/warehouse
+sql: export SCHEMA ?= mirrorlake
+sql: export QUERY ?=
+sql: setup  ## SQL on the tables and views of WAREHOUSE and SCHEMA: a prompt, or one statement (QUERY="SELECT ...")
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local.sql
+
+.PHONY: report
+report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA, in the last HOURS (24): .local/report.html
+	@$(BIN)/papermill --no-progress-bar --log-level=ERROR notebooks/report.ipynb .local/report.ipynb -p warehouse '$(or $(WAREHOUSE),.local/warehouse)' -p schema '$(or $(SCHEMA),mirrorlake)' -p hours '$(or $(HOURS),24)' -p flows '$(FLOWS)' -p until '$(UNTIL)'
+	@$(BIN)/jupyter-nbconvert --to html --no-input --template report --TemplateExporter.extra_template_basedirs=tools/templates --log-level=WARN .local/report.ipynb
+	@echo "made .local/report.html"
+
 ##@ Check
 
 .PHONY: test
-test: setup  ## Every test, against real brokers, on WORKERS processes side by side (2)
-	@$(PYTEST) $(PARALLEL) tests/kafka tests/notebooks tests/spark tests/unit tests/bundle
+test: setup $(REGISTRY) browser  ## Every test, against real brokers, on WORKERS processes side by side (2)
+	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-unit
 test-unit: setup  ## Pure functions, seconds
@@ -46,11 +62,15 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY)  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
+.PHONY: test-fidelity
+test-fidelity: setup  ## Generated logs of every sort, record by record: CASES of them (200), from SEED (1)
+	@MIRRORLAKE_FIDELITY_CASES=$(or $(CASES),200) MIRRORLAKE_FIDELITY_SEED=$(or $(SEED),1) $(PYTEST) --timeout=3600 tests/fidelity
+
 .PHONY: test-notebooks
-test-notebooks: setup  ## The notebooks, run by papermill
+test-notebooks: setup browser  ## The notebooks, run by papermill
 	@$(PYTEST) tests/notebooks
 
 .PHONY: test-bundle
@@ -62,17 +82,41 @@ lint: setup  ## ruff, and notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=lib $(BIN)/python tools/check_notebooks.py
 
 .PHONY: bench
-bench: setup  ## Records per second, beside a record-by-record loop on the same clusters
-	@PYTHONPATH=lib $(BIN)/python bench/throughput.py
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, all, or names), ROUNDS (3)
+	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
+
+.PHONY: bench-check
+bench-check: setup  ## Hold bench/limits.json against RESULTS (.local/bench/results.json) of make bench
+	@$(BENCH).check --results $(RESULTS)
+
+.PHONY: bench-report
+bench-report: setup  ## Put the figures of RESULTS into docs/performance.md, and draw its picture
+	@$(BENCH).report --results $(RESULTS)
+
+.PHONY: bench-verification
+bench-verification: setup  ## Records per second of a verification
+	@$(BENCH).verification
 
 .PHONY: bench-memory
 bench-memory: setup  ## The most memory a copying task takes, while the backlog grows
-	@PYTHONPATH=lib $(BIN)/python bench/memory.py
+	@$(BENCH).memory
+
+.PHONY: bench-growth
+bench-growth: setup  ## What a micro-batch costs beside many idle partitions, and with 1, 2 and 4 slots
+	@$(BENCH).growth
+
+.PHONY: bench-ledger
+bench-ledger: setup  ## How large the ledger gets, and how long translation takes
+	@$(BENCH).ledger
 
 ##@ Set-up
 
 .PHONY: setup
 setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every other target
+
+.PHONY: browser
+browser:
+	@tools/chromium.sh
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
@@ -91,6 +135,11 @@ $(JARS): pom.xml
 	@echo "setting up: jars for Spark and Kafka into .local/jars (a minute)"
 	@rm -rf .local/jars && mkdir -p .local/jars
 	@set -o pipefail; for profile in spark kafka; do echo "  $$profile"; mvn --quiet --batch-mode -P $$profile dependency:copy-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g' || exit 1; done
+	@touch $@
+
+$(REGISTRY): $(JARS)
+	@echo "setting up: a schema registry for tests into .local/jars/registry"
+	@set -o pipefail; mvn --quiet --batch-mode -P registry dependency:unpack-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g'
 	@touch $@
 
 $(ARCHIVES): $(VENV) $(JARS)
