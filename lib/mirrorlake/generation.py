@@ -9,18 +9,25 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirrorlake import offset_syncs, transaction
 from mirrorlake.copy import fenced, write_state
 from mirrorlake.errors import ConfigurationError, SourceError, TargetError
 from mirrorlake.flow import LONGEST_TRANSACTION_MS, Flow
+from mirrorlake.gap import Gap
 from mirrorlake.run import Run
 from mirrorlake.slot import Position, SlotState, assign, merge_positions
 from mirrorlake.wire import Cluster, Key, ResponseError, WireError
 
 ATTEMPTS = 5
 END_TIMEOUT_MS = 30_000
+HANDBACK, FAILOVER = "handback", "failover"
+CLOSED = {
+    HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): what both copy would be there twice. Take it over again (notebooks/takeover.ipynb)",
+    FAILOVER: "was failed over (generation {generation}): its target is in use, and what the source had not handed over is yet to be decided about. "
+    "Open it again with notebooks/failback.ipynb",
+}
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
 
@@ -31,14 +38,16 @@ class Beginning:
     Attributes:
         positions: of partitions that have none yet; where a closed flow is opened again, of any.
         inferred: runs that belong to these positions.
-        reopens: the flow may be closed: it is taken over again.
-        closes: the flow is closed with this generation.
+        reopens: the flow may be closed, for this reason (HANDBACK, FAILOVER): it is opened again.
+        closes: the flow is closed with this generation, for this reason.
+        gaps: what `positions` pass over that were known before.
     """
 
     positions: tuple[Position, ...] = ()
     inferred: tuple[Run, ...] = ()
-    reopens: bool = False
-    closes: bool = False
+    reopens: str = ""
+    closes: str = ""
+    gaps: tuple[Gap, ...] = ()
 
 
 def begin_generation(
@@ -54,7 +63,7 @@ def begin_generation(
         The generation.
 
     Raises:
-        ConfigurationError: the flow was given back to another mirror.
+        ConfigurationError: the flow was given back to another mirror, or failed over.
         FencedError: another job that started at the same time has won.
         SourceError: the states are of another source cluster.
         TargetError: the target can't be written.
@@ -63,10 +72,9 @@ def begin_generation(
     partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
     states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
     generation, added = _newest(states), beginning(merge_positions(states.values()))
-    if is_closed(states.values()) and not (added.reopens or added.closes):
-        raise ConfigurationError(
-            f"flow {flow.name} was given back to MirrorMaker 2 (generation {generation}): what both copy would be there twice. Take it over again (notebooks/takeover.ipynb)"
-        )
+    reason = closed_for(states.values())
+    if reason and not added.closes and added.reopens != reason:
+        raise ConfigurationError(f"flow {flow.name} {CLOSED[reason].format(generation=generation)}")
     for attempt in range(ATTEMPTS):
         if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added):
             return generation + 1
@@ -94,6 +102,7 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
     same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
     known = merge_positions(states.values())
     reopened = is_closed(states.values())
+    added = in_incarnations_of(known, added)
     new = {key: position for position in added.positions if (key := (position.topic, position.partition)) not in known or reopened}
     positions = assign({**known, **new}, slots, keep=same_slots and bool(states))
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
@@ -106,7 +115,9 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
             state = SlotState(
                 source=flow.source, target=flow.target, source_cluster_id=source_cluster_id, slot=slot, slots=slots, generation=generation,
                 transactional_id=producer.transactional_id, producer_id=producer.producer_id, producer_epoch=producer.producer_epoch,
-                positions=() if runs else mine, runs=runs, inferred=is_inferred, closed=added.closes, producer_ids=tuple(producer_ids),
+                positions=() if runs else mine, runs=runs, inferred=is_inferred, closed=bool(added.closes), closed_for=added.closes,
+                gaps=() if runs else tuple(gap for gap in added.gaps if (key := (gap.topic, gap.partition)) in new and positions[key].slot == slot),
+                producer_ids=tuple(producer_ids),
             )  # fmt: skip
             if not _write(target, flow, producer, state, sequence):
                 return False
@@ -115,6 +126,14 @@ def _open_generation(flow: Flow, source_cluster_id: str, target: Cluster, slots:
         if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms):
             return False
     return True
+
+
+def in_incarnations_of(known: Mapping[Key, Position], added: Beginning) -> Beginning:
+    """What is added, in the incarnations that its partitions have: what older resets have made void stays so, and nothing else."""
+    numbers = {key: position.incarnation for key, position in known.items()}
+    positions = tuple(replace(position, incarnation=numbers.get((position.topic, position.partition), 0)) for position in added.positions)
+    inferred = tuple(replace(run, incarnation=numbers.get((run.topic, run.partition), 0)) for run in added.inferred)
+    return replace(added, positions=positions, inferred=inferred)
 
 
 def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int) -> bool:
@@ -131,8 +150,14 @@ def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: S
 
 
 def is_closed(states: Iterable[SlotState]) -> bool:
-    """True if any slot was given back: a flow that is closed, or opened again, only in part is closed."""
+    """True if any slot is closed: a flow that is closed, or opened again, only in part is closed."""
     return any(state.closed for state in states)
+
+
+def closed_for(states: Iterable[SlotState]) -> str:
+    """Why a flow is closed, as its newest closed slot says: HANDBACK or FAILOVER; empty if it is open."""
+    newest = max((state for state in states if state.closed), key=lambda state: state.generation, default=None)
+    return "" if newest is None else newest.closed_for or HANDBACK
 
 
 def _newest(states: dict[int, SlotState]) -> int:

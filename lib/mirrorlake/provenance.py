@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 from kafka.record import MemoryRecords
 
-from mirrorlake.batch import Batch, read_log
+from mirrorlake.batch import Batch
 from mirrorlake.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
+from mirrorlake.log import read_stretch
 from mirrorlake.slot import SlotState
-from mirrorlake.wire import EARLIEST, LATEST, LEADER_NOT_AVAILABLE, READ_UNCOMMITTED, Cluster, Key, ResponseError, Topic, check
+from mirrorlake.wire import EARLIEST, LATEST, READ_UNCOMMITTED, Cluster, Key, Topic
 
 LOOK_BACK = 8
 FETCH_BYTES = 64 << 20
@@ -80,19 +81,11 @@ class Provenance:
 
     async def _read(self, key: Key, start: int, end: int) -> int:
         """Notes the producers of a stretch of an offset-syncs partition; returns how many states there were."""
-        states, at = 0, start
-        while at < end:
-            response = await self._source.fetch(self._source.leader(*key), {key: at}, FETCH_BYTES, FETCH_BYTES, 100, READ_UNCOMMITTED)
-            (partition,) = self._source.fetched(response)
-            check(partition.error_code, f"{key[0]}-{key[1]}")
-            before = at
-            for batch in read_log(partition.records):
-                at = batch.end_offset
-                if not batch.is_control:
-                    self._mirrored.add(batch.producer_id)
-                    for record in MemoryRecords(bytes(batch.raw)).next_batch():
-                        self._mirrored.update(SlotState.from_json(record.value).all_producer_ids)
-                    states += 1
-            if at == before:
-                raise ResponseError(LEADER_NOT_AVAILABLE, f"{key[0]}-{key[1]} gives nothing at offset {at}, below its end {end}")
+        states = 0
+        async for batch, _ in read_stretch(self._source, key, start, end, FETCH_BYTES, READ_UNCOMMITTED):
+            if not batch.is_control:
+                self._mirrored.add(batch.producer_id)
+                for record in MemoryRecords(bytes(batch.raw)).next_batch():
+                    self._mirrored.update(SlotState.from_json(record.value).all_producer_ids)
+                states += 1
         return states

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from mirrorlake.batch import AbortedTransactions, read_log
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.flow import Flow
+from mirrorlake.log import read_stretch
 from mirrorlake.slot import Position
-from mirrorlake.wire import DESCRIBE, EARLIEST, LATEST, READ, WRITE, Cluster, Key, Topic, check
+from mirrorlake.wire import DESCRIBE, EARLIEST, LATEST, READ, WRITE, Cluster, Key, Topic
 
 WAIT_S = 15.0  # until a topic that was just created is known to every broker
 FETCH_BYTES = 1 << 20
@@ -58,6 +58,8 @@ class Readiness:
             self._missing_since.setdefault(topic, time.monotonic())
             return f"flow {flow.name}: topic {remote} on cluster {flow.target} has not the {partitions} partitions it needs yet"
         self._missing_since.pop(topic, None)
+        if flow.scatters(topic) and any(known == topic for known, _ in positions):
+            return None  # its records are in whatever partitions the transform has chosen
         new = [(remote, partition) for partition in range(partitions) if (topic, partition) not in positions or positions[topic, partition].downstream_next == 0]
         occupied = None if flow.topics_shared else first_record(target, new, flow.connect_timeout_ms)
         if occupied is None:
@@ -90,17 +92,7 @@ def first_record(cluster: Cluster, keys: list[Key], timeout_ms: int) -> Key | No
 
 
 async def _holds_record(cluster: Cluster, key: Key, start: int, end: int) -> bool:
-    at = start
-    while at < end:
-        response = await cluster.fetch(cluster.leader(*key), {key: at}, FETCH_BYTES, FETCH_BYTES, 100)
-        (partition,) = cluster.fetched(response)
-        check(partition.error_code, f"{key[0]}-{key[1]}")
-        dropped, before = AbortedTransactions(partition.aborted), at
-        for batch in read_log(partition.records):
-            is_dropped = dropped.drops(batch)
-            if not (is_dropped or batch.is_control):
-                return True
-            at = batch.end_offset
-        if at == before:
-            return True  # something is there that does not show itself
+    async for batch, is_aborted in read_stretch(cluster, key, start, end, FETCH_BYTES):
+        if not (is_aborted or batch.is_control):
+            return True
     return False
