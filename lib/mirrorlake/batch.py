@@ -24,6 +24,7 @@ offset  field                   in pass-through
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -31,10 +32,14 @@ from crc32c import crc32c
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
+PREFIX = struct.Struct(">qi4xb")  # base offset, length, magic: the same in every format
+OLD_HEADER = struct.Struct(">qiIbbq")  # message formats v0 and v1: offset, length, CRC, magic, attributes; then v1 has a timestamp
 OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
-CRC_FROM = 21
+BEFORE_CRC, CRC, ATTRIBUTES, PRODUCER, IDENTITY = (struct.Struct(fields) for fields in (">qiib", ">I", ">h", ">qhi", ">iIi"))
+CRC_AT, CRC_FROM, PRODUCER_FROM = 17, 21, 43
 STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: with the records, all that both sides share
 CONTENT_FROM = 57  # record count and records
+OLD_CRC_FROM = 16
 
 TIMESTAMP_TYPE = 0x08
 TRANSACTIONAL = 0x10
@@ -47,7 +52,12 @@ ABORT_MARKER = 0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of a fetched log. `raw` is its bytes as the source had them, a view into the response."""
+    """One batch of a fetched log. `raw` is its bytes as the source had them, a view into the response.
+
+    Of the message formats v0 and v1, an entry stands for a batch: one record, or a compressed set whose offset is that of its last record; how many it holds, and
+    from which offset on, shows only when it is opened. `pieces` is set where a batch was packed anew from records between which offsets are missing: the
+    upstream offsets of its records, as `[start, end)`.
+    """
 
     raw: memoryview
     base_offset: int
@@ -60,11 +70,17 @@ class Batch:
     max_timestamp: int
     producer_id: int
     records: int
+    pieces: tuple[tuple[int, int], ...] = ()
 
     @property
     def end_offset(self) -> int:
         """The offset after the last one this batch stands for, which compaction may have removed."""
-        return self.base_offset + self.last_offset_delta + 1
+        return self.pieces[-1][1] if self.pieces else self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The upstream offsets of its records, of a batch that was packed anew or needs no opening."""
+        return self.pieces or ((self.base_offset, self.base_offset + self.records),)
 
     @property
     def is_control(self) -> bool:
@@ -85,32 +101,21 @@ class Batch:
 
     @property
     def crc_is_right(self) -> bool:
-        return self.crc == crc32c(self.raw[CRC_FROM:])
+        return self.crc == (crc32c(self.raw[CRC_FROM:]) if self.magic == 2 else zlib.crc32(self.raw[OLD_CRC_FROM:]))
 
     @property
-    def why_not_unopened(self) -> str | None:
-        """The reason this batch can't be passed through unopened, or None."""
-        if self.magic != 2:
-            return f"it has message format v{self.magic}"
-        if self.attributes & TIMESTAMP_TYPE:
-            return "the topic has message.timestamp.type=LogAppendTime"
-        if self.attributes & DELETE_HORIZON:
-            return "the log cleaner has put a delete horizon on it"
-        if self.last_offset_delta + 1 != self.records:
-            return f"compaction has left {self.records} of its {self.last_offset_delta + 1} records"
-        return None
+    def passes_unopened(self) -> bool:
+        """False where its records must be packed anew: old message formats, LogAppendTime, a delete horizon, holes that compaction has left."""
+        return self.magic == 2 and not self.attributes & (TIMESTAMP_TYPE | DELETE_HORIZON) and self.last_offset_delta + 1 == self.records
 
-    def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-        """The batch as it is produced to the target, in an open transaction of the given producer."""
-        body = b"".join(
-            (
-                struct.pack(">h", self.attributes | TRANSACTIONAL),
-                self.raw[STAMPS],
-                struct.pack(">qhi", producer_id, producer_epoch, base_sequence),
-                self.raw[CONTENT_FROM:],
-            )
-        )
-        return struct.pack(">qiibI", 0, len(self.raw) - OVERHEAD_BYTES, -1, 2, crc32c(body)) + body
+    def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+        """The batch as it is produced to the target, in an open transaction of the given producer; copied once."""
+        sealed = bytearray(self.raw)
+        BEFORE_CRC.pack_into(sealed, 0, 0, len(sealed) - OVERHEAD_BYTES, -1, 2)
+        ATTRIBUTES.pack_into(sealed, CRC_FROM, self.attributes | TRANSACTIONAL)
+        PRODUCER.pack_into(sealed, PRODUCER_FROM, producer_id, producer_epoch, base_sequence)
+        CRC.pack_into(sealed, CRC_AT, crc32c(memoryview(sealed)[CRC_FROM:]))
+        return sealed
 
     def extend_digest(self, digest: int) -> int:
         """A CRC-32C over what both sides have in common, continued from the batches before (0 for none).
@@ -119,21 +124,33 @@ class Batch:
         """
         return crc32c(self.raw[CONTENT_FROM:], crc32c(self.raw[STAMPS], digest))
 
+    def count_into(self, tally: int) -> int:
+        """A CRC-32C over which batches there were, and in which order, continued from those before (0 for none): by their sizes and their own CRCs, which were verified."""
+        return crc32c(IDENTITY.pack(len(self.raw), self.crc, self.records), tally)
+
 
 def read_log(data: bytes) -> Iterator[Batch]:
-    """The whole batches of a fetched log; one that the fetch size cut off at the end is left out.
-
-    An old-format entry (magic 0 or 1) has other fields behind the magic byte: only its offset and magic mean anything.
-    """
+    """The whole batches of a fetched log; one that the fetch size cut off at the end is left out."""
     view = memoryview(data)
     at, end = 0, len(data)
-    while at + HEADER_BYTES <= end:
-        base, length, epoch, magic, crc, attributes, delta, first, last, producer, _, _, records = HEADER.unpack_from(data, at)
+    while at + PREFIX.size <= end:
+        offset, length, magic = PREFIX.unpack_from(data, at)
         stop = at + OVERHEAD_BYTES + length
         if stop > end:
             return
-        yield Batch(view[at:stop], base, epoch, magic, crc, attributes, delta, first, last, producer, records)
+        yield _old_entry(view[at:stop], offset) if magic < 2 else _batch(view[at:stop])
         at = stop
+
+
+def _batch(raw: memoryview) -> Batch:
+    base, _, epoch, magic, crc, attributes, delta, first, last, producer, _, _, records = HEADER.unpack_from(raw)
+    return Batch(raw, base, epoch, magic, crc, attributes, delta, first, last, producer, records)
+
+
+def _old_entry(raw: memoryview, offset: int) -> Batch:
+    _, _, crc, magic, attributes, timestamp = OLD_HEADER.unpack_from(raw)
+    timestamp = timestamp if magic else -1
+    return Batch(raw, offset, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, 1)
 
 
 class AbortedTransactions:

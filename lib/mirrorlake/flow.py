@@ -11,7 +11,9 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.filter import NameFilter
 from mirrorlake.policy import DefaultReplicationPolicy, RenameReplicationPolicy, find_policy
 from mirrorlake.properties import Properties, Scope
+from mirrorlake.schema_registry import Registry
 from mirrorlake.start import Start
+from mirrorlake.transform import Transform
 
 # Defaults of Kafka 4.3.0 (DefaultTopicFilter, DefaultConfigPropertyFilter, DefaultGroupFilter).
 TOPICS_EXCLUDE = r"mm2.*\.internal, .*\.replica, __.*"
@@ -44,8 +46,8 @@ class Flow:
 
     Attributes:
         slots: transactional ids that copy side by side; 0 is one for each task slot of the Spark cluster.
-        batch_max_records, batch_max_bytes, batch_max_ms: limits of one micro-batch; the records of the flow, the bytes and the
-            copying time of each slot.
+        batch_max_records, batch_max_transformed_records, batch_max_bytes, batch_max_ms: limits of one micro-batch; the records of the flow, and those of its topics that
+            have a transform; the bytes and the copying time of each slot.
         transaction_timeout_ms: after this the target aborts a transaction whose driver is gone.
         retry_timeout_ms: for this long retriable failures are retried without progress before the job stops.
         topic_configs: which properties of topics are kept in step, `all` that the source has, or the `intersection`, those that the target knows too.
@@ -57,7 +59,11 @@ class Flow:
         paused, topics_paused: what is not copied for now; positions stay.
         topics_shared: others write to the remote topics too, such as producers of the target or other flows.
         records: which records of a topic are mirrored, `all` or `local`, those that no flow has brought to the source.
+        passes_over_losses: whether the flow goes on, and writes down what is lost, where records can't be had any more; else it stops.
         minds_provenance: whether a record must be asked where it came from, because names can't tell.
+        transforms: what is done to the records of some topics; of those whose filter takes a topic, the first is for it.
+        registries: the schema registries of source and target, where transforms translate ids.
+        dead_letter_topic: the topic on the target for records that can't be transformed, where their transform says so.
     """
 
     source: str
@@ -76,6 +82,7 @@ class Flow:
     sync_group_offsets_interval_s: int
     slots: int
     batch_max_records: int
+    batch_max_transformed_records: int
     batch_max_bytes: int
     batch_max_ms: int
     transaction_timeout_ms: int
@@ -108,6 +115,10 @@ class Flow:
     topics_shared: bool
     records: str
     minds_provenance: bool
+    passes_over_losses: bool
+    transforms: tuple[Transform, ...] = ()
+    dead_letter_topic: str = ""
+    registries: tuple[Registry, Registry] | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -131,6 +142,17 @@ class Flow:
         is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)
         return (topic in self.topics or is_heartbeats) and not self.policy.is_internal_topic(topic) and not self.policy.is_cycle(topic, self.target)
 
+    def transform_of(self, topic: str) -> Transform | None:
+        """What is done to the records of a source topic; None if they are mirrored as they are. Heartbeats are, as long as they are replicated by themselves."""
+        if self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic):
+            return None
+        return next((transform for transform in self.transforms if topic in transform.topics), None)
+
+    def scatters(self, topic: str) -> bool:
+        """True where a transform decides about partitions, so that a group's position on one of them has no single counterpart."""
+        transform = self.transform_of(topic)
+        return transform is not None and bool(transform.partition)
+
     def is_paused(self, topic: str) -> bool:
         return self.paused or topic in self.topics_paused
 
@@ -144,7 +166,7 @@ class Flow:
         origin: dict[str, str] = {}
         for topic in sorted(topics):
             name = remote[topic] = self.policy.remote_topic(topic)
-            if not name or name in (".", "..") or len(name) > LONGEST_TOPIC_NAME or not set(name) <= TOPIC_CHARACTERS or self.policy.is_internal_topic(name):
+            if not _is_topic_name(name) or self.policy.is_internal_topic(name):
                 raise ConfigurationError(
                     f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is no name for a topic (1 to 249 letters, digits, . _ -, "
                     "and not an internal one). Correct the replication policy, or take the topic out of the flow (topics.exclude)"
@@ -192,6 +214,7 @@ class Flow:
         back = properties.scope(f"{scope.target}->{scope.source}")
         policy, names_tell = _policy(scope), _names_tell(scope, back)
         same_cluster_allowed = scope.flag("mirrorlake.same.cluster.allowed", default=False)
+        transforms = Transform.parse_all(scope)
         return cls(
             source=scope.source,
             target=scope.target,
@@ -204,17 +227,18 @@ class Flow:
             offset_syncs_replication_factor=scope.integer("offset-syncs.topic.replication.factor", 3, 1, 32_767, also=-1),
             refresh_topics_interval_s=_refresh(scope, "topics"),
             refresh_groups_interval_s=_refresh(scope, "groups"),
-            emit_checkpoints_interval_s=scope.integer("emit.checkpoints.interval.seconds", 60, 1),
+            emit_checkpoints_interval_s=scope.integer("emit.checkpoints.interval.seconds", 5, 1),
             sync_group_offsets_enabled=scope.flag("sync.group.offsets.enabled", default=False),
             sync_group_offsets_interval_s=scope.integer("sync.group.offsets.interval.seconds", 0, 1, also=0),
             slots=scope.integer("mirrorlake.slots", 0, 0, 1_000),
             batch_max_records=scope.integer("mirrorlake.batch.max.records", 5_000_000, 1),
-            batch_max_bytes=scope.integer("mirrorlake.batch.max.bytes", 256 << 20, 1 << 10),
+            batch_max_transformed_records=scope.integer("mirrorlake.batch.max.transformed.records", 200_000, 1),
+            batch_max_bytes=scope.integer("mirrorlake.batch.max.bytes", 1 << 30, 1 << 10),
             batch_max_ms=batch_max_ms,
             transaction_timeout_ms=transaction_timeout_ms,
             retry_timeout_ms=scope.integer("mirrorlake.retry.timeout.ms", 300_000, 0),
             connect_timeout_ms=scope.integer("mirrorlake.connect.timeout.ms", 30_000, 100),
-            ledger_interval_s=scope.integer("mirrorlake.ledger.interval.seconds", 10, 0),
+            ledger_interval_s=scope.integer("mirrorlake.ledger.interval.seconds", 30, 0),
             same_cluster_allowed=same_cluster_allowed,
             sync_topic_configs_enabled=scope.flag("sync.topic.configs.enabled", default=True),
             sync_topic_configs_interval_s=scope.integer("sync.topic.configs.interval.seconds", 600, 1),
@@ -251,9 +275,25 @@ class Flow:
                 "mirrorlake.topics.shared", default=back.flow in properties.flows and not (policy.puts_alias_in_front and _policy(back).puts_alias_in_front)
             ),
             records=records,
+            passes_over_losses=scope.choice("mirrorlake.on.loss", "stop", ("stop", "continue")) == "continue",
             minds_provenance=not names_tell or same_cluster_allowed or records == "local",
-            warnings=properties.warnings(),
+            transforms=transforms,
+            registries=_registries(properties, scope, transforms),
+            dead_letter_topic=_dead_letter_topic(scope),
+            warnings=(*properties.warnings(), *Transform.unused(scope)),
         )
+
+
+def _registries(properties: Properties, scope: Scope, transforms: tuple[Transform, ...]) -> tuple[Registry, Registry] | None:
+    """Both, or none where no transform needs them."""
+    names = [transform.property_name(f"{side}.schema.ids") for transform in transforms for side in transform.translated_ids]
+    source, target = Registry.of(properties, scope.source, "source"), Registry.of(properties, scope.target, "target")
+    if not names:
+        return None
+    if source is None or target is None:
+        missing = scope.source if source is None else scope.target
+        raise ConfigurationError(f"flow {scope.flow}: property {names[0]} is translate, but {missing}.schema.registry.url is missing")
+    return source, target
 
 
 def offset_syncs_topic(alias: str) -> str:
@@ -263,6 +303,17 @@ def offset_syncs_topic(alias: str) -> str:
 
 def is_offset_syncs_topic(name: str) -> bool:
     return name.startswith(OFFSET_SYNCS_PREFIX) and name.endswith(OFFSET_SYNCS_SUFFIX)
+
+
+def _dead_letter_topic(scope: Scope) -> str:
+    name = scope.text("mirrorlake.dead.letter.topic", f"mirrorlake.dead-letters.{scope.source}")
+    if not _is_topic_name(name):
+        raise ConfigurationError(f"flow {scope.flow}: property mirrorlake.dead.letter.topic is '{name}', which is no name for a topic (1 to 249 letters, digits, . _ -)")
+    return name
+
+
+def _is_topic_name(name: str) -> bool:
+    return 0 < len(name) <= LONGEST_TOPIC_NAME and name not in (".", "..") and set(name) <= TOPIC_CHARACTERS
 
 
 def _policy(scope: Scope) -> DefaultReplicationPolicy:

@@ -15,16 +15,18 @@ ACTED_ON = frozenset(
     emit.checkpoints.interval.seconds sync.group.offsets.enabled sync.group.offsets.interval.seconds sync.topic.configs.enabled sync.topic.configs.interval.seconds
     config.properties.exclude use.defaults.from sync.topic.acls.enabled sync.topic.acls.interval.seconds
     topics.rename.regex topics.rename.replacement config.providers
-    mirrorlake.slots mirrorlake.batch.max.records mirrorlake.batch.max.bytes mirrorlake.batch.max.ms mirrorlake.transaction.timeout.ms
+    mirrorlake.slots mirrorlake.batch.max.records mirrorlake.batch.max.transformed.records mirrorlake.batch.max.bytes mirrorlake.batch.max.ms mirrorlake.transaction.timeout.ms
     mirrorlake.retry.timeout.ms mirrorlake.connect.timeout.ms mirrorlake.ledger.interval.seconds mirrorlake.same.cluster.allowed
-    mirrorlake.topics.shared mirrorlake.records mirrorlake.topic.configs mirrorlake.start mirrorlake.start.new mirrorlake.paused
+    schema.registry.url schema.registry.basic.auth.user.info
+    mirrorlake.topics.shared mirrorlake.on.loss mirrorlake.records mirrorlake.topic.configs mirrorlake.start mirrorlake.start.new mirrorlake.paused
     emit.offset-syncs.enabled offset-syncs.topic.location heartbeats.replication.enabled emit.heartbeats.enabled emit.heartbeats.interval.seconds
     heartbeats.topic.replication.factor checkpoints.topic.replication.factor
     mirrorlake.topics.paused consumer.auto.offset.reset source.consumer.auto.offset.reset
+    mirrorlake.transforms mirrorlake.dead.letter.topic
     consumer.isolation.level source.consumer.isolation.level group.id offset.storage.topic offset.storage.replication.factor
     """.split()
 )
-ACTED_ON_BELOW = ("target.topic.creation.", "config.providers.", "mirrorlake.start.topic.")
+ACTED_ON_BELOW = ("target.topic.creation.", "config.providers.", "mirrorlake.start.topic.", "mirrorlake.transform.")
 
 WORKER = "there is no Connect worker: Spark runs the job, and Delta and the target keep its state"
 BATCHES = "record batches are passed through unopened"
@@ -82,6 +84,6 @@ def look_up(name: str, plain: str) -> Line:
     if plain in NEEDLESS or plain.startswith(NEEDLESS_BELOW):
         return Line(name, NOT_NEEDED, NEEDLESS.get(plain, WORKER))
     if plain in MISSING or plain.startswith(MISSING_BELOW):
-        return Line(name, NOT_SUPPORTED, MISSING.get(plain, "records are not transformed"))
+        return Line(name, NOT_SUPPORTED, MISSING.get(plain, "use mirrorlake.transforms, which are Spark SQL"))
     near = difflib.get_close_matches(plain, ACTED_ON | NEEDLESS.keys() | MISSING.keys(), 1, cutoff=0.8)
     return Line(name, UNKNOWN, f"did you mean {near[0]}?" if near else "")

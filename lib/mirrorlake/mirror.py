@@ -16,35 +16,39 @@ readers of uncommitted data.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
+import math
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake import errors, mm2, offset_syncs, runs_frame, transaction
+from mirrorlake import errors, gap, mm2, offset_syncs, runs_frame, transaction
 from mirrorlake.admin import Admin
 from mirrorlake.batches import Batches
-from mirrorlake.copy import Report, copy_slot, fenced, require_newest
+from mirrorlake.comparison import log_records
+from mirrorlake.copy import Report, fenced, require_newest
+from mirrorlake.copy_task import REPORT_SCHEMA, copy_task
 from mirrorlake.errors import ConfigurationError, FencedError, GateError, LedgerError, MirrorlakeError, SourceError, TargetError, first_line
 from mirrorlake.failpoint import from_specification
 from mirrorlake.flow import Flow
-from mirrorlake.gate import ExpectationResult, Gate, require
+from mirrorlake.gate import Gate, require
 from mirrorlake.generation import Beginning, begin_generation
+from mirrorlake.journal import LEDGER, MIRROR, Cycle, Journal
 from mirrorlake.kafka_ranges import KafkaRanges
 from mirrorlake.ledger import Ledger
 from mirrorlake.live import LiveFlow
-from mirrorlake.plan import Range
-from mirrorlake.provenance import Provenance
+from mirrorlake.progress import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.slot import Position
 from mirrorlake.start import Spec, find_starts
 from mirrorlake.topology import Topology
+from mirrorlake.transform import DEAD_LETTER
+from mirrorlake.transform_check import validate
+from mirrorlake.transformation import corrupt_batch, explain_failure, root_cause
+from mirrorlake.transformed_frame import planned_ranges, with_records
 from mirrorlake.wire import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
 
 if TYPE_CHECKING:
@@ -52,49 +56,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 END_TIMEOUT_MS = 30_000
-RESULTS_AT_ONCE = 1_000
 HISTORY = 1_000  # micro-batches that are remembered for the picture
-REPORT_SCHEMA = "slot INT, report STRING, error STRING"
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One micro-batch: what was committed, and how long each step took. `lag` counts source offsets still to be mirrored."""
-
-    batch: int
-    finished_at: datetime
-    records: int
-    bytes: int
-    runs: int
-    partitions: int
-    lag: int
-    seconds: float
-    stages_ms: dict[str, float]
-
-    def __str__(self) -> str:
-        rate = self.records / self.seconds if self.seconds else 0.0
-        stages = ", ".join(f"{name} {value / 1000:.2f}" for name, value in self.stages_ms.items())
-        return (
-            f"batch {self.batch}: {self.records:,} records of {self.partitions} partitions in {self.seconds:.2f} s "
-            f"({rate:,.0f}/s, {self.bytes / max(self.seconds, 1e-9) / 1e6:.1f} MB/s), lag {self.lag:,} [{stages}]"
-        )
-
-
-@dataclass(frozen=True)
-class MirrorResult:
-    """What a run of the job has done; `history` has its last micro-batches."""
-
-    flow: str
-    generation: int
-    batches: int
-    records: int
-    bytes: int
-    lag: int
-    seconds: float
-    history: tuple[Progress, ...] = field(repr=False, default=())
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("flow", "generation", "batches", "records", "bytes", "lag")} | {"seconds": round(self.seconds, 3)}
+IDLE_NOTE_S = 60.0  # so often a job that has nothing to do says that it is there
 
 
 class MirrorJob:
@@ -108,24 +71,25 @@ class MirrorJob:
         suite: path of the expectations for offset syncs.
         say: called with a line of progress.
         failpoint: where to die, in tests (`mirrorlake.failpoint`).
+        closed_for: the flow is closed for this reason, and stays so whatever becomes of this job: no other one can go on with it. Empty: it must be open.
     """
 
     def __init__(
         self, spark: SparkSession, config: str, flow: Flow, ledger: Ledger, suite: str | Path,
-        say: Callable[[str], None] = print, failpoint: str = "",
+        say: Callable[[str], None] = print, failpoint: str = "", closed_for: str = "",
     ) -> None:  # fmt: skip
-        self.spark, self.config, self.ledger = spark, config, ledger
+        self.spark, self.config, self.ledger, self._closed_for = spark, config, ledger, closed_for
         self._live = LiveFlow(config, flow)
         self._gate = Gate(suite)
         self._say, self._fails_at, self._failpoint = say, failpoint, from_specification(failpoint)
         self._history: deque[Progress] = deque(maxlen=HISTORY)
         self._totals = Counter[str]()
-        self._results: list[ExpectationResult] = []
+        self._journal = Journal(ledger)
+        self._noted_at = time.monotonic()
         self._lag = 0
         self._ledger_query: StreamingQuery | None = None
         self._topics: dict[str, int] = {}
         self._held: dict[str, str] = {}
-        self._compacted: set[str] = set()
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
         self._mm2 = mm2.Emitter(flow, say)
@@ -162,7 +126,7 @@ class MirrorJob:
         finally:
             self._finish_ledger(failure)
             self._places.close()
-            self._store_results()
+            self._journal.write()
             self._source.close()
             self._target.close()
         totals = self._totals
@@ -175,6 +139,8 @@ class MirrorJob:
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
         if self.spark.conf.get("spark.speculation", "false") == "true":
             raise ConfigurationError("spark.speculation is on: two attempts of one task would fence each other for ever. Set it to false for this job")
+        for transform in flow.transforms:
+            validate(self.spark, transform)
         client_id = f"{flow.name}|driver"
         self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
         self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
@@ -198,12 +164,15 @@ class MirrorJob:
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger, self._say)
         self._sync_partitions = self._topology.ensure_offset_syncs(slots)
+        if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
+            self._topology.ensure_dead_letters()
         self._ensure_topics(topics)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
         self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
         self._generation = begin_generation(
-            flow, self._source.cluster_id, self._target, slots, lambda known: Beginning() if known else Beginning(tuple(self._first_positions(found)))
-        )
+            flow, self._source.cluster_id, self._target, slots,
+            lambda known: Beginning(() if known else tuple(self._first_positions(found)), closes=self._closed_for),
+        )  # fmt: skip
         self._say(f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with {sum(topics.values())} partitions")
 
     def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
@@ -227,7 +196,13 @@ class MirrorJob:
         return (reader.option("until", "now") if until_now else reader).load()
 
     def _start_ledger(self, interval_s: int | None) -> StreamingQuery:
-        return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, self._places.enter_context(self.ledger.checkpoint("ledger")))
+        place = self._places.enter_context(self.ledger.checkpoint("ledger"))
+        return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, place, self._note_append)
+
+    def _note_append(self, runs: int, seconds: float) -> None:
+        """Notes what an append to the ledger has cost."""
+        cycle = Cycle(self.flow.source, self.flow.target, LEDGER, f"{self._job_id}-ledger", 1000 * seconds, {"merge": 1000 * seconds}, runs=runs)
+        self._journal.note("cycles", [cycle])
 
     def _finish_ledger(self, failure: MirrorlakeError | None) -> None:
         """Appends what is still missing in the ledger, unless a newer job has it now; trouble here must not hide why the job has failed."""
@@ -266,8 +241,11 @@ class MirrorJob:
         return {"source": self.flow.source, "target": self.flow.target, "detected_at": datetime.now(UTC).replace(tzinfo=None), **values}
 
     def _tend(self) -> None:
-        """What is done beside the micro-batches: the ledger stream, and keeping topics in step."""
+        """What is done beside the micro-batches: the ledger stream, what was noted, and keeping topics in step."""
         self._keep_ledger()
+        if time.monotonic() > self._noted_at + IDLE_NOTE_S:
+            self._note_cycle(Cycle(self.flow.source, self.flow.target, MIRROR, f"{self._job_id}-idle", 0.0, {}, records=0, bytes=0, runs=0, partitions=0, lag=self._lag))
+        self._journal.write_if_due()
         if self._live.poll():  # the planner says what has changed, once its plans follow it
             self._topology.flow = self.flow
         now, flow = time.monotonic(), self.flow
@@ -295,64 +273,72 @@ class MirrorJob:
     # -- one micro-batch -----------------------------------------------------------------------------------------------------
 
     def _mirror(self, frame: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
+        clock = Stopwatch()
         rows = frame.collect()
-        if not self._has_work(rows):
+        plan = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
+        if not self._has_work(plan, rows):
             return
-        planned_at = time.monotonic()
+        clock.lap("collect")
         reports, failures = self._copy(frame, rows)
-        copied_at = time.monotonic()
+        clock.lap("copy")
         self._failpoint("driver.copied")
         cycle_id = f"{self._job_id}-{batch_id}"
         moved = [report for report in reports if report.is_open]
         if moved:
             self._pass_gate(moved, cycle_id)
-        gated_at = time.monotonic()
+        clock.lap("gate")
         self._failpoint("driver.gated")
         committed = [report for report in moved if self._commit(report, failures)]
         self._failpoint("driver.committed")
-        done = time.monotonic()
+        clock.lap("commit")
         if committed:
-            times = {"plan": planned_at - began, "copy": copied_at - planned_at, "gate": gated_at - copied_at, "commit": done - gated_at}
-            self._report(batch_id, committed, done - began, {name: 1000 * value for name, value in times.items()})
+            self._report(batch_id, cycle_id, committed, stages(plan, clock, committed))
             self._mm2.offset_syncs(run for report in committed for stretch in report.stretches for run in stretch["runs"])
-        self._store_results(at_least=RESULTS_AT_ONCE)
+        self._journal.write_if_due(age_s=math.inf)  # nobody else does it while a backlog is mirrored
         if failures:
             worst = max(failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and committed):
                 raise worst
             self._say(f"warning: {worst.message} (the other slots went on; it is tried again)")
 
-    def _has_work(self, rows: Sequence[Any]) -> bool:
+    def _has_work(self, plan: Mapping[str, Any], rows: Sequence[Any]) -> bool:
         """Takes notice of what a plan says besides its ranges; True if there is something to copy.
 
         Raises:
             MirrorlakeError: the plan could not be made, or is that of a newer job, or no topic can be mirrored.
         """
-        detail = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
-        if detail["error"]:
-            raise errors.from_json(detail["error"])
+        if plan["error"]:
+            raise errors.from_json(plan["error"])
         generation = rows[0]["generation"]
         if generation > self._generation:
             raise fenced(self.flow, self._generation, generation)
         if generation < self._generation:
             return False  # made from the state before this job took over
-        self._lag = detail["lag"]
-        for line in detail["notes"]:
+        self._lag = plan["lag"]
+        for line in plan["notes"]:
             self._say(line)
-        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, detail["held"])
+        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, plan["held"])
         self._failpoint("driver.planned")
         return any(row["kind"] == "range" for row in rows)
 
     def _copy(self, frame: DataFrame, rows: Sequence[Any]) -> tuple[list[Report], list[MirrorlakeError]]:
         """Runs one task for each slot. On any loss of a task, every slot of the plan is aborted before this returns."""
-        slots = {row["slot"] for row in rows if row["kind"] == "range"}
+        planned = planned_ranges(rows)
+        slots = {one.slot for one in planned}
         task = copy_task(self.flow, rows[0]["slots"], self._generation, self._fails_at)
+        work = frame.filter("kind = 'range'")
+        if any(self.flow.transform_of(one.topic) for one in planned):
+            work = with_records(work, self.flow, planned, rows[0]["slots"])
         try:
-            answers = frame.filter("kind = 'range'").mapInArrow(task, REPORT_SCHEMA).collect()
+            answers = work.mapInArrow(task, REPORT_SCHEMA).collect()
         except Exception as error:
             self._abort(slots)
-            raise TargetError(f"flow {self.flow.name}: a copy task was lost: {first_line(error)}", retriable=True) from None
+            if corrupt := corrupt_batch(error):
+                raise SourceError(
+                    f"flow {self.flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks of cluster {self.flow.source}; to go on without that batch, take the topic out "
+                    "of the transform's topics, or delete its records up to there"
+                ) from None
+            raise TargetError(f"flow {self.flow.name}: a copy task was lost: {root_cause(error)}", retriable=True) from None
         reports = [Report(**json.loads(answer["report"])) for answer in answers if answer["report"]]
         failures = [errors.from_json(json.loads(answer["error"])) for answer in answers if answer["error"]]
         if sorted(answer["slot"] for answer in answers) != sorted(slots):
@@ -367,37 +353,35 @@ class MirrorJob:
                     transaction.end(self._target, report.producer, commit=False, timeout_ms=END_TIMEOUT_MS)
             if not isinstance(fatal, FencedError):
                 self._abort(slots - {report.slot for report in reports})
-            raise fatal
+            raise self._explained(fatal, frame.sparkSession)
         return reports, failures
+
+    def _explained(self, error: MirrorlakeError, spark: SparkSession) -> MirrorlakeError:
+        """An error about a record that can't be transformed says what Spark finds wrong with it."""
+        what = error.anomaly
+        if what.get("kind") != gap.TRANSFORM:
+            return error
+        key, offset, transform = (what["topic"], what["partition"]), what["from_offset"], self.flow.transform_of(str(what["topic"]))
+        with contextlib.suppress(Exception):  # the error itself must arrive, whatever else goes wrong
+            record = log_records(spark, self.flow.source_connection, {key: offset}, {key: offset + 1}, "read_committed", {})
+            error.message += f". Spark says: {explain_failure(record, transform, *key, offset, what['reason'])}"
+        return SourceError(error.message, anomaly=what)
 
     def _pass_gate(self, reports: list[Report], cycle_id: str) -> None:
         try:
-            self._name_holes(reports)
-            results = self._gate.evaluate(runs_frame.frame(reports), self.flow.name, cycle_id)
-            self._results += results
+            frame = runs_frame.frame(reports, passes_over_losses=self.flow.passes_over_losses)
+            results = self._gate.evaluate(frame, self.flow.name, cycle_id)
+            self._journal.note("expectation_results", results)
             require(results, f"flow {self.flow.name}, micro-batch {cycle_id}", "the transactions were aborted, nothing became visible and no position moved")
         except Exception as error:
             for report in reports:
                 transaction.end(self._target, report.producer, commit=False, timeout_ms=END_TIMEOUT_MS)
-            self._store_results()
+            self._journal.write()
             if isinstance(error, MirrorlakeError):
                 raise
             raise GateError(
                 f"flow {self.flow.name}, micro-batch {cycle_id}: the gate could not be evaluated ({first_line(error)}); the transactions were aborted"
             ) from error
-
-    def _name_holes(self, reports: list[Report]) -> None:
-        """Compaction explains holes in the logs of compacted topics only; elsewhere records are gone, and the gate must see that."""
-        stretches = [stretch for report in reports for stretch in report.stretches if any(gap[2] == "compacted" for gap in stretch["gaps"])]
-        unknown = {stretch["topic"] for stretch in stretches} - self._compacted
-        if unknown:
-            policies = {
-                topic: entries["cleanup.policy"].value or "" for topic, entries in self._source_admin.configs(sorted(unknown)).items() if "cleanup.policy" in entries
-            }
-            self._compacted |= {topic for topic in unknown if "compact" in policies.get(topic, "compact")}  # what may not be described is believed
-        for stretch in stretches:
-            if stretch["topic"] not in self._compacted:
-                stretch["gaps"] = [(start, end, "hole" if reason == "compacted" else reason) for start, end, reason in stretch["gaps"]]
 
     def _commit(self, report: Report, failures: list[MirrorlakeError]) -> bool:
         """Ends one slot's transaction; True if it is committed. What EndTxn leaves open is read from the log."""
@@ -433,16 +417,27 @@ class MirrorJob:
 
     # -- what people see -----------------------------------------------------------------------------------------------------
 
-    def _report(self, batch_id: int, reports: list[Report], seconds: float, stages_ms: dict[str, float]) -> None:
+    def _report(self, batch_id: int, cycle_id: str, reports: list[Report], stages_ms: dict[str, float]) -> None:
         stretches = [stretch for report in reports for stretch in report.stretches]
         runs = [run for stretch in stretches for run in stretch["runs"]]
         self._lag = max(0, self._lag - sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches))
+        seconds = sum(stages_ms[name] for name in STAGES) / 1000
         progress = Progress(
             batch_id, datetime.now(UTC), sum(run["records"] for run in runs), sum(run["bytes"] for run in runs), len(runs), len(stretches), self._lag, seconds, stages_ms
         )
+        counts = {name: getattr(progress, name) for name in ("records", "bytes", "runs", "partitions", "lag")}
+        self._note_cycle(Cycle(self.flow.source, self.flow.target, MIRROR, cycle_id, 1000 * seconds, stages_ms, **counts))
         self._history.append(progress)
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
         self._say(str(progress))
+        for warning in (warning for report in reports for warning in report.warnings):
+            self._say(f"warning: {warning}")
+            self.ledger.append("anomalies", [self._anomaly(kind=gap.FOREIGN, detail=warning, action="continue")])
+        for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in gap.LOSS):
+            self._say(
+                f"warning: flow {self.flow.name}, topic {lost['topic']}, partition {lost['partition']}, offsets {lost['from_offset']} to {lost['to_offset']}: {gap.LOSS[lost['kind']]} "
+                f"({lost['kind']}; the flow goes on, as mirrorlake.on.loss says)"
+            )
 
     def _note(self, error: MirrorlakeError) -> None:
         """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error itself."""
@@ -453,38 +448,6 @@ class MirrorJob:
             except MirrorlakeError as second:
                 self._say(f"warning: {second.message}")
 
-    def _store_results(self, at_least: int = 0) -> None:
-        """Appends the results that have come together, if there are that many: seldom, and never while a transaction is open."""
-        if len(self._results) >= at_least:
-            results, self._results = self._results, []
-            self.ledger.append("expectation_results", results)
-
-
-def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """The function of a Spark task: rows of ranges in, one row for the slot out (REPORT_SCHEMA). One Spark partition is one slot."""
-
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-
-        names = [range_field.name for range_field in dataclasses.fields(Range)]
-        ranges = [Range(**{name: row[name] for name in names}) for batch in batches for row in batch.to_pylist()]
-        for slot in sorted({planned.slot for planned in ranges}):
-            mine = [planned for planned in ranges if planned.slot == slot]
-            answer = copy_slot(flow, lambda: worker_connections(flow), slot, slots, generation, mine, failpoint=from_specification(failpoint))
-            report, error = (json.dumps(asdict(answer)), None) if isinstance(answer, Report) else (None, json.dumps(errors.to_json(answer)))
-            if error:
-                worker_connections.cache_clear()
-            yield pa.RecordBatch.from_pydict(
-                {"slot": pa.array([slot], pa.int32()), "report": pa.array([report], pa.string()), "error": pa.array([error], pa.string())},
-            )
-
-    return task
-
-
-@lru_cache(maxsize=1)
-def worker_connections(flow: Flow) -> tuple[Cluster, Cluster, Provenance | None]:
-    """What this Spark worker keeps warm from one micro-batch to the next: both clusters, and what is known of who wrote what."""
-    client_id = f"{flow.name}|copy"
-    source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
-    target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net)
-    return source.connect(), target.connect(), Provenance(flow, source) if flow.minds_provenance else None
+    def _note_cycle(self, cycle: Cycle) -> None:
+        self._noted_at = time.monotonic()
+        self._journal.note("cycles", [cycle])

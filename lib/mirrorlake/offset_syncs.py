@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from mirrorlake.batch import AbortedTransactions, read_log
 from mirrorlake.errors import TargetError
+from mirrorlake.log import read_stretch
 from mirrorlake.slot import SlotState
 from mirrorlake.transaction import Producer
-from mirrorlake.wire import EARLIEST, LATEST, Cluster, check
+from mirrorlake.wire import EARLIEST, LATEST, Cluster
 
 GZIP = 1
 LARGEST_RECORD_BYTES = 64 << 20
@@ -75,30 +75,16 @@ def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeo
 
 
 def _last_state(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> SlotState | None:
-    found: bytes | None = None
-    at = start
-
-    async def fetch() -> bytes:
-        response = await target.fetch(target.leader(*key), {key: at}, LARGEST_RECORD_BYTES, LARGEST_RECORD_BYTES, 100)
-        (partition,) = target.fetched(response)
-        check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
-        aborted.extend(partition.aborted)
-        return partition.records
-
-    while at < end:
-        aborted: list[tuple[int, int]] = []
-        records = target.call(f"reading {key[0]}-{key[1]} from offset {at} (needs READ)", fetch, timeout_ms)
-        dropped = AbortedTransactions(aborted)
-        before = at
-        for batch in read_log(records):
-            at = batch.end_offset
-            is_dropped = dropped.drops(batch)
-            if is_dropped or batch.is_control or batch.base_offset >= end:
+    async def last() -> bytes | None:
+        found: bytes | None = None
+        async for batch, is_aborted in read_stretch(target, key, start, end, LARGEST_RECORD_BYTES):
+            if is_aborted or batch.is_control:
                 continue
             if not batch.crc_is_right:
                 raise TargetError(f"{key[0]}-{key[1]}, offset {batch.base_offset}: the record is corrupt (CRC). Check the target's disks")
             for record in MemoryRecords(bytes(batch.raw)).next_batch():
                 found = record.value
-        if at == before:
-            raise TargetError(f"{key[0]}-{key[1]}: nothing could be read at offset {at}, below the last stable offset {end}", retriable=True)
+        return found
+
+    found = target.call(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", last, timeout_ms)
     return None if found is None else SlotState.from_json(found)

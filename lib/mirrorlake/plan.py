@@ -7,8 +7,8 @@ the state that the slot commits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from mirrorlake.slot import Position, take_slot
 
@@ -19,7 +19,8 @@ Key = tuple[str, int]
 class Range:
     """Offsets `[start, end)` of a source partition, to be copied by a slot. `partitions` is how many the topic has.
 
-    An empty one, of a partition without a position, makes the slot write down where it starts.
+    An empty one, of a partition without a position, makes the slot write down where it starts; one that `is_set_back`, see what has become of a log that ends before
+    the position. `incarnation` is that of the position it goes on from, `leader_epoch` that of the source's leader when its end was seen (-1: unknown).
     """
 
     topic: str
@@ -29,13 +30,18 @@ class Range:
     slot: int
     start: int
     end: int
+    is_set_back: bool = False
+    incarnation: int = 0
+    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
     """What a source partition offers: the log from `first` up to the last stable offset `stable`.
 
-    `is_anchored` is true of a partition without a position that is to start later than where its log does.
+    `is_anchored` is true of a partition without a position that is to start later than where its log does; `is_set_back` of one whose log ends before its position, or whose
+    remote topic isn't the one that was written.
+    `replaced_at` is the first offset of a log that isn't the one the position is of.
     """
 
     topic: str
@@ -45,10 +51,15 @@ class Partition:
     first: int
     stable: int
     is_anchored: bool = False
+    is_set_back: bool = False
+    replaced_at: int | None = None
+    leader_epoch: int = -1
 
 
 def start_of(partition: Partition, positions: Mapping[Key, Position]) -> int:
-    """Where the copy of a partition goes on: its position, or its first offset when it is new."""
+    """Where the copy of a partition goes on: its position, or its first offset when it or its log is new."""
+    if partition.replaced_at is not None:
+        return partition.replaced_at
     position = positions.get((partition.topic, partition.partition))
     return partition.first if position is None else position.upstream_next
 
@@ -60,7 +71,7 @@ def lag(partitions: Iterable[Partition], positions: Mapping[Key, Position]) -> i
 
 def make_plan(
     partitions: Iterable[Partition], positions: Mapping[Key, Position], slots: int, max_records: int, until: Mapping[Key, int] | None = None,
-    planned_before: Mapping[Key, int] | None = None,
+    planned_before: Mapping[Key, int] | None = None, max_transformed: tuple[Callable[[str], bool], int] | None = None,
 ) -> list[Range]:  # fmt: skip
     """The ranges of one micro-batch.
 
@@ -71,6 +82,7 @@ def make_plan(
         max_records: how many offsets all ranges may span, shared out evenly; what a small partition leaves goes to larger ones.
         planned_before: the slot that partitions without a position were given in earlier plans of this generation. They keep it: what that slot has
             committed may not be visible yet, and no other slot would see it.
+        max_transformed: which topics have a transform, and how many offsets their ranges may span.
         until: where to stop at the latest, for a run that drains what was there when it began; partitions not named are left alone.
     """
     loads = dict.fromkeys(range(slots), 0)
@@ -83,11 +95,14 @@ def make_plan(
         key = (partition.topic, partition.partition)
         start = start_of(partition, positions)
         end = partition.stable if until is None else min(partition.stable, until.get(key, 0))
-        if end > start or (partition.is_anchored and key not in positions):
+        if end > start or partition.is_set_back or partition.replaced_at is not None or (partition.is_anchored and key not in positions):
             slot = given[key] if key in given else take_slot(loads)
-            ranges.append(Range(*key, partition.topic_id, partition.partitions, slot, start, max(start, end)))
+            incarnation = positions[key].incarnation if key in positions else 0
+            ranges.append(Range(*key, partition.topic_id, partition.partitions, slot, start, max(start, end), partition.is_set_back, incarnation, partition.leader_epoch))
     share = fair_share([planned.end - planned.start for planned in ranges], max_records)
-    return [Range(*_identity(planned), planned.start, min(planned.end, planned.start + share)) for planned in ranges]
+    has_transform, most = max_transformed or (lambda topic: False, 0)
+    transformed = min(share, fair_share([planned.end - planned.start for planned in ranges if has_transform(planned.topic)], most))
+    return [replace(planned, end=min(planned.end, planned.start + (transformed if has_transform(planned.topic) else share))) for planned in ranges]
 
 
 def fair_share(wanted: list[int], total: int) -> int:
@@ -99,7 +114,3 @@ def fair_share(wanted: list[int], total: int) -> int:
             return max(1, cap)
         left -= size
     return max([1, *wanted])
-
-
-def _identity(planned: Range) -> tuple[str, int, str, int, int]:
-    return planned.topic, planned.partition, planned.topic_id, planned.partitions, planned.slot

@@ -5,10 +5,12 @@ One row for each run; a partition that moved on without one (only markers, say) 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.copy import Report
+from mirrorlake.gap import LOSS, RESETS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +31,8 @@ COLUMNS = {
     "gap": "source offsets between this run and the one before, or the committed position",
     "explained_gap": "how many of those were seen to hold nothing to copy",
     "gap_reasons": "why, joined with +",
+    "lost": "source offsets of this stretch that are lost",
+    "lost_allowed": "how many of those the flow passes over (mirrorlake.on.loss)",
     "downstream_advance": "target offsets between this run and the one before, or the last one committed",
     "advanced": "offsets by which the partition moves on in this transaction",
     "accounted": "of those, mirrored or explained",
@@ -37,34 +41,43 @@ COLUMNS = {
 }
 
 
-def frame(reports: Iterable[Report]) -> pd.DataFrame:
+def frame(reports: Iterable[Report], *, passes_over_losses: bool) -> pd.DataFrame:
     """The rows of every open transaction; columns as in COLUMNS."""
     import pandas as pd
 
-    return pd.DataFrame([row for report in reports if report.is_open for stretch in report.stretches for row in _rows(report.slot, stretch)], columns=list(COLUMNS))
+    rows = (row for report in reports if report.is_open for stretch in report.stretches for row in _rows(report.slot, stretch, passes_over_losses))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _rows(slot: int, stretch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    upstream, downstream = stretch["upstream_from"], stretch["downstream_from"]
+def _rows(slot: int, stretch: dict[str, Any], passes_over_losses: bool) -> Iterator[dict[str, Any]]:
+    upstream, partition = stretch["upstream_from"], stretch["partition"]
+    downstream = {partition: stretch["downstream_from"]}  # by target partition
+    lost = sum(gap["to_offset"] - gap["from_offset"] for gap in stretch["gaps"] if gap["kind"] in LOSS)
     accounted = stretch["skipped"] + sum(run["records"] for run in stretch["runs"])
     common = {
-        "slot": slot, "topic": stretch["topic"], "partition": stretch["partition"], "target_topic": stretch["target_topic"], "target_partition": stretch["partition"],
+        "slot": slot, "topic": stretch["topic"], "partition": stretch["partition"], "target_topic": stretch["target_topic"],
         "advanced": stretch["upstream_next"] - stretch["upstream_from"], "accounted": accounted,
         "digest_read": stretch["digest_read"], "digest_written": stretch["digest_written"],
+        "lost": lost, "lost_allowed": lost if passes_over_losses else 0,
     }  # fmt: skip
     nothing = {
-        "upstream_start": stretch["upstream_next"], "upstream_end": stretch["upstream_next"], "downstream_start": downstream, "downstream_end": downstream, "records": 0,
+        "target_partition": partition, "upstream_start": stretch["upstream_next"], "upstream_end": stretch["upstream_next"],
+        "downstream_start": downstream[partition], "downstream_end": downstream[partition], "records": 0,
     }  # fmt: skip
+    gaps = deque(sorted((gap for gap in stretch["gaps"] if gap["kind"] not in RESETS), key=lambda gap: gap["from_offset"]))
     for run in stretch["runs"] or [nothing]:
-        between = [gap for gap in stretch["gaps"] if upstream <= gap[0] < run["upstream_start"]]
+        between = []
+        while gaps and gaps[0]["from_offset"] < run["upstream_start"]:
+            between.append(gaps.popleft())
         yield {
             **common,
             **{name: run[name] for name in nothing},
             "upstream_length": run["upstream_end"] - run["upstream_start"],
             "downstream_length": run["downstream_end"] - run["downstream_start"],
             "gap": run["upstream_start"] - upstream,
-            "explained_gap": sum(end - start for start, end, _ in between),
-            "gap_reasons": "+".join(sorted({reason for _, _, reason in between})),
-            "downstream_advance": run["downstream_start"] - downstream,
+            "explained_gap": sum(gap["to_offset"] - gap["from_offset"] for gap in between),
+            "gap_reasons": "+".join(sorted({gap["kind"] for gap in between})),
+            "downstream_advance": run["downstream_start"] - downstream.get(run["target_partition"], 0),
         }
-        upstream, downstream = run["upstream_end"], run["downstream_end"]
+        upstream = run["upstream_end"]
+        downstream[run["target_partition"]] = run["downstream_end"]

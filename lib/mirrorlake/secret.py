@@ -17,7 +17,7 @@ from mirrorlake.errors import ConfigurationError
 
 REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 # What a Kafka property is called when its value must not be shown.
-SECRET_NAME = re.compile(r"(?i)password|secret|token|jaas|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$")
+SECRET_NAME = re.compile(r"(?i)password|secret|token|jaas|user\.info|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$")
 MASK = "[hidden]"
 
 Provider = Callable[[str, str], str | None]

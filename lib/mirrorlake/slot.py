@@ -12,19 +12,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from mirrorlake.errors import TargetError
+from mirrorlake.gap import Gap
 from mirrorlake.run import Run
 
-VERSION = 1
+VERSION, READ_VERSIONS = 2, (1, 2)
 NO_SLOT = -1  # of a position that nobody owns yet
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """How far one partition has been mirrored. `upstream_next` is the next offset to read; `downstream_next` is the end of the last
-    run (0 before the first). `slot` owns the partition."""
+    run (0 before the first). `slot` owns the partition. `incarnation` counts how often its log was set back or replaced; `leader_epoch` is that of the batch
+    that was read last, which began at offset `epoch_from`, and `target_topic_id` that of the topic that was written, empty or -1 where they aren't known: by them it is
+    noticed when a log isn't what it was."""
 
     topic: str
     partition: int
@@ -34,6 +37,10 @@ class Position:
     upstream_next: int
     downstream_next: int
     slot: int
+    incarnation: int = 0
+    leader_epoch: int = -1
+    target_topic_id: str = ""
+    epoch_from: int = -1
 
 
 @dataclass(frozen=True)
@@ -46,9 +53,10 @@ class SlotState:
         source_cluster_id: the cluster that was read, so that another one behind the same alias is noticed.
         positions: of every partition the slot owns. The record that opens a generation has those of all slots, so that partitions
             can change hands without an instant at which nobody knows their position.
-        runs: of this transaction.
+        runs, gaps: of this transaction.
         inferred: true of runs that were rebuilt from the contents of both logs (`takeover.py`).
-        closed: true once the flow was given back to another mirror (`handback.py`): no job may go on from here before it is taken over again.
+        closed: true once the flow was given back to another mirror (`handback.py`), or failed over (`failover.py`): no job may go on from here before it is opened again.
+        closed_for: which of the two, `handback` or `failover`; empty in records of earlier versions, which knew only the first.
         producer_ids: all that wrote before this one, so that whoever reads the last record knows every batch of the slot by its header.
     """
 
@@ -67,6 +75,8 @@ class SlotState:
     producer_ids: tuple[int, ...] = ()
     inferred: bool = False
     closed: bool = False
+    gaps: tuple[Gap, ...] = ()
+    closed_for: str = ""
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """The positions of this slot's partitions, by topic and partition."""
@@ -78,9 +88,10 @@ class SlotState:
         return tuple(sorted({*self.producer_ids, self.producer_id}))
 
     def to_json(self) -> bytes:
-        value = {"version": VERSION, **{name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("positions", "runs")}}
+        value = {"version": VERSION, **{name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("positions", "runs", "gaps")}}
         value["positions"] = [asdict(position) for position in self.positions]
         value["runs"] = [asdict(run) for run in self.runs]
+        value["gaps"] = [asdict(gap) for gap in self.gaps]
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -88,16 +99,17 @@ class SlotState:
         """Raises TargetError if the record was not written by a version that this one understands."""
         value = json.loads(data)
         version = value.pop("version", None)
-        if version != VERSION:
-            raise TargetError(f"an offset-syncs record has format version {version}; this mirrorlake reads {VERSION}. Upgrade it")
+        if version not in READ_VERSIONS:
+            raise TargetError(f"an offset-syncs record has format version {version}; this mirrorlake reads {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}. Upgrade it")
         value["positions"] = tuple(Position(**position) for position in value["positions"])
         value["runs"] = tuple(Run(**run) for run in value["runs"])
+        value["gaps"] = tuple(Gap(**gap) for gap in value.get("gaps", ()))
         value["producer_ids"] = tuple(value.get("producer_ids", ()))
         return cls(**value)
 
 
 def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Position]:
-    """The position of every partition that any slot knows: the furthest one, owned as the newest generation says.
+    """The position of every partition that any slot knows: the furthest one of the newest incarnation, owned as the newest generation says.
 
     Only one slot ever copies a partition, so the furthest position is the true one, even where an interrupted start has left states of
     two generations behind.
@@ -108,7 +120,7 @@ def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Positi
         for position in state.positions:
             key = (position.topic, position.partition)
             known = merged.get(key)
-            if known is None or position.upstream_next >= known.upstream_next:
+            if known is None or _order(position) >= _order(known):
                 merged[key] = position
             owners[key] = max(owners.get(key, (-1, -1)), (state.generation, position.slot))
     return {key: _owned_by(position, owners[key][1]) for key, position in merged.items()}
@@ -134,5 +146,9 @@ def take_slot(loads: dict[int, int]) -> int:
     return slot
 
 
+def _order(position: Position) -> tuple[int, int]:
+    return position.incarnation, position.upstream_next
+
+
 def _owned_by(position: Position, slot: int) -> Position:
-    return Position(**{**asdict(position), "slot": slot}) if position.slot != slot else position
+    return replace(position, slot=slot) if position.slot != slot else position

@@ -15,24 +15,23 @@ import random
 import socket
 import time
 import uuid
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import kafka.errors
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka.future import Future
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.protocol.admin import ListGroupsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from mirrorlake.connection import Connection
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.frames import Manager
 
 WireError = kafka.errors.KafkaError  # lost connections, timeouts and the like, as opposed to an answer with an error code
 
@@ -42,8 +41,8 @@ Key = tuple[str, int]  # topic and partition
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST, LATEST = -2, -1
 READ, WRITE, DESCRIBE = 3, 4, 8  # AclOperation
-GROUP_COORDINATOR, TRANSACTION_COORDINATOR = 0, 1
-GROUPS_PER_REQUEST = 500
+TRANSACTION_COORDINATOR = 1
+TOPIC_RESOURCE = 2
 IN_FLIGHT = 5  # requests that one connection takes at once; a broker remembers as many batches of a producer
 SECOND_OPINION_S = 3
 RECEIVE_LIMIT_BYTES = 512 << 20
@@ -65,19 +64,20 @@ PASSING = (kafka.errors.RetriableError, kafka.errors.KafkaConnectionError, kafka
 
 
 class ResponseError(Exception):
-    """Raised inside this package when a response carries an error code. `code` is Kafka's, `name` its name."""
+    """Raised inside this package when a response carries an error code. `code` is Kafka's, `name` its name, `key` the partition where one is meant."""
 
-    def __init__(self, code: int, detail: str = "") -> None:
+    def __init__(self, code: int, detail: str = "", key: Key | None = None) -> None:
         self.code = code
+        self.key = key
         self.name = kafka.errors.for_code(code).__name__
         self.retriable = code in RETRIABLE
         super().__init__(f"{self.name} ({code})" + (f": {detail}" if detail else ""))
 
 
-def check(code: int, detail: str = "") -> None:
+def check(code: int, detail: str = "", key: Key | None = None) -> None:
     """Raises ResponseError for any error code but 0."""
     if code:
-        raise ResponseError(code, detail)
+        raise ResponseError(code, detail, key)
 
 
 def is_unauthorized(error: Exception) -> bool:
@@ -104,27 +104,8 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """A group: what its members speak (`consumer`, `connect`; empty for one without members ever), and its kind (`classic`, `consumer`, `share`,
-    `streams`; empty where brokers don't say)."""
-
-    protocol_type: str
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What a group has committed for one partition. A negative offset is a commit that was taken back."""
-
-    topic: str
-    partition: int
-    offset: int
-    metadata: str
-
-
-@dataclass(frozen=True, slots=True)
 class Fetched:
-    """One partition of a Fetch response."""
+    """One partition of a Fetch response. `diverges_at`: from this offset on the log isn't the one that was read before (KIP-595), None if it is."""
 
     topic: str
     partition: int
@@ -133,6 +114,23 @@ class Fetched:
     last_stable_offset: int
     aborted: list[tuple[int, int]]
     records: bytes
+    diverges_at: int | None = None
+
+
+@dataclass
+class Limits:
+    """What topics of a cluster take, learnt from what they have refused.
+
+    Attributes:
+        bytes: the most that a batch of several records may have, by topic.
+        refused: records that were refused although they were alone, as (source topic, partition, offset).
+    """
+
+    bytes: dict[str, int] = field(default_factory=dict)
+    refused: set[tuple[str, int, int]] = field(default_factory=set)
+
+    def lower(self, topic: str, limit_bytes: int) -> None:
+        self.bytes[topic] = min(limit_bytes, self.bytes.get(topic, limit_bytes))
 
 
 class Cluster:
@@ -144,6 +142,10 @@ class Cluster:
         client_id: what the brokers' logs and quotas call this process.
         connect_timeout_ms: deadline of the first contact.
         net: an event loop to share with another cluster.
+
+    Attributes:
+        topics: what is known of topics, by name.
+        limits: what topics take, as far as they have refused something.
     """
 
     def __init__(self, connection: Connection, side: str, client_id: str, connect_timeout_ms: int = 30_000, net: NetworkSelector | None = None) -> None:
@@ -153,10 +155,11 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.cluster_id = ""
         self.transaction_version = 0
+        self.limits = Limits()
         self._names: dict[str, str] = {}
         self._coordinators: dict[str, int] = {}
         self._connect_timeout_ms = connect_timeout_ms
-        self._manager = KafkaConnectionManager(
+        self._manager = Manager(
             self.net,
             **connection.kafka_python(client_id=client_id, receive_message_max_bytes=RECEIVE_LIMIT_BYTES, socket_options=SOCKET_OPTIONS, reconnect_backoff_max_ms=1_000),
         )
@@ -204,7 +207,7 @@ class Cluster:
         self.net.poll(timeout_ms=0)
 
     async def _learn(self) -> None:
-        features = await self._send_any(ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1"))
+        features = await self.send_any(ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1"))
         check(features.error_code)
         levels = {feature.name: feature.max_version_level for feature in features.finalized_features or ()}
         self.transaction_version = levels.get("transaction.version", 0)
@@ -269,12 +272,18 @@ class Cluster:
     async def coordinator(self, transactional_id: str) -> int:
         """The node of a transaction coordinator."""
         if transactional_id not in self._coordinators:
-            response = await self._send_any(FindCoordinatorRequest[3](key=transactional_id, key_type=TRANSACTION_COORDINATOR))
+            response = await self.send_any(FindCoordinatorRequest[3](key=transactional_id, key_type=TRANSACTION_COORDINATOR))
             check(response.error_code, response.error_message or "")
             self._coordinators[transactional_id] = response.node_id
         return self._coordinators[transactional_id]
 
-    async def _send_any(self, request: Any) -> Any:
+    async def brokers(self) -> list[int]:
+        """The nodes of all brokers, as they are now."""
+        await self._manager.cluster.refresh_metadata()
+        return [broker.node_id for broker in self._manager.cluster.brokers()]
+
+    async def send_any(self, request: Any) -> Any:
+        """Sends to whichever broker has the least to do, and returns the response."""
         node = self._manager.least_loaded_node()
         if node is None:
             raise kafka.errors.NodeNotReadyError("no broker is reachable")
@@ -297,9 +306,9 @@ class Cluster:
     async def update_metadata(self, topics: list[str] | None, *, operations: bool = False) -> dict[str, Topic]:
         """See `refresh`; for use inside the event loop, without retries."""
         await self._manager.cluster.refresh_metadata()  # the manager's own idea of which brokers there are
-        version = min(12, self._max_version(MetadataRequest))
+        version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
-        response = await self._send_any(MetadataRequest[version](topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations))
+        response = await self.send_any(MetadataRequest[version](topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations))
         self.cluster_id = response.cluster_id or ""
         found: dict[str, Topic] = {}
         for topic in response.topics:
@@ -326,10 +335,18 @@ class Cluster:
         wanted = list(partitions)
         return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
 
+    def stable_ends(self, partitions: Iterable[Key], timeout_ms: int) -> dict[Key, tuple[int, int]]:
+        """The last stable offset of each partition, and the epoch of its leader then (-1 if the broker doesn't say); see `offsets`."""
+        wanted = list(partitions)
+        return self.call("listing offsets", lambda: self._list_offsets(wanted, LATEST, READ_COMMITTED), timeout_ms)
+
     async def list_offsets(self, partitions: list[Key], at: int, isolation: int = READ_COMMITTED) -> dict[Key, int]:
         """See `offsets`; for use inside the event loop, without retries. With READ_UNCOMMITTED, LATEST is the high watermark."""
+        return {key: offset for key, (offset, _) in (await self._list_offsets(partitions, at, isolation)).items()}
+
+    async def _list_offsets(self, partitions: list[Key], at: int, isolation: int) -> dict[Key, tuple[int, int]]:
         futures = []
-        for node, keys in _by(lambda key: self.leader(*key), partitions).items():
+        for node, keys in by(lambda key: self.leader(*key), partitions).items():
             topics = [
                 ListOffsetsRequest.ListOffsetsTopic(
                     name=topic,
@@ -337,130 +354,58 @@ class Cluster:
                         ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=at) for _, index in group
                     ],
                 )
-                for topic, group in _by(lambda key: key[0], keys).items()
+                for topic, group in by(lambda key: key[0], keys).items()
             ]
             futures.append(self.send(ListOffsetsRequest[5](replica_id=-1, isolation_level=isolation, topics=topics), node))
-        found: dict[Key, int] = {}
+        found: dict[Key, tuple[int, int]] = {}
         for future in futures:
             for topic in (await future).topics:
                 for partition in topic.partitions:
                     check(partition.error_code, f"{topic.name}-{partition.partition_index}")
-                    found[topic.name, partition.partition_index] = partition.offset
+                    found[topic.name, partition.partition_index] = partition.offset, partition.leader_epoch
         return found
 
-    # -- groups --------------------------------------------------------------------------------------------------------------
-
-    def groups(self, timeout_ms: int) -> dict[str, Group]:
-        """All groups that this principal may describe, of every kind, by id."""
-        return self.call("listing groups (needs DESCRIBE)", self._groups, timeout_ms)
-
-    async def _groups(self) -> dict[str, Group]:
-        await self._manager.cluster.refresh_metadata()
-        version = min(5, self._max_version(ListGroupsRequest))
-        request = ListGroupsRequest[version](states_filter=[], types_filter=[])
-        found: dict[str, Group] = {}
-        for future in [self.send(request, broker.node_id) for broker in self._manager.cluster.brokers()]:
-            response = await future
-            check(response.error_code, "listing groups")
-            found.update({group.group_id: Group(group.protocol_type, (group.group_type if version >= 5 else "").lower()) for group in response.groups})
-        return found
-
-    def group_offsets(self, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:
-        """What each group has committed, for all its partitions; one request for hundreds of groups of a coordinator.
-
-        Not by librdkafka's admin client: when a coordinator is loading or has moved, its ListConsumerGroupOffsets ends the process
-        (2.16.1: rd_kafka_handle_OffsetFetch asks a consumer group that an admin client does not have).
-        """
-        names = list(groups)
-        found: dict[str, list[Committed]] = {}
-        for at in range(0, len(names), GROUPS_PER_REQUEST):
-            chunk = names[at : at + GROUPS_PER_REQUEST]
-            found.update(
-                self.call(
-                    f"reading the offsets of GROUP {chunk[0]} and {len(chunk) - 1} more (needs DESCRIBE)", lambda chunk=chunk: self._group_offsets(chunk), timeout_ms
-                )
-            )
-        return found
-
-    def commit_group_offsets(self, offsets: Mapping[str, Mapping[Key, tuple[int, str]]], timeout_ms: int) -> dict[str, ResponseError]:
-        """Commits (offset, metadata) for groups without members, several requests under way at once; returns why the others were refused."""
-        names = list(offsets)
-        refused: dict[str, ResponseError] = {}
-        for at in range(0, len(names), GROUPS_PER_REQUEST):
-            chunk = {group: offsets[group] for group in names[at : at + GROUPS_PER_REQUEST]}
-            what = f"committing offsets of GROUP {names[at]} and {len(chunk) - 1} more (needs READ)"
-            refused.update(self.call(what, lambda chunk=chunk: self._commit_group_offsets(chunk), timeout_ms))
-        return refused
-
-    async def _commit_group_offsets(self, offsets: Mapping[str, Mapping[Key, tuple[int, str]]]) -> dict[str, ResponseError]:
-        refused: dict[str, ResponseError] = {}
-        under_way: deque[tuple[str, Any]] = deque()
-
-        async def settle(limit: int) -> None:
-            while len(under_way) > limit:
-                group, future = under_way.popleft()
-                codes = [partition.error_code for topic in (await future).topics for partition in topic.partitions if partition.error_code]
-                if codes:
-                    error = ResponseError(codes[0], group)
-                    if error.retriable:
-                        raise error
-                    refused[group] = error
-
-        for node, members in (await self._group_coordinators(list(offsets))).items():
-            for group in members:
-                await settle(IN_FLIGHT - 1)
-                under_way.append((group, self.send(_offset_commit(group, offsets[group]), node)))
-        await settle(0)
-        return refused
-
-    async def _group_coordinators(self, groups: list[str]) -> dict[int, list[str]]:
-        response = await self._send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
-        by_node: dict[int, list[str]] = {}
-        for coordinator in response.coordinators:
-            check(coordinator.error_code, coordinator.key)
-            by_node.setdefault(coordinator.node_id, []).append(coordinator.key)
-        return by_node
-
-    async def _group_offsets(self, groups: list[str]) -> dict[str, list[Committed]]:
-        by_node = await self._group_coordinators(groups)
-        futures = []
-        for node, members in by_node.items():
-            asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in members]
-            futures.append(self.send(OffsetFetchRequest[8](groups=asked, require_stable=False), node))
-        found: dict[str, list[Committed]] = {}
-        for future in futures:
-            for group in (await future).groups:
-                check(group.error_code, group.group_id)
-                found[group.group_id] = []
-                for topic in group.topics:
-                    for partition in topic.partitions:
-                        check(partition.error_code, f"{group.group_id}, {topic.name}-{partition.partition_index}")
-                        found[group.group_id].append(Committed(topic.name, partition.partition_index, partition.committed_offset, partition.metadata or ""))
-        return found
+    async def topic_config(self, topic: str, name: str) -> str | None:
+        """One property of a topic; None if this principal may not see it (needs DESCRIBE_CONFIGS)."""
+        resource = DescribeConfigsRequest.DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name])
+        response = await self.send_any(DescribeConfigsRequest[1](resources=[resource], include_synonyms=False))
+        (result,) = response.results
+        if result.error_code == TOPIC_UNAUTHORIZED:
+            return None
+        check(result.error_code, f"{topic} (needs DESCRIBE_CONFIGS)")
+        return next((config.value for config in result.configs if config.name == name), None)
 
     # -- data ----------------------------------------------------------------------------------------------------------------
 
     def fetch(
         self, node: int, offsets: Mapping[Key, int], max_bytes: int, partition_max_bytes: int, max_wait_ms: int, isolation: int = READ_COMMITTED,
+        epochs: Mapping[Key, int] | None = None,
     ) -> Any:  # fmt: skip
         """Sends a Fetch without a session; returns the future of the response, for `fetched`.
 
+        `epochs`: the leader epoch of what was read last, by which the broker notices that its log is another one since (KIP-595).
         By topic id where broker and metadata have them (KIP-516), so that a topic created anew under an old name can't be read by accident.
         """
-        by_id = self._max_version(FetchRequest) >= 13 and all(self.topics[topic].topic_id for topic, _ in offsets)
+        newest = self.max_version(FetchRequest)
+        by_id = newest >= 13 and all(self.topics[topic].topic_id for topic, _ in offsets)
         topics = [
             FetchRequest.FetchTopic(
                 **({"topic_id": uuid.UUID(self.topics[topic].topic_id)} if by_id else {"topic": topic}),
                 partitions=[
                     FetchRequest.FetchTopic.FetchPartition(
-                        partition=index, current_leader_epoch=-1, fetch_offset=offsets[topic, index], log_start_offset=-1, partition_max_bytes=partition_max_bytes
+                        partition=index,
+                        current_leader_epoch=-1,
+                        fetch_offset=offsets[topic, index],
+                        log_start_offset=-1,
+                        partition_max_bytes=partition_max_bytes,
+                        last_fetched_epoch=(epochs or {}).get((topic, index), -1) if newest >= 12 else -1,
                     )
                     for _, index in group
                 ],
             )
-            for topic, group in _by(lambda key: key[0], offsets).items()
+            for topic, group in by(lambda key: key[0], offsets).items()
         ]
-        request = FetchRequest[13 if by_id else 11](
+        request = FetchRequest[13 if by_id else min(newest, 12)](
             replica_id=-1, max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=isolation,
             session_id=0, session_epoch=-1, topics=topics, forgotten_topics_data=[], rack_id="",
         )  # fmt: skip
@@ -475,15 +420,16 @@ class Cluster:
                 yield Fetched(
                     name, partition.partition_index, partition.error_code, partition.log_start_offset, partition.last_stable_offset,
                     [(aborted.producer_id, aborted.first_offset) for aborted in partition.aborted_transactions or ()], partition.records or b"",
+                    None if partition.diverging_epoch is None or partition.diverging_epoch.end_offset < 0 else partition.diverging_epoch.end_offset,
                 )  # fmt: skip
 
-    def produce(self, node: int, transactional_id: str, batches: Mapping[Key, bytes], timeout_ms: int) -> Any:
+    def produce(self, node: int, transactional_id: str, batches: Mapping[Key, bytes | bytearray], timeout_ms: int) -> Any:
         """Sends one batch for each partition; returns the future of the response, for `produced`."""
         topics = [
             ProduceRequest.TopicProduceData(
                 name=topic, partition_data=[ProduceRequest.TopicProduceData.PartitionProduceData(index=index, records=batches[topic, index]) for _, index in group]
             )
-            for topic, group in _by(lambda key: key[0], batches).items()
+            for topic, group in by(lambda key: key[0], batches).items()
         ]
         # A Produce of version 12 and up adds its partitions to the transaction by itself (KIP-890), where the cluster has that feature.
         version = 12 if self.transaction_version >= 2 else 11
@@ -494,29 +440,14 @@ class Cluster:
         """(topic and partition, base offset) of each appended batch; raises ResponseError for one that was not."""
         for topic in response.responses:
             for partition in topic.partition_responses:
-                check(partition.error_code, f"{topic.name}-{partition.index}" + (f": {partition.error_message}" if partition.error_message else ""))
-                yield (topic.name, partition.index), partition.base_offset
+                key = (topic.name, partition.index)
+                check(partition.error_code, f"{topic.name}-{partition.index}" + (f": {partition.error_message}" if partition.error_message else ""), key)
+                yield key, partition.base_offset
 
-    def _max_version(self, request: Any) -> int:
+    def max_version(self, request: Any) -> int:
+        """The newest version of a kind of request that the brokers and the protocol library both speak."""
         versions = self._manager.broker_version_data
         return int(versions.api_version(request)) if versions else 0
-
-
-def _offset_commit(group: str, offsets: Mapping[Key, tuple[int, str]]) -> Any:
-    """The request that commits for a group without members: no generation, no member (KIP-496 and before)."""
-    topics = [
-        OffsetCommitRequest.OffsetCommitRequestTopic(
-            name=topic,
-            partitions=[
-                OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
-                    partition_index=index, committed_offset=offsets[topic, index][0], committed_leader_epoch=-1, committed_metadata=offsets[topic, index][1]
-                )
-                for _, index in keys
-            ],
-        )
-        for topic, keys in _by(lambda key: key[0], offsets).items()
-    ]
-    return OffsetCommitRequest[8](group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None, topics=topics)
 
 
 class _Causes(logging.Handler):
@@ -540,7 +471,8 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, PASSING)
 
 
-def _by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:
+def by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:
+    """The items in groups of equal keys."""
     groups: dict[Any, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
