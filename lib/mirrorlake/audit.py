@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mirrorlake.errors import ConfigurationError
+from mirrorlake.errors import ConfigurationError, LedgerError
 from mirrorlake.ledger import Ledger
 from mirrorlake.notebook import resolve
+from mirrorlake.views import ensure_views
 
 # These values go into SQL text for people to copy, so nothing may be in them that ends a string.
 SAFE = re.compile(r"[^'\\\n\r]*")
@@ -50,6 +51,15 @@ class Question:
         topic, partition, middle = _busiest_partition(ledger, source, target, given["topic"], given["partition"])
         at = given["at"] or datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
         return cls(source, target, group_id, topic, partition, int(given["upstream_offset"] or middle), at)
+
+
+def use_views(ledger: Ledger, say: Callable[[str], None] = print) -> None:
+    """Makes the views known by their bare names, up to date where this person may do that, else as they are."""
+    try:
+        ensure_views(ledger)
+    except LedgerError as error:
+        say(f"warning: {error}. Going on with the views that are there")
+    ledger.spark.sql(f"USE `{ledger.catalog}`.`{ledger.schema}`")
 
 
 def _newest_group(ledger: Ledger, source: str, target: str) -> str:

@@ -24,10 +24,14 @@ from mirrorlake import errors, groups, mm2, offset_syncs
 from mirrorlake.batches import Batches
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.flow import Flow
+from mirrorlake.gap import TARGET_RECREATED
 from mirrorlake.gate import Gate, require
 from mirrorlake.group_offsets import KafkaGroupOffsets
+from mirrorlake.journal import CHECKPOINT, Cycle, Journal
 from mirrorlake.ledger import Ledger
+from mirrorlake.live_map import LiveMap
 from mirrorlake.mm2 import Mm2Topic
+from mirrorlake.progress import Stopwatch
 from mirrorlake.slot import Position, merge_positions
 from mirrorlake.translate import translate
 from mirrorlake.wire import Cluster
@@ -123,12 +127,15 @@ class CheckpointJob:
         self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
         self._gate = Gate(suite)
         self._say = say
+        self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
         self._known: dict[Key, Checkpoint] = {}
         self._settled: dict[Key, Checkpoint] = {}
         self._sync_due = 0.0
         self._counts = _Counts()
         self._is_emitted = False
+        self._incarnations: dict[tuple[str, int], int] = {}  # of logs that were set back or replaced
+        self._seen_incarnations: dict[tuple[str, int], int] = {}
         self._checkpoints = Mm2Topic(flow.target_connection, flow.policy.checkpoints_topic(), flow.checkpoints_replication_factor, f"{flow.name}|mm2", say)
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
@@ -145,6 +152,7 @@ class CheckpointJob:
         Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
         self._admin = AdminClient(flow.target_connection.librdkafka(log_level=0))
         self.ledger.ensure_tables()
+        self._map = LiveMap(self.ledger, flow, self._target)
         self._recall()
         self.spark.dataSource.register(KafkaGroupOffsets)
         reader = self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
@@ -154,6 +162,7 @@ class CheckpointJob:
                 batches.run(reader.load(), f"checkpoint {flow.name} {self._job_id}", checkpoint, interval_s, run_for_s)
         finally:
             self._target.close()
+            self._journal.write()
         counts = self._counts
         return CheckpointResult(
             flow.name, counts.cycles, counts.groups, sum(counts.statuses.values()), dict(counts.statuses), dict(counts.syncs), counts.rows, time.monotonic() - began
@@ -162,46 +171,66 @@ class CheckpointJob:
     # -- one cycle -----------------------------------------------------------------------------------------------------------
 
     def _cycle(self, frame: DataFrame, batch_id: int) -> None:
-        began = time.monotonic()
+        clock = Stopwatch()
         read = frame.localCheckpoint()  # once: the source would be asked again for every use
         rows = read.filter("kind IN ('cycle', 'group', 'share', 'log')").collect()
         for row in rows:
             if row["error"]:
                 raise errors.from_json(json.loads(row["error"]))
+        clock.lap("read")
         cycle_id = f"{self._job_id}-{batch_id}"
         now = datetime.now(UTC).replace(tzinfo=None)
         shared = sorted(row["group_id"] for row in rows if row["kind"] == "share")
         listed = {row["group_id"] for row in rows if row["kind"] == "group"}
         logs = [row for row in rows if row["kind"] == "log"]
         positions = read.filter("kind = 'offset'").select("group_id", "topic", "partition", "upstream_offset", "metadata")
-        runs, mirrored = self._runs(frame.sparkSession), self._mirrored(logs, frame.sparkSession)
-        translated = [row.asDict() for row in translate(positions, runs, mirrored).collect()] if logs else []
-        checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored(positions.join(mirrored, ["topic", "partition"], "left_anti"), cycle_id, now)
-        results = []
+        mirrored = self._mirrored(logs, frame.sparkSession)  # first: the map must not be older than the positions
+        flow_map = self._map.read(frame.sparkSession)
+        found = [row.asDict() for row in translate(positions, flow_map.runs, mirrored).collect()]
+        translated = [row for row in found if row["status"]]
+        checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored((row for row in found if not row["status"]), cycle_id, now)
+        self._forget_lost_targets(flow_map.gaps)
+        clock.lap("translate")
         if translated:
-            results = self._pass_gate(translated, cycle_id)
+            self._pass_gate(translated, cycle_id)
+        clock.lap("gate")
         synced = self._sync(checkpoints)
+        clock.lap("sync")
         gone = self._gone(listed | {*shared})
         whole = [*self._about(shared, "not_covered", SHARE_GROUP, cycle_id, now), *self._about(gone, "deleted", GONE, cycle_id, now)]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
         self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
-        self.ledger.append("expectation_results", results)
+        clock.lap("append")
         self._known = {row.key: row for row in [*synced, *whole]}
         self._settled = {key: row for key, row in self._settled.items() if row.group_id not in gone} | {row.key: row for row in synced if row.sync in SETTLED}
-        self._count(listed, synced, changed, batch_id, time.monotonic() - began)
+        self._count(listed, synced, changed, batch_id, clock.total_ms / 1000)
+        counts = {"positions": len(synced), "unfinished": self._counts.statuses["clamped"]}
+        self._journal.note("cycles", [Cycle(self.flow.source, self.flow.target, CHECKPOINT, cycle_id, clock.total_ms, clock.laps_ms, **counts)])
+        self._journal.write_if_due()
 
-    def _runs(self, session: SparkSession) -> DataFrame:
-        table = self.ledger.within(session).read("offset_syncs")
-        mine = table.filter((table.source == self.flow.source) & (table.target == self.flow.target))
-        return mine.select("topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end")
+    def _forget_lost_targets(self, gaps: DataFrame) -> None:
+        """Where a remote topic was deleted and is filled again, offsets begin anew: what groups had there before is no measure."""
+        if self._incarnations == self._seen_incarnations:
+            return
+        from pyspark.sql import functions as F
+
+        gaps = gaps.filter(F.col("kind") == TARGET_RECREATED)
+        lost = {(row["topic"], row["partition"]): row["at"] for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()}
+        for rows in (self._known, self._settled) if lost else ():
+            for key in [key for key, row in rows.items() if key[1:] in lost and row.created_at < lost[key[1:]]]:
+                del rows[key]
+        self._seen_incarnations = self._incarnations
 
     def _mirrored(self, logs: Iterable[Any], session: SparkSession) -> DataFrame:
         """One row for each partition of the flow: its log on the source, and how far the slots' states say it is mirrored."""
         states = offset_syncs.read_all_states(self._target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms)
         known = merge_positions(states.values())
+        self._incarnations = {key: position.incarnation for key, position in known.items() if position.incarnation}
         values = []
         for log in logs:
+            if self.flow.scatters(log["topic"]):
+                continue
             position: Position | None = known.get((log["topic"], log["partition"]))
             upstream_next, downstream_next = (log["log_start"], 0) if position is None else (position.upstream_next, position.downstream_next)
             values.append((log["topic"], log["partition"], self.flow.policy.remote_topic(log["topic"]), log["log_start"], log["log_end"], upstream_next, downstream_next))
@@ -216,23 +245,22 @@ class CheckpointJob:
             for row in rows
         ]
 
-    def _not_mirrored(self, elsewhere: DataFrame, cycle_id: str, now: datetime) -> list[Checkpoint]:
-        return [
-            Checkpoint(
-                self.flow.source,
-                self.flow.target,
-                row["group_id"],
-                row["topic"],
-                row["partition"],
-                "not_mirrored",
-                cycle_id,
-                now,
-                upstream_offset=row["upstream_offset"],
-                metadata=row["metadata"],
-                reason="the topic does not exist on the source" if self.flow.mirrors_topic(row["topic"]) else "the topic does not belong to the flow",
-            )
-            for row in elsewhere.collect()
-        ]
+    def _not_mirrored(self, elsewhere: Iterable[Mapping[str, Any]], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        rows = []
+        for row in elsewhere:
+            status, reason = self._why_not(row["topic"])
+            key = (row["group_id"], row["topic"], row["partition"])
+            offset = {"upstream_offset": row["upstream_offset"], "metadata": row["metadata"]}
+            rows.append(Checkpoint(self.flow.source, self.flow.target, *key, status, cycle_id, now, reason=reason, **offset))
+        return rows
+
+    def _why_not(self, topic: str) -> tuple[str, str]:
+        """Status and reason of positions in a topic that can't be translated."""
+        if not self.flow.mirrors_topic(topic):
+            return "not_mirrored", "the topic does not belong to the flow"
+        if self.flow.scatters(topic):
+            return "not_covered", "the topic's transform decides about partitions, so no one position on the target stands for this one"
+        return "not_mirrored", "the topic does not exist on the source"
 
     def _gone(self, listed: set[str]) -> list[str]:
         return sorted({group for group, _, _ in self._known} - listed)
@@ -241,7 +269,7 @@ class CheckpointJob:
         """Rows about whole groups, which are left alone on the target."""
         return [Checkpoint(self.flow.source, self.flow.target, group, None, None, status, cycle_id, now, sync="held", reason=reason) for group in groups]
 
-    def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> list[Any]:
+    def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> None:
         consequence = "no group was touched"
         try:
             results = self._gate.evaluate(gate_frame(translated, self._known), self.flow.name, cycle_id)
@@ -249,12 +277,8 @@ class CheckpointJob:
             raise
         except Exception as error:
             raise GateError(f"flow {self.flow.name}, cycle {cycle_id}: the gate could not be evaluated ({first_line(error)}); {consequence}") from error
-        try:
-            require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)
-        except GateError:
-            self.ledger.append("expectation_results", results)
-            raise
-        return results
+        self._journal.note("expectation_results", results)
+        require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)
 
     def _sync(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
         """Decides about every position, commits those that may be, and returns the rows with what came of it."""

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mirrorlake import errors
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.flow import Flow
+from mirrorlake.group_requests import group_offsets, list_groups
 from mirrorlake.wire import EARLIEST, LATEST, Cluster
 
 SCHEMA = """
@@ -99,7 +100,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
             return
         source = self._connect()
         try:
-            found = {name: group for name, group in source.groups(self.flow.connect_timeout_ms).items() if name in self.flow.groups}
+            found = {name: group for name, group in list_groups(source, self.flow.connect_timeout_ms).items() if name in self.flow.groups}
         finally:
             source.close()
         self._shared = tuple(sorted(name for name, group in found.items() if group.kind == SHARE))
@@ -109,7 +110,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
     def _read_offsets(self, groups: list[str]) -> list[Row]:
         source = self._connect()
         try:
-            committed = source.group_offsets(groups, self.flow.connect_timeout_ms)
+            committed = group_offsets(source, groups, self.flow.connect_timeout_ms)
         finally:
             source.close()
         rows = []

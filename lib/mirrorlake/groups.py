@@ -13,8 +13,9 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from mirrorlake.admin import REQUEST_TIMEOUT_S, refused
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.flow import Flow
+from mirrorlake.group_requests import commit_group_offsets, group_offsets
 from mirrorlake.wire import UNAUTHORIZED, Cluster
 
 Key = tuple[str, int]  # topic and partition on the target
@@ -50,15 +51,27 @@ def read_groups(admin: AdminClient, target: Cluster, groups: Iterable[str], flow
         TargetError: naming the missing permission, if it is that.
     """
     names = list(groups)
-    offsets = target.group_offsets(names, flow.connect_timeout_ms)
-    found: dict[str, TargetGroup] = {}
+    offsets = group_offsets(target, names, flow.connect_timeout_ms)
+    return {
+        group: TargetGroup(is_idle, {(position.topic, position.partition): position.offset for position in offsets[group] if position.offset >= 0})
+        for group, is_idle in idle(admin, names, flow, target).items()
+    }
+
+
+def idle(admin: AdminClient, names: list[str], flow: Flow, cluster: Cluster) -> dict[str, bool]:
+    """Whether nobody consumes with each group on a cluster of the flow.
+
+    Raises:
+        SourceError, TargetError: naming the missing permission, if it is that.
+    """
+    found: dict[str, bool] = {}
     for at in range(0, len(names), AT_ONCE):
         for group, described in admin.describe_consumer_groups(names[at : at + AT_ONCE], request_timeout=REQUEST_TIMEOUT_S).items():
             try:
-                is_idle = _is_idle(described)
+                found[group] = _is_idle(described)
             except KafkaException as error:
-                raise refused(TargetError, f"flow {flow.name}: describing group {group} on cluster {flow.target}", "DESCRIBE", error) from None
-            found[group] = TargetGroup(is_idle, {(position.topic, position.partition): position.offset for position in offsets[group] if position.offset >= 0})
+                kind = SourceError if cluster.side == "source" else TargetError
+                raise refused(kind, f"flow {flow.name}: describing group {group} on cluster {cluster.connection.alias}", "DESCRIBE", error) from None
     return found
 
 
@@ -87,7 +100,7 @@ def decide(group: TargetGroup, key: Key, downstream_offset: int, upstream_offset
 def commit(target: Cluster, offsets: Mapping[str, Mapping[Key, tuple[int, str]]], flow: Flow) -> dict[str, str]:
     """Commits (offset, metadata) for groups without members; returns the reason for each group that the target refused."""
     reasons = {}
-    for group, error in target.commit_group_offsets(offsets, flow.connect_timeout_ms).items():
+    for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
         if error.code in BECAME_ACTIVE:
             reasons[group] = "somebody has joined this group on the target"
         elif error.code in UNAUTHORIZED:

@@ -12,8 +12,9 @@ import fcntl
 import json
 import re
 import shutil
+import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,113 +22,28 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, first_line
+from mirrorlake.gap import LOSS
+from mirrorlake.tables import TABLES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
     from mirrorlake.flow import Flow
 
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
+ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
+SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
 
-OFFSET_SYNCS = """
-  source STRING NOT NULL COMMENT 'alias of the cluster that was read',
-  target STRING NOT NULL COMMENT 'alias of the cluster that was written',
-  topic STRING NOT NULL COMMENT 'topic on the source',
-  partition INT NOT NULL COMMENT 'partition on the source',
-  target_topic STRING NOT NULL COMMENT 'remote topic on the target',
-  target_partition INT NOT NULL COMMENT 'partition on the target',
-  upstream_start BIGINT NOT NULL COMMENT 'first source offset of the run',
-  upstream_end BIGINT NOT NULL COMMENT 'source offset after its last one',
-  downstream_start BIGINT NOT NULL COMMENT 'target offset of the first record',
-  downstream_end BIGINT NOT NULL COMMENT 'target offset after the last one',
-  records BIGINT NOT NULL,
-  bytes BIGINT NOT NULL COMMENT 'of the record batches, compressed as they are',
-  first_timestamp TIMESTAMP COMMENT 'smallest base timestamp of a batch',
-  last_timestamp TIMESTAMP COMMENT 'largest timestamp of a batch',
-  digest STRING COMMENT 'CRC-32C over record counts, timestamps and records of the batches, the same on both sides; null where inferred',
-  transactional_id STRING NOT NULL,
-  producer_id BIGINT NOT NULL,
-  producer_epoch INT NOT NULL,
-  sync_partition INT NOT NULL COMMENT 'partition of the offset-syncs topic that this row was read from',
-  sync_offset BIGINT NOT NULL COMMENT 'offset there',
-  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that record, written just before the commit',
-  inferred BOOLEAN COMMENT 'true: rebuilt from the contents of both logs, when taking over from another mirror; bytes are those of keys and values then'
-"""
-
-CHECKPOINTS = """
-  source STRING NOT NULL,
-  target STRING NOT NULL,
-  group_id STRING NOT NULL,
-  topic STRING COMMENT 'topic on the source; null in a row about the whole group',
-  partition INT,
-  target_topic STRING,
-  target_partition INT,
-  upstream_offset BIGINT COMMENT 'what the group has committed on the source: the next record it wants',
-  downstream_offset BIGINT COMMENT 'the first mirrored record at or after it',
-  metadata STRING COMMENT 'what the group committed along with its offset',
-  source_lag BIGINT COMMENT 'records the group has still to read on the source',
-  status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored, not_covered or deleted',
-  reason STRING COMMENT 'why, in words',
-  cycle_id STRING NOT NULL,
-  created_at TIMESTAMP NOT NULL,
-  target_offset BIGINT COMMENT 'what the group had on the target before this cycle',
-  sync STRING COMMENT 'what was done on the target: committed, in_step, held, waiting, refused, or off'
-"""
-
-EXPECTATION_RESULTS = """
-  suite STRING NOT NULL,
-  subject STRING NOT NULL COMMENT 'what was looked at',
-  expectation STRING NOT NULL,
-  success BOOLEAN NOT NULL,
-  observed STRING COMMENT 'JSON',
-  unexpected STRING COMMENT 'JSON: the first values that were not expected',
-  evaluated_at TIMESTAMP NOT NULL,
-  cycle_id STRING NOT NULL
-"""
-
-ANOMALIES = """
-  source STRING NOT NULL,
-  target STRING NOT NULL,
-  topic STRING,
-  partition INT,
-  kind STRING NOT NULL,
-  from_offset BIGINT COMMENT 'first source offset concerned',
-  to_offset BIGINT COMMENT 'source offset after the last one concerned',
-  records BIGINT,
-  detail STRING,
-  action STRING COMMENT 'what mirrorlake did',
-  detected_at TIMESTAMP NOT NULL
-"""
-
-TOPOLOGY_CHANGES = """
-  source STRING NOT NULL,
-  target STRING NOT NULL,
-  kind STRING NOT NULL COMMENT 'create_topic, add_partitions, set_config, reset_config, create_acl or delete_acl',
-  topic STRING COMMENT 'topic on the source that it was for',
-  target_topic STRING NOT NULL COMMENT 'remote topic on the target, or the name an access right is for',
-  name STRING COMMENT 'the property',
-  before STRING,
-  after STRING,
-  note STRING COMMENT 'why it differs from the source',
-  outcome STRING NOT NULL COMMENT 'applied, or why it was refused',
-  changed_at TIMESTAMP NOT NULL
-"""
-
-TABLES: Mapping[str, tuple[str, str]] = {
-    "offset_syncs": (OFFSET_SYNCS, "topic, partition, upstream_start"),
-    "checkpoints": (CHECKPOINTS, "group_id, topic, created_at"),
-    "expectation_results": (EXPECTATION_RESULTS, "evaluated_at"),
-    "anomalies": (ANOMALIES, "detected_at"),
-    "topology_changes": (TOPOLOGY_CHANGES, "changed_at"),
-}
-
-# What an offset-syncs record holds of a run, for from_json; the rest of the row is the record's own.
+# What an offset-syncs record holds of runs and gaps, for from_json; the rest of the row is the record's own.
 RECORD = """
   source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT, upstream_end: BIGINT,
-    downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT, last_timestamp: BIGINT, digest: BIGINT>>
+    downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT, last_timestamp: BIGINT, digest: BIGINT, incarnation: INT>>,
+  gaps ARRAY<STRUCT<topic: STRING, partition: INT, from_offset: BIGINT, to_offset: BIGINT, kind: STRING, incarnation: INT, downstream_offset: BIGINT>>
 """
 
 
@@ -165,17 +81,32 @@ class Ledger:
         """
         if self.warehouse:
             self._require_writable(Path(self.warehouse))
+            if self._is_ensured():
+                return self
         try:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{self.catalog}`.`{self.schema}`")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
                 list(pool.map(self._ensure_table, TABLES))
+            if self.warehouse:
+                self._require_here()
         except LedgerError:
             raise
         except Exception as error:
             raise LedgerError(
                 f"the tables of {self.catalog}.{self.schema} can't be created{f' in {self.warehouse}' if self.warehouse else ''}: {first_line(error)}"
             ) from None
+        ENSURED.add(self._identity)
         return self
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        return self.spark.sparkContext.applicationId, self.catalog, self.schema, self.warehouse
+
+    def _is_ensured(self) -> bool:
+        """True if this process has made sure of the tables before, and they are where they were: looking at each of them takes a second."""
+        if self._identity not in ENSURED or not all((Path(self._directory(name)) / "_delta_log").is_dir() for name in TABLES):
+            return False
+        return {row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN `{self.catalog}`.`{self.schema}`").collect()} >= set(TABLES)
 
     def _ensure_table(self, name: str) -> None:
         columns, clustering = TABLES[name]
@@ -186,19 +117,21 @@ class Ledger:
                 exists = (Path(self._directory(name)) / "_delta_log").is_dir()
                 definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
-            described = {row["col_name"]: row["data_type"] for row in self.spark.sql(f"DESCRIBE TABLE EXTENDED {self.table(name)}").collect()}
-            missing = [line.rstrip(",") for line in columns.strip().splitlines() if line.split()[0] not in described]
+            known = {*self.read(name).columns}
+            missing = [line.rstrip(",") for line in columns.strip().splitlines() if line.split()[0] not in known]
             if missing:  # the table was made by an earlier version
                 self.spark.sql(f"ALTER TABLE {self.table(name)} ADD COLUMNS ({', '.join(missing)})")
-        if self.warehouse:
-            self._require_here(name, described.get("Location", ""))
 
-    def _require_here(self, name: str, location: str) -> None:
+    def _require_here(self) -> None:
         """A session knows a table by its name only: one that it was shown elsewhere would be written there."""
-        if unquote(urlparse(location).path).rstrip("/") != self._directory(name):
-            raise LedgerError(
-                f"this Spark session knows schema {self.schema} from another warehouse ({location}), not {self._directory(name)}. Use another schema, or a new session"
-            )
+        # Of all tables at once, from the session's catalog: any other way to ask looks into each table, which takes a second.
+        for row in self.spark.sql(f"SHOW TABLE EXTENDED IN `{self.catalog}`.`{self.schema}` LIKE '*'").collect():
+            location = next((line.removeprefix("Location: ") for line in row["information"].splitlines() if line.startswith("Location: ")), "")
+            if row["tableName"] in TABLES and not row["isTemporary"] and unquote(urlparse(location).path).rstrip("/") != self._directory(row["tableName"]):
+                raise LedgerError(
+                    f"this Spark session knows schema {self.schema} from another warehouse ({location}), not {self._directory(row['tableName'])}. "
+                    "Use another schema, or a new session"
+                )
 
     def within(self, session: SparkSession) -> Ledger:
         """The same tables for another session: a micro-batch has one of its own, and frames of two sessions don't join."""
@@ -207,6 +140,15 @@ class Ledger:
     def read(self, name: str) -> DataFrame:
         """A table as a frame."""
         return self.spark.table(self.table(name))
+
+    def of_flow(self, name: str, flow: Flow) -> DataFrame:
+        """A flow's rows of a table."""
+        return self.of_pair(name, flow.source, flow.target)
+
+    def of_pair(self, name: str, source: str, target: str) -> DataFrame:
+        """The rows of the flow from one cluster to another, by their aliases; none if there never was one."""
+        table = self.read(name)
+        return table.filter((table.source == source) & (table.target == target))
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
         """Appends dataclass instances or dictionaries to a table; missing columns are null.
@@ -228,9 +170,23 @@ class Ledger:
         except Exception as error:
             raise LedgerError(f"table {self.table(name)} can't be written: {first_line(error)}. What is committed on the target stays correct") from None
 
+    def change(self, name: str, statement: str, **frames: DataFrame) -> list[Row]:
+        """Runs a statement that changes or rewrites a table, beside no other writer of this machine; returns what it says.
+
+        Raises:
+            LedgerError: it fails, such as for another writer; the table is as it was.
+        """
+        try:
+            with self._writing(name):
+                return self.spark.sql(statement, **frames).collect()
+        except Exception as error:
+            raise LedgerError(f"table {self.table(name)} can't be changed: {first_line(error)}. It is as it was; run this again") from None
+
     # -- offset_syncs --------------------------------------------------------------------------------------------------------
 
-    def stream_offset_syncs(self, flow: Flow, partitions: int, interval_s: int | None, checkpoint: str) -> StreamingQuery:
+    def stream_offset_syncs(
+        self, flow: Flow, partitions: int, interval_s: int | None, checkpoint: str, appended: Callable[[int, float], None] = lambda _runs, _seconds: None
+    ) -> StreamingQuery:
         """Starts the stream that appends the offset-syncs topic to the table of the same name.
 
         Args:
@@ -238,6 +194,7 @@ class Ledger:
             partitions: how many the topic has.
             interval_s: seconds between two appends, or None to append what there is and end.
             checkpoint: of this run of the query (see `checkpoint`).
+            appended: called after each append, with the number of runs and the seconds it took.
 
         Raises:
             LedgerError: the table holds more than the topic, so one of them isn't the other's.
@@ -251,36 +208,87 @@ class Ledger:
             .option("failOnDataLoss", "true")
             .load()
         )
-        writer = source.writeStream.foreachBatch(lambda frame, _: self.merge_offset_syncs(frame)).option("checkpointLocation", checkpoint)
+
+        def append(frame: DataFrame, _: int) -> None:
+            began = time.monotonic()
+            appended(self.merge_offset_syncs(frame), time.monotonic() - began)
+
+        writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
         writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # a session takes a name once only
         return (writer.trigger(availableNow=True) if interval_s is None else writer.trigger(processingTime=f"{interval_s} seconds")).start()
 
-    def merge_offset_syncs(self, records: DataFrame) -> None:
-        """Adds the runs of offset-syncs records (as Spark's Kafka source has them); those already there stay as they are.
+    def catch_up(self, flow: Flow, partitions: int) -> None:
+        """Appends what the offset-syncs topic of a flow holds and the table lacks; needs the target only.
 
-        A merge and not an append: it is what makes a second writer, or a stream that starts again too early, harmless.
+        Raises:
+            LedgerError: the topic can't be read, or the tables can't be written.
         """
-        from delta.tables import DeltaTable
+        try:
+            with self.checkpoint("ledger") as place:
+                self.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
+        except LedgerError:
+            raise
+        except Exception as error:
+            raise LedgerError(f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is committed on the target stays correct") from None
 
-        rows = offset_sync_rows(records).localCheckpoint()  # once: a merge reads its source twice
-        if rows.isEmpty():
-            return
-        first = rows.groupBy("source", "target", "sync_partition").min("sync_offset").collect()
+    def merge_offset_syncs(self, records: DataFrame) -> int:
+        """Adds the runs and gaps of offset-syncs records (as Spark's Kafka source has them), and an anomaly for each loss; those already there stay as they are. Returns how many runs it was given.
+
+        A merge and not an append: it is what makes a second writer, or a stream that starts again too early, harmless. Runs come last, as they are the bookmark.
+        """
+        from pyspark.sql import functions as F
+
+        states = offset_sync_states(records).localCheckpoint()  # once: a merge reads its source twice
+        held = states.groupBy("source", "target", "sync_partition").agg(
+            F.min("sync_offset").alias("first"), *(F.sum(F.coalesce(F.size(name), F.lit(0))).alias(name) for name in ("runs", "gaps"))
+        )
+        found = held.collect()
         # Only files that may hold these records are looked at: the condition on sync_offset lets Delta skip the others.
         bounds = " OR ".join(
-            f"(t.source = '{source}' AND t.target = '{target}' AND t.sync_partition = {partition} AND t.sync_offset >= {offset})"
-            for source, target, partition, offset in first
+            f"(t.source = '{row['source']}' AND t.target = '{row['target']}' AND t.sync_partition = {row['sync_partition']} AND t.sync_offset >= {row['first']})"
+            for row in found
         )
-        same = " AND ".join(f"t.{column} = s.{column}" for column in ("source", "target", "sync_partition", "sync_offset", "topic", "partition", "upstream_start"))
-        with self._writing("offset_syncs"):
-            table = DeltaTable.forName(records.sparkSession, self.table("offset_syncs"))
+        if any(row["gaps"] for row in found):
+            gaps = gap_rows(states)
+            self._insert_missing("gaps", gaps, bounds, (*SYNC_KEYS, "from_offset", "kind"))
+            self._merge_losses(gaps)
+        runs = sum(row["runs"] for row in found)
+        if runs:
+            self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
+        return runs
+
+    def _merge_losses(self, gaps: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        details = F.create_map(*(F.lit(word) for pair in LOSS.items() for word in pair))
+        lost = gaps.filter(F.col("kind").isin(*LOSS)).select(
+            "source", "target", "topic", "partition", "kind", "from_offset", "to_offset", (F.col("to_offset") - F.col("from_offset")).alias("records"),
+            details[F.col("kind")].alias("detail"), F.lit("continue").alias("action"), F.col("committed_at").alias("detected_at"),
+        )  # fmt: skip
+        if not lost.isEmpty():
+            self._insert_missing(
+                "anomalies", lost, "t.action = 'continue'", ("source", "target", "topic", "partition", "kind", "from_offset", "to_offset", "detected_at")
+            )
+
+    def _insert_missing(self, name: str, rows: DataFrame, bounds: str, keys: Sequence[str]) -> None:
+        from delta.tables import DeltaTable
+
+        same = " AND ".join(f"t.{column} = s.{column}" for column in keys)
+        with self._writing(name):
+            table = DeltaTable.forName(rows.sparkSession, self.table(name))
             table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
 
+    def last_syncs(self, flow: Flow, after: datetime | None = None) -> dict[int, tuple[int, datetime]]:
+        """How far the table offset_syncs goes: by partition of the topic, the last offset and when the newest was committed; only rows committed `after` are looked at."""
+        from pyspark.sql import functions as F
+
+        rows = self.of_flow("offset_syncs", flow)
+        rows = rows if after is None else rows.filter(F.col("committed_at") > F.lit(after))
+        last = rows.groupBy("sync_partition").agg(F.max("sync_offset").alias("last"), F.max("committed_at").alias("at")).collect()
+        return {row["sync_partition"]: (row["last"], row["at"]) for row in last}
+
     def _bookmark(self, flow: Flow, partitions: int) -> dict[str, int]:
-        table = self.read("offset_syncs")
-        mine = table.filter((table.source == flow.source) & (table.target == flow.target))
-        rows = mine.groupBy("sync_partition").agg({"sync_offset": "max"}).withColumnRenamed("max(sync_offset)", "last").collect()
-        last = {row["sync_partition"]: row["last"] for row in rows}
+        last = {partition: offset for partition, (offset, _) in self.last_syncs(flow).items()}
         beyond = sorted(set(last) - set(range(partitions)))
         if beyond:
             raise LedgerError(
@@ -324,21 +332,34 @@ class Ledger:
             yield
 
 
-def offset_sync_rows(records: DataFrame) -> DataFrame:
-    """The rows of the table for records of the offset-syncs topic (columns value, partition, offset, timestamp)."""
+def offset_sync_states(records: DataFrame) -> DataFrame:
+    """What records of the offset-syncs topic (columns value, partition, offset, timestamp) hold, one row for each."""
     from pyspark.sql import functions as F
 
     parsed = records.select(F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp")
-    parsed = parsed.withColumn("state", F.col("state").withField("inferred", F.coalesce("state.inferred", F.lit(False))))
-    runs = parsed.select("state.*", F.col("partition").alias("sync_partition"), F.col("offset").alias("sync_offset"), F.col("timestamp").alias("committed_at"))
-    rows = runs.select("*", F.explode("runs").alias("run"))
-    return rows.select(
+    return parsed.select("state.*", F.col("partition").alias("sync_partition"), F.col("offset").alias("sync_offset"), F.col("timestamp").alias("committed_at"))
+
+
+def run_rows(states: DataFrame) -> DataFrame:
+    """The rows of the table offset_syncs."""
+    from pyspark.sql import functions as F
+
+    is_inferred = F.coalesce("inferred", F.lit(False))
+    return states.withColumn("is_inferred", is_inferred).select("*", F.explode("runs").alias("run")).select(
         "source", "target", "run.topic", "run.partition", "run.target_topic", "run.target_partition", "run.upstream_start", "run.upstream_end",
         "run.downstream_start", "run.downstream_end", "run.records", "run.bytes",
         _timestamp("run.first_timestamp").alias("first_timestamp"), _timestamp("run.last_timestamp").alias("last_timestamp"),
-        F.when(~F.col("inferred"), F.lower(F.lpad(F.hex("run.digest"), 8, "0"))).alias("digest"),
-        "transactional_id", "producer_id", "producer_epoch", "sync_partition", "sync_offset", "committed_at", "inferred",
+        F.when(~F.col("is_inferred"), F.lower(F.lpad(F.hex("run.digest"), 8, "0"))).alias("digest"),
+        "transactional_id", "producer_id", "producer_epoch", "sync_partition", "sync_offset", "committed_at", F.col("is_inferred").alias("inferred"),
+        F.coalesce("run.incarnation", F.lit(0)).alias("incarnation"),
     )  # fmt: skip
+
+
+def gap_rows(states: DataFrame) -> DataFrame:
+    """The rows of the table gaps."""
+    from pyspark.sql import functions as F
+
+    return states.select("*", F.explode("gaps").alias("gap")).select("source", "target", "gap.*", "sync_partition", "sync_offset", "committed_at")
 
 
 def _timestamp(column: str) -> Any:

@@ -19,8 +19,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mirrorlake.gap import RESETS
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+CURRENT_RUNS = """
+WITH resets AS (
+  SELECT topic, partition, collect_list(struct(incarnation, from_offset)) AS resets FROM {gaps} WHERE kind IN ({kinds}) GROUP BY topic, partition
+),
+limited AS (
+  SELECT r.*, coalesce(array_min(transform(filter(z.resets, x -> x.incarnation >= coalesce(r.incarnation, 0)), x -> x.from_offset)), r.upstream_end) AS limit
+  FROM {runs} r LEFT JOIN resets z ON z.topic = r.topic AND z.partition = r.partition
+)
+SELECT topic, partition, upstream_start, least(upstream_end, limit) AS upstream_end, downstream_start, least(downstream_end, downstream_start + limit - upstream_start) AS downstream_end
+FROM limited WHERE upstream_start < limit
+"""
 
 TRANSLATION = """
 WITH runs AS (
@@ -42,10 +56,12 @@ answers AS (
 SELECT
   p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, m.target_topic, m.partition AS target_partition,
   CASE
+    WHEN m.topic IS NULL THEN NULL
     WHEN a.next_run IS NOT NULL THEN a.next_run.downstream_start + greatest(0, p.upstream_offset - a.next_run.upstream_start)
     ELSE coalesce(e.last_run.downstream_end, 0)
   END AS downstream_offset,
   CASE
+    WHEN m.topic IS NULL THEN NULL
     WHEN a.next_run IS NULL AND p.upstream_offset > coalesce(e.last_run.upstream_end, m.log_start)
       AND NOT (p.upstream_offset <= m.upstream_next AND coalesce(e.last_run.downstream_end, 0) = m.downstream_next) THEN 'clamped'
     WHEN p.upstream_offset < e.first_run.upstream_start THEN 'before_mirror'
@@ -60,10 +76,24 @@ SELECT
   a.next_run.upstream_start AS run_upstream_start, a.next_run.downstream_start AS run_downstream_start,
   coalesce(e.last_run.downstream_end, 0) AS mirrored_end
 FROM {positions} p
-JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
+LEFT JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
 LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
 LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
 """
+
+
+def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
+    """The map as it holds now: runs without what later resets of a log have made void (`gap.RESETS`).
+
+    Args:
+        runs: a flow's rows of offset_syncs (topic, partition, the four offsets, incarnation).
+        gaps: its rows of gaps (topic, partition, kind, from_offset, incarnation).
+
+    Returns:
+        topic, partition, upstream_start, upstream_end, downstream_start, downstream_end: of each partition, in ascending order on both sides.
+    """
+    kinds = ", ".join(f"'{kind}'" for kind in RESETS)
+    return runs.sparkSession.sql(CURRENT_RUNS.replace("{kinds}", kinds), runs=runs, gaps=gaps)
 
 
 def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> DataFrame:
@@ -71,13 +101,13 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
 
     Args:
         positions: group_id, topic, partition, upstream_offset, metadata.
-        runs: the flow's rows of offset_syncs (topic, partition and the four offsets).
+        runs: the flow's map (`current_runs`).
         mirrored: one row for each partition of the flow: topic, partition, target_topic, log_start and log_end (of the source log),
             upstream_next and downstream_next (of the slot's state; the log start and 0 where nothing was copied yet).
 
     Returns:
-        One row for each position in a partition of the flow: the columns of the checkpoints table up to status, reason and
+        One row for each position: the columns of the checkpoints table up to status, reason and
         source_lag, and, for the gate, run_upstream_start and run_downstream_start (of the run that was chosen; null past the last)
-        and mirrored_end. Positions elsewhere are left out.
+        and mirrored_end. Of positions outside the flow, target_topic, target_partition, downstream_offset and status are null.
     """
     return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored)

@@ -10,7 +10,8 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    sys.path[:] = [entry for entry in sys.path if not entry.endswith(".zip")]  # pyspark and py4j are installed as well
+    # pyspark and py4j are installed as well, and there is no Python in Spark's own jar, which PySpark puts there, too.
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
     sys.path_importer_cache.clear()
 
     import pandas  # noqa: F401

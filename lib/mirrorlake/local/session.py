@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,10 @@ from mirrorlake.local.cluster import with_archive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Two tasks copy (spark.default.parallelism says how many slots a flow has), two more are for the ledger's stream: a copying task that had to wait for one of its tasks
+# would hold up the whole micro-batch.
+MASTER, PARALLELISM = "local[4]", "2"
+
 # What must not be readable in plans, logs and event logs, besides Spark's own list.
 REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
 # With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is compiled any more.
@@ -25,7 +30,7 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX
 UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
-def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_start: bool = True, java_options: Sequence[str] = (), **settings: str) -> SparkSession:
+def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_start: bool = True, java_options: Sequence[str] = (), **settings: str) -> SparkSession:
     """Starts Spark, or returns the session that runs in this process.
 
     Args:
@@ -43,6 +48,8 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
     if not jars:
         raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; run `make setup` first")
+    os.environ["TZ"] = "UTC"  # PySpark takes and gives times without a zone as those of this process; here all of them are UTC
+    time.tzset()
     # Workers and the planning process are other Python processes: they need this interpreter, and the package on their path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     path = os.environ.get("PYTHONPATH", "")
@@ -67,10 +74,16 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.autoCompact.enabled": "false",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # tasks in which VACUUM lists files: 10,000 take a minute
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # The other one starts a process (readlink) for each file. Here no query goes on with what an earlier one has left.
+        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],  # of executors on other workers; in local mode there are none
+        "spark.executorEnv.TZ": "UTC",
         **(UNCOMPILED if quick_start else {}),
+        **({"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}),
         **settings,
     }
     builder = SparkSession.builder.master(master).appName(app_name)
@@ -79,7 +92,8 @@ def local_session(root: Path, app_name: str, master: str = "local[2]", *, quick_
     # Spark's JVM writes to whatever this process has as standard error when it starts: a log of its own, to be read when something is odd.
     log = root / ".local/logs" / f"spark-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # it prints as JSON what is raised anyway
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they print as JSON what is raised anyway
     with _standard_error_to(log):
         return builder.getOrCreate()
 

@@ -1,0 +1,102 @@
+"""A Spark standalone cluster on this machine: a master and workers as processes of their own, for flows that outgrow one process, and for the tests of that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.local.cluster import HOST, free_port
+
+READY_DEADLINE_S = 60
+STOP_DEADLINE_S = 15
+
+
+@dataclass(frozen=True)
+class SparkCluster:
+    """A cluster that runs.
+
+    Attributes:
+        master: its URL, for `local_session`.
+        directory: logs of master and workers, and of executors below `worker-<n>/<application>/<executor>`.
+        pids: of the master, then of the workers.
+    """
+
+    master: str
+    directory: Path
+    pids: tuple[int, ...]
+
+
+@contextmanager
+def spark_cluster(root: Path, directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[SparkCluster]:
+    """Runs a cluster for the length of a block.
+
+    Args:
+        root: the project's directory; executors import the package from there.
+        directory: for logs and work files; made if it is missing.
+        workers, cores, memory: how many, and what each has.
+
+    Raises:
+        ConfigurationError: it does not start; with the end of the log.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    taken: set[int] = set()
+    port, web_port = free_port(0, taken), free_port(0, taken)
+    master = f"spark://{HOST}:{port}"
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        at = ("--host", HOST)
+        processes.append(_launch(root, directory / "master.log", "master.Master", *at, "--port", str(port), "--webui-port", str(web_port)))
+        for number in range(workers):
+            place = directory / f"worker-{number}"
+            given = ("--cores", str(cores), "--memory", memory, "--work-dir", str(place), "--webui-port", str(free_port(0, taken)))
+            processes.append(_launch(root, directory / f"worker-{number}.log", "worker.Worker", *at, *given, master))
+        _wait_ready(f"http://{HOST}:{web_port}/json/", workers, processes, directory / "master.log")
+        yield SparkCluster(master, directory, tuple(process.pid for process in processes))
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            try:
+                process.wait(STOP_DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _launch(root: Path, log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    path = os.pathsep.join(part for part in (str(root / "lib"), os.environ.get("PYTHONPATH", "")) if part)
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": HOST,
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "TZ": "UTC",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    with log.open("ab") as output:
+        return subprocess.Popen([str(home / "bin/spark-class"), f"org.apache.spark.deploy.{what}", *arguments], stdout=output, stderr=output, env=environment)
+
+
+def _wait_ready(address: str, workers: int, processes: list[subprocess.Popen[bytes]], log: Path) -> None:
+    deadline = time.monotonic() + READY_DEADLINE_S
+    while time.monotonic() < deadline and all(process.poll() is None for process in processes):
+        try:
+            if requests.get(address, timeout=5).json()["aliveworkers"] == workers:
+                return
+        except (requests.RequestException, ValueError):
+            pass
+        time.sleep(0.2)
+    raise ConfigurationError(f"the Spark cluster does not start; the end of {log}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-10:]))

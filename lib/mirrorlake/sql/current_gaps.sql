@@ -1,0 +1,23 @@
+-- The rows of gaps that hold now, as for current_runs; resets themselves are left out. Runs and gaps together are all that a flow has passed.
+--
+-- source: alias of the cluster that was read
+-- target: alias of the cluster that was written
+-- topic: topic on the source
+-- partition: partition on the source
+-- from_offset: first source offset that isn't on the target
+-- to_offset: source offset after the last one
+-- kind: why: see unmirrored
+-- incarnation: how often the source's log was set back or replaced before
+-- downstream_offset: where on the target it falls: the end of what was mirrored before it
+-- committed_at: just before the commit
+WITH found AS (
+  SELECT g.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(g.incarnation, 0)), x -> x.from_offset)) AS void_from
+  FROM {gaps} g
+  LEFT JOIN {resets} e ON e.source = g.source AND e.target = g.target AND e.topic = g.topic AND e.partition = g.partition
+  WHERE g.kind NOT IN ({reset_kinds})
+)
+SELECT
+  source, target, topic, partition, from_offset, least(to_offset, void_from) AS to_offset,
+  kind, coalesce(incarnation, 0) AS incarnation, downstream_offset, committed_at
+FROM found
+WHERE void_from IS NULL OR from_offset < void_from

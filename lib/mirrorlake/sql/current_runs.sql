@@ -1,0 +1,30 @@
+-- The runs of offset_syncs that hold now: what a reset of the source's or the remote topic's log has made void is left out, and a run across its first offset is cut there.
+--
+-- source: alias of the cluster that was read
+-- target: alias of the cluster that was written
+-- topic: topic on the source
+-- partition: partition on the source
+-- target_topic: remote topic on the target
+-- target_partition: partition on the target
+-- upstream_start: first source offset of the run
+-- upstream_end: source offset after its last one
+-- downstream_start: target offset of the first record
+-- downstream_end: target offset after the last one
+-- records: how many there are
+-- first_timestamp: smallest base timestamp of a batch of the whole run
+-- last_timestamp: largest timestamp of a batch of the whole run
+-- incarnation: how often the source's log was set back or replaced before
+-- committed_at: just before the commit
+WITH runs AS (
+  SELECT r.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(r.incarnation, 0)), x -> x.from_offset)) AS void_from
+  FROM {offset_syncs} r
+  LEFT JOIN {resets} e ON e.source = r.source AND e.target = r.target AND e.topic = r.topic AND e.partition = r.partition
+)
+SELECT
+  source, target, topic, partition, target_topic, target_partition,
+  upstream_start, least(upstream_end, void_from) AS upstream_end,
+  downstream_start, downstream_start + least(upstream_end, void_from) - upstream_start AS downstream_end,
+  least(upstream_end, void_from) - upstream_start AS records,
+  first_timestamp, last_timestamp, coalesce(incarnation, 0) AS incarnation, committed_at
+FROM runs
+WHERE void_from IS NULL OR upstream_start < void_from

@@ -1,0 +1,41 @@
+-- The map from the side of the questions: each source offset from 0 up is in exactly one row of its partition, and its place on the target is
+-- downstream_start + greatest(0, offset - upstream_start). What translate looks up; join it to translate many positions at once.
+--
+-- source: alias of the cluster that was read
+-- target: alias of the cluster that was written
+-- topic: topic on the source
+-- partition: partition on the source
+-- from_offset: first source offset that this row answers for
+-- to_offset: source offset after the last one; null where there is no end
+-- target_topic: remote topic on the target; null where nothing of the partition is mirrored yet
+-- target_partition: partition on the target
+-- upstream_start: first source offset of the run; null behind the last run, where everything falls on its end
+-- downstream_start: target offset that belongs to it
+-- status: exact; clamped, past what the ledger knows to be mirrored; before_mirror, before the first run; not_covered, a transform has spread the partition over several, so that this is
+-- the place of one record, and none of a reader
+WITH passed AS (
+  SELECT source, target, topic, partition, target_topic, target_partition, upstream_start, upstream_end, downstream_start, downstream_end, upstream_end AS passed
+  FROM {current_runs}
+  UNION ALL
+  SELECT source, target, topic, partition, NULL, NULL, NULL, NULL, NULL, 0, max(to_offset) FROM {current_gaps} GROUP BY source, target, topic, partition
+),
+-- The row of the gaps comes before all runs; it is the last one only where there are no runs.
+known AS (
+  SELECT *, lag(upstream_end) OVER (PARTITION BY source, target, topic, partition ORDER BY upstream_start NULLS FIRST) AS previous_end,
+         lead(upstream_end) OVER (PARTITION BY source, target, topic, partition ORDER BY upstream_start NULLS FIRST) IS NULL AS is_last,
+         max(passed) OVER (PARTITION BY source, target, topic, partition) AS mirrored_end,
+         min(target_partition) OVER (PARTITION BY source, target, topic, partition) < max(target_partition) OVER (PARTITION BY source, target, topic, partition) AS is_spread
+  FROM passed
+),
+answers AS (
+  SELECT source, target, topic, partition, target_topic, target_partition, is_spread, stack(4,
+    previous_end IS NULL AND upstream_start > 0, 0L, upstream_start, upstream_start, downstream_start, 'before_mirror',
+    upstream_start IS NOT NULL, coalesce(previous_end, upstream_start), upstream_end, upstream_start, downstream_start, 'exact',
+    is_last, coalesce(upstream_end, 0L), mirrored_end + 1, CAST(NULL AS BIGINT), downstream_end, 'exact',
+    is_last, mirrored_end + 1, CAST(NULL AS BIGINT), CAST(NULL AS BIGINT), downstream_end, 'clamped'
+  ) AS (is_there, from_offset, to_offset, upstream_start, downstream_start, status)
+  FROM known
+)
+SELECT source, target, topic, partition, from_offset, to_offset, target_topic, target_partition, upstream_start, downstream_start,
+       CASE WHEN is_spread THEN 'not_covered' ELSE status END AS status
+FROM answers WHERE is_there

@@ -1,0 +1,20 @@
+-- Where a source offset is on the target: the first mirrored record at or after it. One row for each question.
+--
+-- source STRING: alias of the cluster that was read
+-- target STRING: alias of the cluster that was written
+-- topic STRING: topic on the source
+-- partition INT: partition on the source
+-- upstream_offset BIGINT: the offset there, from 0 up
+--
+-- target_topic STRING: remote topic on the target
+-- target_partition INT: partition on the target
+-- downstream_offset BIGINT: the offset there
+-- status STRING: exact; clamped, past what the ledger knows to be mirrored; before_mirror, before the first run; not_covered, see offset_map; not_mirrored, nothing is known of the partition
+SELECT
+  m.target_topic, m.target_partition, m.downstream_start + greatest(0, q.upstream_offset - m.upstream_start) AS downstream_offset,
+  coalesce(m.status, 'not_mirrored') AS status
+FROM (
+  SELECT translate.source AS source, translate.target AS target, translate.topic AS topic, translate.partition AS partition, translate.upstream_offset AS upstream_offset
+) q
+LEFT JOIN {offset_map} m ON m.source = q.source AND m.target = q.target AND m.topic = q.topic AND m.partition = q.partition
+  AND q.upstream_offset >= m.from_offset AND (m.to_offset IS NULL OR q.upstream_offset < m.to_offset)

@@ -1,0 +1,26 @@
+-- Where a time is on both sides, as far as runs say: the start of the first run with a record at or after it. Nothing at or after it is skipped; what lies before it in that run
+-- is read, too.
+--
+-- source STRING: alias of the cluster that was read
+-- target STRING: alias of the cluster that was written
+-- topic STRING: topic on the source
+-- partition INT: partition on the source
+-- at TIMESTAMP: the time
+--
+-- upstream_offset BIGINT: the run's first offset on the source; the mirrored end if no record is that late
+-- target_topic STRING: remote topic on the target
+-- target_partition INT: partition on the target
+-- downstream_offset BIGINT: its first offset on the target
+-- first_timestamp TIMESTAMP: smallest base timestamp of a batch of that run; null if no record is that late
+SELECT
+  coalesce(found.upstream_start, ending.upstream_end) AS upstream_offset, ending.target_topic, ending.target_partition,
+  coalesce(found.downstream_start, ending.downstream_end) AS downstream_offset, found.first_timestamp
+FROM (
+  SELECT min_by(struct(r.upstream_start, r.downstream_start, r.first_timestamp), r.upstream_start) FILTER (WHERE coalesce(r.last_timestamp >= q.at, true)) AS found,
+         max_by(struct(r.upstream_end, r.downstream_end, r.target_topic, r.target_partition), r.upstream_start) AS ending
+  FROM (
+    SELECT translate_time.source AS source, translate_time.target AS target, translate_time.topic AS topic, translate_time.partition AS partition, translate_time.at AS at
+  ) q
+  LEFT JOIN {current_runs} r ON r.source = q.source AND r.target = q.target AND r.topic = q.topic AND r.partition = q.partition
+  GROUP BY q.source, q.target, q.topic, q.partition, q.at
+)

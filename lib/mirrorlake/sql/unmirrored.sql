@@ -1,0 +1,37 @@
+-- Every source offset below the mirrored end that has no counterpart on the target, with its cause; and every reset of a log.
+--
+-- source: alias of the cluster that was read
+-- target: alias of the cluster that was written
+-- topic: topic on the source
+-- partition: partition on the source
+-- from_offset: first source offset concerned
+-- to_offset: source offset after the last one
+-- offsets: how many there are
+-- kind: the kind in the table gaps; before_mirror or unknown where it says nothing
+-- is_loss: true if a record was there that can't be had any more, or can't be written; null where that isn't known
+-- cause: the kind in words
+-- downstream_offset: where on the target it falls; null where that isn't known
+-- committed_at: when it was passed; null where that isn't known
+WITH covered AS (
+  SELECT source, target, topic, partition, upstream_start AS from_offset, upstream_end AS to_offset FROM {current_runs}
+  UNION ALL
+  SELECT source, target, topic, partition, from_offset, to_offset FROM {current_gaps}
+),
+steps AS (
+  SELECT *, max(to_offset) OVER (PARTITION BY source, target, topic, partition ORDER BY from_offset, to_offset ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
+  FROM covered
+),
+found AS (
+  SELECT source, target, topic, partition, from_offset, to_offset, kind, downstream_offset, committed_at FROM {current_gaps}
+  UNION ALL
+  SELECT source, target, topic, partition, from_offset, to_offset, kind, downstream_offset, committed_at FROM {gaps} WHERE kind IN ({reset_kinds})
+  UNION ALL
+  SELECT source, target, topic, partition, coalesce(reached, 0), from_offset, CASE WHEN reached IS NULL THEN 'before_mirror' ELSE 'unknown' END, NULL, NULL
+  FROM steps WHERE from_offset > coalesce(reached, 0)
+)
+SELECT
+  source, target, topic, partition, from_offset, to_offset, to_offset - from_offset AS offsets, kind,
+  CASE WHEN kind IN ({loss}) THEN true WHEN kind IN ({explained}) THEN false END AS is_loss,
+  CASE kind {causes} END AS cause,
+  downstream_offset, committed_at
+FROM found
