@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 FOUND = "topic STRING, partition INT, finding STRING"
 GAPS_SHOWN = 100  # of each partition
+RECORDS_PER_TASK = 1_000_000  # a large partition is read by several tasks
+# Of 500 records at a time, most of the time goes into asking; and nobody waits for records at the end of a log that is read to a given offset.
+POLL = {"kafka.max.poll.records": "10000", "kafka.fetch.max.wait.ms": "20"}
 NO_RECORDS = {name: np.empty(0, np.int64) for name in ("offset", "hash", "timestamp", "bytes")}
 
 
@@ -40,7 +43,8 @@ def log_records(
     offsets = [json.dumps({topic: {str(partition): at[topic, partition] for partition in of} for topic, of in partitions.items()}) for at in (start, end)]
     frame = (
         spark.read.format("kafka")
-        .options(**connection.spark())
+        .options(**{**POLL, **connection.spark()})
+        .option("maxRecordsPerPartition", str(RECORDS_PER_TASK))
         .option("assign", json.dumps(partitions))
         .option("startingOffsets", offsets[0])
         .option("endingOffsets", offsets[1])
