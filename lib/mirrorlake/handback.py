@@ -10,7 +10,7 @@ from mirrorlake import offset_syncs
 from mirrorlake.admin import Admin
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.flow import Flow
-from mirrorlake.generation import Beginning, begin_generation, is_closed
+from mirrorlake.generation import HANDBACK, Beginning, begin_generation, is_closed
 from mirrorlake.mirrormaker import MirrorMaker
 from mirrorlake.policy import RenameReplicationPolicy
 from mirrorlake.slot import merge_positions
@@ -74,7 +74,7 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False, say: Ca
         if not dry_run:
             mirrormaker.ensure_topic()
             newest = max(states.values(), key=lambda state: state.generation)
-            generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=True))
+            generation = begin_generation(flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=HANDBACK))
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())
         ahead = theirs if was_closed else {}  # a second time: MirrorMaker 2 may have run since

@@ -24,7 +24,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, 
 from mirrorlake.finding import Finding, map_frame
 from mirrorlake.flow import Flow
 from mirrorlake.gate import Gate, require
-from mirrorlake.generation import Beginning, begin_generation, is_closed
+from mirrorlake.generation import HANDBACK, Beginning, begin_generation, is_closed
 from mirrorlake.ledger import Ledger
 from mirrorlake.mirrormaker import MirrorMaker
 from mirrorlake.run import Run
@@ -237,7 +237,7 @@ class Takeover:
             for found in findings
         )
         runs = tuple(run for found in findings for run in found.runs)
-        generation = begin_generation(flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=True))
+        generation = begin_generation(flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=HANDBACK))
         with self.ledger.checkpoint("ledger") as place:
             self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
         self.ledger.append("anomalies", self._anomalies(findings))

@@ -62,6 +62,15 @@ class Topology:
             raise refusals[topic]
         return max(have, slots)
 
+    def ensure_dead_letters(self) -> None:
+        """Creates the flow's dead-letter topic if it isn't there."""
+        topic = self.flow.dead_letter_topic
+        if topic not in self._target.partitions():
+            config = {"message.timestamp.type": "CreateTime", "max.message.bytes": TOPIC_CONFIG["max.message.bytes"]}
+            refusals = self._target.create([NewTopic(topic, 1, self.flow.replication_factor, config=config)])
+            if refusals:
+                raise refusals[topic]
+
     def ensure(self, topics: Mapping[str, int]) -> Refusals:
         """Makes the remote topic of each source topic exist, with at least as many partitions, and able to take batches as they are. Costs
         nothing once that is so.
