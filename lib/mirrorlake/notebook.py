@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,18 @@ def flag(name: str, namespace: Mapping[str, Any], environment: Mapping[str, str]
     return value == "true"
 
 
+def integer(name: str, namespace: Mapping[str, Any], default: int, minimum: int, maximum: int, environment: Mapping[str, str] = os.environ) -> int:
+    """A parameter that is a whole number.
+
+    Raises:
+        ConfigurationError: it is something else, or out of bounds.
+    """
+    value = resolve(namespace, {name: str(default)}, environment)[name].strip()
+    if not value.isascii() or not value.isdigit() or not minimum <= int(value) <= maximum:
+        raise ConfigurationError(f"parameter {name} is '{value}'; allowed is a whole number from {minimum} to {maximum}")
+    return int(value)
+
+
 def table(rows: Iterable[Any]) -> pd.DataFrame:
     """Dataclass instances as a table, for people."""
     import pandas as pd
@@ -120,6 +133,21 @@ def finish(result: Mapping[str, Any]) -> None:
     if dbutils is not None:
         dbutils.notebook.exit(text)
     print(text)
+
+
+def moment(name: str, value: str) -> datetime | None:
+    """A time in ISO form, UTC unless it names a zone, as one of UTC; None if it is empty.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if not value:
+        return None
+    try:
+        when = datetime.fromisoformat(value)
+    except ValueError:
+        raise ConfigurationError(f"parameter {name} is '{value}'; allowed is a time such as 2026-11-01 08:00:00 (UTC) or 2026-11-01T08:00:00+01:00, or empty") from None
+    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def seconds(name: str, value: str, allowed: str) -> float:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Run:
     """`[upstream_start, upstream_end) -> [downstream_start, downstream_end)` of one partition; grows while batches follow on.
 
-    `digest` is a CRC-32C over the record counts, timestamps and records of its batches (`Batch.extend_digest`);
-    the timestamps are the smallest and largest of its records, in ms.
+    `digest` is a CRC-32C over the record counts, timestamps and records of its batches (`Batch.extend_digest`), None where one of them belongs to another run
+    too; the timestamps are the smallest and largest of its records, in ms. `incarnation` counts how often the source's log was set back or replaced before.
     """
 
     topic: str
@@ -29,11 +29,12 @@ class Run:
     bytes: int
     first_timestamp: int
     last_timestamp: int
-    digest: int
+    digest: int | None
+    incarnation: int = 0
 
     def is_continued_by(self, upstream_start: int, downstream_start: int) -> bool:
-        """True if a batch with these base offsets belongs to this run too."""
-        return upstream_start == self.upstream_end and downstream_start == self.downstream_end
+        """True if records of the same two partitions that begin there belong to this run too."""
+        return (upstream_start, downstream_start) == (self.upstream_end, self.downstream_end)
 
 
 def translate(runs: list[Run], upstream_offset: int) -> int | None:
