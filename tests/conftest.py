@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-CLEANER = {"log.cleaner.backoff.ms": "200"}
+# Brokers clean every 15 s and look after retention every 5 minutes otherwise.
+CLEANER = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "1000", "log.initial.task.delay.ms": "1000"}
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
 

@@ -11,19 +11,22 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from mirrorlake.checkpoint import CheckpointJob, CheckpointResult
 from mirrorlake.flow import Flow
+from mirrorlake.gap import RESETS
 from mirrorlake.ledger import Ledger
 from mirrorlake.mirror import MirrorJob, MirrorResult
+from mirrorlake.translate import current_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-DEADLINE_S = 60
+DEADLINE_S = 180  # a cold JVM with another one beside it takes a minute to begin
 
 Record = tuple[Any, Any, Any, Any]  # key, value, headers, timestamp
 
@@ -173,6 +176,7 @@ class World:
                     assert record == copy, f"{topic}-{partition}: offset {offset} differs from {target_offset}"
                 total += len(expected)
             self.assert_runs_are_true(topic, source, target)
+        assert self.assert_accounted(*topics), "nothing is accounted for"
         assert total > 0, "nothing was compared"
         return total
 
@@ -187,6 +191,26 @@ class World:
         for partition, records in source.items():
             seen = [(offset, target_offset) for (offset, _), (target_offset, _) in zip(records, target[partition], strict=True)]
             assert said[partition] == seen, f"{topic}-{partition}: the map says {said[partition][:3]}..., the logs {seen[:3]}..."
+
+    def assert_accounted(self, *topics: str) -> int:
+        """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of them. Returns how many there are."""
+        syncs, gaps = self.ledger.of_flow("offset_syncs", self.flow), self.ledger.of_flow("gaps", self.flow)
+        syncs, gaps = syncs.filter(syncs.topic.isin(*topics)), gaps.filter(gaps.topic.isin(*topics))
+        pieces = [((row["topic"], row["partition"]), row["upstream_start"], row["upstream_end"]) for row in current_runs(syncs, gaps).collect()]
+        found = [((row["topic"], row["partition"]), row["from_offset"], row["to_offset"], row["kind"], row["incarnation"]) for row in gaps.collect()]
+        resets = [(key, start, incarnation) for key, start, _, kind, incarnation in found if kind in RESETS]
+        for key, start, end, kind, incarnation in found:
+            limit = min((at for of, at, ended in resets if of == key and ended >= incarnation), default=end)
+            if kind not in RESETS and start < limit:
+                pieces.append((key, start, min(end, limit)))
+        for (key, _, end), (following, start, _) in pairwise(sorted(pieces)):
+            assert key != following or start == end, f"{key}: offsets {end} to {start} are in no run and no gap, or in two"
+        return len(pieces)
+
+    def gaps(self, topic: str) -> list[tuple[int, int, int, str]]:
+        """(partition, from_offset, to_offset, kind) of a topic's gaps, in order."""
+        table = self.ledger.ensure_tables().of_flow("gaps", self.flow)
+        return sorted((row["partition"], row["from_offset"], row["to_offset"], row["kind"]) for row in table.filter(table.topic == topic).collect())
 
     def assert_nothing_open(self) -> None:
         """No transaction of the flow is open on the target, so nothing holds back readers."""
@@ -279,6 +303,13 @@ def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, wha
             problem = error
         time.sleep(0.1)
     raise AssertionError(f"{what} did not come true within {deadline_s} s: {problem}")
+
+
+def configure(world: World, topic: str, values: dict[str, str]) -> None:
+    """Sets properties of a source topic."""
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
+    (future,) = world.source_admin.incremental_alter_configs([ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]).values()
+    future.result()
 
 
 def _offset(servers: str, topic: str, partition: int, isolation: int) -> int:

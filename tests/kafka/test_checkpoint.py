@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from mirrorlake import checkpoint
+from mirrorlake import checkpoint, live_map
 from mirrorlake.errors import GateError
+from mirrorlake.group_requests import group_offsets
+from mirrorlake.translate import translate
 from mirrorlake.wire import Cluster
 
 from tests.world import ROOT, World, consume_as, eventually
@@ -76,28 +78,56 @@ def test_every_status_says_what_it_means(world: World) -> None:
     assert world.committed(beyond)[world.remote(topic), 0][0] == downstream[end + 99] + 1
 
 
-def test_a_ledger_that_is_behind_the_mirror_makes_no_group_skip_anything(world: World) -> None:
+def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_topic(world: World) -> None:
     topic = world.topic(partitions=1)
-    world.produce(topic, 100, 1)
-    world.mirror()
-    world.produce(topic, 100, 1, seed=2)
-    world.mirror()
-    inside, behind = world.commit("inside", {(topic, 0): 50}), world.commit("behind", {(topic, 0): 150})
+    for seed in range(3):
+        world.produce(topic, 100, 1, seed=seed)
+        world.mirror()
+    source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+    inside, behind = world.commit("inside", {(topic, 0): 50}), world.commit("behind", {(topic, 0): 250})
     table = world.ledger.table("offset_syncs")
     world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}' AND upstream_start >= 100")  # as if its stream were late
     world.checkpoint()
-    end = len(world.source_records(topic)[0][:100])
-    assert {group: world.checkpoints()[group, topic, 0]["status"] for group in (inside, behind)} == {inside: "exact", behind: "clamped"}
-    assert world.committed(behind)[world.remote(topic), 0][0] == end
+    assert {group: world.checkpoints()[group, topic, 0]["status"] for group in (inside, behind)} == dict.fromkeys((inside, behind), "exact")
     world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}'")
     other = world.commit("other", {(topic, 0): 150})
     world.checkpoint()
-    assert world.committed(other)[world.remote(topic), 0][0] == 0
+    assert {group: world.committed(group)[world.remote(topic), 0][0] for group in (inside, behind, other)} == {
+        inside: target[50][0],
+        behind: target[250][0],
+        other: target[150][0],
+    }
+    assert consume_as(world.target_servers, behind, [world.remote(topic)])[world.remote(topic), 0] == [record[1] for _, record in source[250:]]
+
+
+def test_what_the_ledger_gets_while_the_job_runs_is_translated_exactly_whether_it_is_asked_again_or_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
     world.mirror()
-    world.checkpoint()
-    unread = [record[1] for _, record in world.source_records(topic)[0][150:]]
-    for group in (behind, other):
-        assert consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0] == unread
+    cluster = Cluster(world.flow.target_connection, "target", "test").connect()
+    try:
+        flow_map = live_map.LiveMap(world.ledger, world.flow, cluster)
+        flow_map.read(world.spark)
+        for seed in (1, 2):
+            world.produce_transactions(topic, 5, 10, 1, seed)
+            world.mirror()
+        source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+        end = source[-1][0] + 1
+        mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], checkpoint.MIRRORED_SCHEMA)
+        positions = world.spark.createDataFrame(
+            [("g", topic, 0, offset, "") for offset in range(end)], "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
+        )
+        expected = {offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset) for offset in range(end)}
+        for look_again, are_twice in ((1_000_000, True), (0, False)):
+            monkeypatch.setattr(live_map, "LOOK_AGAIN", look_again)
+            runs = flow_map.read(world.spark).runs
+            assert (runs.count() > runs.distinct().count()) == are_twice
+            found = translate(positions, runs, mirrored).collect()
+            assert {row["upstream_offset"]: row["downstream_offset"] for row in found} == expected
+            assert len(found) == end
+            assert {row["status"] for row in found} == {"exact"}
+    finally:
+        cluster.close()
 
 
 def test_a_group_before_the_first_run_starts_with_it(world: World) -> None:
@@ -126,7 +156,7 @@ def test_the_committed_metadata_string_is_kept(world: World) -> None:
     assert world.committed(group) == {(world.remote(topic), 0): (7, '{"by": "éric"}')}
     # Byte for byte, with the NUL that confluent-kafka's admin client ends it with and its consumer does not show.
     clusters = [Cluster(connection, "source", "test").connect() for connection in (world.flow.source_connection, world.flow.target_connection)]
-    here, there = ([position.metadata for position in cluster.group_offsets([group], 10_000)[group]] for cluster in clusters)
+    here, there = ([position.metadata for position in group_offsets(cluster, [group], 10_000)[group]] for cluster in clusters)
     assert here == there == [world.checkpoints()[group, topic, 0]["metadata"]]
 
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
-from mirrorlake import mirror, runs_frame, transaction
+from mirrorlake import copy_task, mirror, runs_frame, transaction
 from mirrorlake.copy import Report, copy_slot
 from mirrorlake.errors import FencedError, GateError, MirrorlakeError
 from mirrorlake.failpoint import VARIABLE
-from mirrorlake.ledger import TABLES
 from mirrorlake.offset_syncs import read_states
 from mirrorlake.plan import Range
 from mirrorlake.slot import merge_positions
+from mirrorlake.tables import TABLES
 
 from tests.world import World, eventually
 
@@ -89,7 +89,7 @@ def test_a_task_whose_plan_is_late_finds_its_work_done(world: World) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 300, partitions=1)
     generation, flow = world.mirror().generation, world.flow
-    connections = mirror.worker_connections(flow)
+    connections = copy_task.worker_connections(flow)
     target = connections[1]
     target.refresh([flow.offset_syncs_topic], 10_000)
     states = read_states(target, flow.offset_syncs_topic, range(2), 10_000)
@@ -216,8 +216,8 @@ def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause
     world.produce(topic, 300, seed=2)
     honest = runs_frame.frame
 
-    def shifted(reports: object) -> object:
-        frame = honest(reports)
+    def shifted(*reports: object, **options: object) -> object:
+        frame = honest(*reports, **options)
         frame["downstream_end"] += 1
         frame["downstream_length"] += 1
         return frame
@@ -240,13 +240,13 @@ def test_a_transaction_that_timed_out_before_the_commit_is_copied_again(world: W
     world.write_config(**{"mirrorlake.transaction.timeout.ms": "1000", "mirrorlake.batch.max.ms": "500"})
     honest, slow = runs_frame.frame, [True]
 
-    def late(reports: object) -> object:
+    def late(*reports: object, **options: object) -> object:
         if slow:
             slow.clear()
             deadline = time.monotonic() + 30
             while time.monotonic() < deadline and not _aborted_by_coordinator(world):
                 time.sleep(0.2)
-        return honest(reports)
+        return honest(*reports, **options)
 
     monkeypatch.setattr(mirror.runs_frame, "frame", late)
     assert world.mirror().records == 300

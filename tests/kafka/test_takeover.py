@@ -14,6 +14,8 @@ from mirrorlake import generation
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.handback import hand_back
 from mirrorlake.takeover import Takeover, TakeoverResult
+from mirrorlake.verification import Verification
+from mirrorlake.verification_scope import VerificationScope
 
 from tests.mirrormaker import mirrormaker
 from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
@@ -81,6 +83,9 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
         new = [record for offset, record in source[found.partition] if offset >= found.upstream_next]
         assert [record for _, record in target[found.partition]] == before + new
     assert not all(row["inferred"] for row in world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").collect())
+
+    proof = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append).run(VerificationScope("full"))
+    assert (proof.passed, proof.total("records")) == (True, sum(map(len, source.values()))), proof.statement()
 
     dice = random.Random(7)
     groups = {}

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.ledger import Ledger
 from mirrorlake.notebook import Parameters, parameters, resolve, seconds
 
+from tests.example_ledger import fill, write_flow
 from tests.world import World, consume_as
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,13 +25,14 @@ def cell(notebook: dict[str, Any], tag: str) -> dict[str, Any]:
     return next(cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", []))
 
 
-def run(name: str, output: Path, **given: str) -> dict[str, Any]:
-    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook."""
+def run(name: str, output: Path, /, *, fails_with: str = "", **given: str) -> dict[str, Any]:
+    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook. `fails_with` is what it must fail with."""
     words = [str(Path(sys.executable).with_name("papermill")), "--no-progress-bar", str(ROOT / f"notebooks/{name}.ipynb"), str(output)]
     for parameter, value in given.items():
         words += ["-p", parameter, value]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert bool(done.returncode) == bool(fails_with), done.stderr[-3000:]
+    assert fails_with in done.stderr
     return json.loads(output.read_text())
 
 
@@ -48,7 +52,21 @@ def images(notebook: dict[str, Any]) -> int:
 def test_notebooks_are_clean() -> None:
     checked = subprocess.run([sys.executable, str(ROOT / "tools/check_notebooks.py")], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
-    assert {path.stem for path in NOTEBOOKS} == {"topics", "mirror", "checkpoint", "audit", "takeover", "handback"}
+    assert {path.stem for path in NOTEBOOKS} == {
+        "topics",
+        "mirror",
+        "checkpoint",
+        "audit",
+        "takeover",
+        "handback",
+        "translate",
+        "transform",
+        "verify",
+        "maintain",
+        "report",
+        "failover",
+        "failback",
+    }
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -107,6 +125,92 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(se
     assert (result(taken)["generation"], result(taken)["partitions"], result(taken)["copied"]) == (0, 2, 0)
     for name in ("topics", "mirror", "checkpoint", "audit", "handback", "takeover"):
         assert "canary-51ce" not in (tmp_path / f"{name}.ipynb").read_text()
+
+
+def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tuple[str, str], tmp_path: Path) -> None:
+    world = World(*servers, tmp_path)
+    topic = world.topic()
+    world.produce(topic, 300)
+    given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
+    run("mirror", tmp_path / "mirror.ipynb", **given)
+    verified = run("verify", tmp_path / "verify.ipynb", **given)
+    found = result(verified)
+    assert (found["records"], found["differences"], found["passed"], found["mode"]) == (300, 0, True, "incremental")
+    assert "300 records, 0 differences" in found["statement"]
+    assert images(verified) == 1
+
+    producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
+    producer.produce(world.remote(topic), b"stray", partition=1)
+    assert producer.flush(30) == 0
+    failed = run("verify", tmp_path / "failed.ipynb", **given, mode="full", fails_with="1 difference (1 unexpected)")
+    assert images(failed) == 1
+    assert not cell(failed, "result")["outputs"][0].get("text"), "a verification that has failed has no result"
+
+
+def test_a_transform_is_tried_on_records_and_nothing_is_written(servers: tuple[str, str], tmp_path: Path) -> None:
+    world = World(*servers, tmp_path)
+    topic, prefix = world.topic(), "mirrorlake.transform.slim."
+    settings = {"topics": ".*orders", "where": "value IS NOT NULL", "key": "upper(CAST(key AS STRING))", "partition": "CAST(CAST(key AS STRING) AS INT)"}
+    world.write_config(**{"mirrorlake.transforms": "slim"}, **{f"{prefix}{name}": value for name, value in settings.items()})
+    world.produce(topic, 100)
+
+    tried = run("transform", tmp_path / "transform.ipynb", config=world.config, flow=world.flow_name, topic=topic, sample="30")
+    counts = result(tried)
+    assert {name: counts[name] for name in ("flow", "topic", "transform", "records")} == {"flow": world.flow_name, "topic": topic, "transform": "slim", "records": 30}
+    assert counts["kept"] + counts["filtered"] + counts["failed"] == 30
+    assert counts["failed"] > 5
+    assert f"{prefix}where = value IS NOT NULL" in printed(tried)
+    shown = {cell["id"]: json.dumps(cell["outputs"]) for cell in tried["cells"] if cell.get("outputs")}
+    assert "CAST_INVALID_INPUT" in shown["transform-6"]
+    assert f"'{prefix}partition': {counts['failed']}" in shown["transform-8"]
+    assert not [name for name in world.target_admin.list_topics(timeout=10).topics if world.alias in name]
+
+
+def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_maintained(spark: Any, tmp_path: Path) -> None:
+    ledger = fill(Ledger(spark, "spark_catalog", "notebooks", str(tmp_path)).ensure_tables())
+    config = write_flow(tmp_path)
+    given = {"config": str(config), "flow": "west->east", "warehouse": ledger.warehouse, "schema": ledger.schema}
+
+    translated = run(
+        "translate", tmp_path / "translate.ipynb", **given, positions='{"orders": {"0": 510, "1": "390"}}', output=str(tmp_path / "moved.json"), source_is_gone="true"
+    )
+    assert result(translated) == {"flow": "west->east", "positions": 2, "statuses": {"exact": 2}, "output": str(tmp_path / "moved.json")}
+    assert json.loads((tmp_path / "moved.json").read_text()) == {"west.orders": {"0": 501, "1": 270}}
+    assert images(translated) == 1
+
+    ages = {"checkpoints_days": "1", "anomalies_days": "7"}
+    shared = {name: value for name, value in given.items() if name != "flow"}
+    maintained = run("maintain", tmp_path / "maintain.ipynb", **shared, **ages)
+    found = result(maintained)
+    assert (found["dry_run"], found["files_after"] <= found["files"]) == (False, True)
+    assert any(note.startswith("flow west->east: its map is kept") for note in found["notes"])
+    assert images(maintained) == 1
+
+
+def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers: tuple[str, str], tmp_path: Path) -> None:
+    world = World(*servers, tmp_path)
+    there = f"{world.alias}t"
+    world.target_alias = there
+    world.write_config(**{"replication.policy.class": "IdentityReplicationPolicy", f"{world.alias}->{there}.enabled": "true", f"{there}->{world.alias}.enabled": "true"})
+    topic = world.topic(partitions=1)
+    world.produce(topic, 200, 1)
+    group = world.commit("readers", {(topic, 0): 120})
+    given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
+
+    moved = run("failover", tmp_path / "failover.ipynb", **given, mode="run", signed_by="ann")
+    expected = {"flow": world.flow_name, "mode": "run", "source": "alive", "go": True, "positions": 1, "no_go": 0, "drained": 200, "outcomes": {"committed": 1}}
+    assert {name: result(moved)[name] for name in expected} == expected
+    assert result(moved)["generation"] > 1
+    assert images(moved) == 1
+    assert world.committed(group) == {(topic, 0): (120, "")}
+
+    world.produce(topic, 15, 1, seed=3)  # on the side that was left
+    home = run("failback", tmp_path / "failback.ipynb", **given)
+    expected = {"flow": world.flow_name, "mode": "plan", "diverged": 15, "decided": "", "positions": 1, "blocks": {}, "reopened": 0}
+    assert {name: result(home)[name] for name in expected} == expected
+    shown = {cell["id"]: json.dumps(cell["outputs"]) for cell in home["cells"] if cell.get("outputs")}
+    assert topic in shown["failback-4"]
+    assert "value_bytes" in shown["failback-5"]
 
 
 def test_a_parameter_comes_from_papermill_then_the_environment_then_the_default() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
-from mirrorlake.ledger import OFFSET_SYNCS, Ledger
+from mirrorlake.ledger import Ledger
 from mirrorlake.run import Run
 from mirrorlake.slot import SlotState
+from mirrorlake.tables import OFFSET_SYNCS
 
 CONTRACT = {
     "offset_syncs": "source target topic partition target_topic target_partition upstream_start upstream_end downstream_start downstream_end records bytes first_timestamp "

@@ -65,6 +65,7 @@ def test_every_status(spark: Any) -> None:
         "empty": ("exact", 0, None),
         "unread": ("clamped", 0, "past what is mirrored"),
         "late ledger": ("clamped", 0, "the ledger is behind the mirror"),  # nothing may be skipped on hearsay
+        "elsewhere": (None, None, None),
     }
 
 

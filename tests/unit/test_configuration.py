@@ -23,7 +23,7 @@ def test_defaults_are_mirrormaker_twos() -> None:
     assert found.topics.exclude == (r"mm2.*\.internal", r".*\.replica", "__.*")
     assert found.groups.exclude == ("console-consumer-.*", "connect-.*", "__.*")
     assert (found.replication_factor, found.offset_syncs_replication_factor) == (2, 3)
-    assert (found.emit_checkpoints_interval_s, found.refresh_topics_interval_s, found.sync_group_offsets_enabled) == (60, 600, False)
+    assert (found.emit_checkpoints_interval_s, found.refresh_topics_interval_s, found.sync_group_offsets_enabled) == (5, 600, False)
 
 
 def test_a_property_of_the_flow_wins_over_the_targets_and_the_files() -> None:
@@ -105,7 +105,7 @@ def test_every_property_of_a_file_is_accounted_for() -> None:
 def test_properties_that_somebody_may_count_on_without_effect_are_named_in_warnings() -> None:
     assert flow(**{"a->b.topic": "x", "tasks.max": "4", "transforms": "x"}).warnings == (
         "property a->b.topic is unknown; it has no effect (did you mean topics?)",
-        "property transforms is MirrorMaker 2's and not supported; it has no effect (records are not transformed)",
+        "property transforms is MirrorMaker 2's and not supported; it has no effect (use mirrorlake.transforms, which are Spark SQL)",
     )
 
 

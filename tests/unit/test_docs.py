@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from mirrorlake.views import FUNCTIONS, VIEWS, Definition
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,3 +29,14 @@ def test_every_module_is_in_the_room_table_of_the_design() -> None:
     modules = {file.name for file in (ROOT / "lib/mirrorlake").glob("*.py")} - {"__init__.py"}
     table = (ROOT / "docs/design.md").read_text().partition("## The mirror job")[0]
     assert {module for module in modules if not re.search(rf"[`/]{module}`", table)} == set()
+
+
+def test_the_page_on_sql_says_of_every_view_what_the_catalog_says() -> None:
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/sql.md").read_text(), re.MULTILINE | re.DOTALL))
+    for name in (*VIEWS, *FUNCTIONS):
+        definition, section = Definition.load(name), sections[name]
+        assert definition.comment in section
+        assert re.findall(r"^\| `(\w+)`(?: ([A-Z]+))? \| (.*) \|$", section, re.MULTILINE) == [
+            *definition.parameters,
+            *((column, "", says) for column, _, says in definition.columns),
+        ]

@@ -15,24 +15,37 @@ from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.finding import Finding, map_frame
 from mirrorlake.gate import Gate, require
 from mirrorlake.run import Run
+from mirrorlake.verification_result import PartitionVerification
+from mirrorlake.verification_result import gate_frame as gate_frame_of_verification
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(upstream: int, downstream: int, records: int) -> dict[str, int]:
-    return {"upstream_start": upstream, "upstream_end": upstream + records, "downstream_start": downstream, "downstream_end": downstream + records, "records": records}
+    return {
+        "target_partition": 0,
+        "upstream_start": upstream,
+        "upstream_end": upstream + records,
+        "downstream_start": downstream,
+        "downstream_end": downstream + records,
+        "records": records,
+    }
+
+
+def gap(start: int, end: int, kind: str) -> dict[str, object]:
+    return {"from_offset": start, "to_offset": end, "kind": kind}
 
 
 def stretch(topic: str, **changes: object) -> dict[str, object]:
     return {
         "topic": topic, "partition": 0, "target_topic": f"a.{topic}", "upstream_from": 10, "upstream_next": 35, "downstream_from": 7, "skipped": 5,
-        "gaps": [(20, 23, "marker"), (33, 35, "aborted")], "digest_read": 5, "digest_written": 5, "runs": [run(10, 8, 10), run(23, 18, 10)], **changes,
+        "gaps": [gap(20, 23, "marker"), gap(33, 35, "aborted")], "digest_read": 5, "digest_written": 5, "runs": [run(10, 8, 10), run(23, 18, 10)], **changes,
     }  # fmt: skip
 
 
 def runs() -> pd.DataFrame:
-    only_markers = stretch("markers", upstream_next=12, skipped=2, gaps=[(10, 12, "marker")], runs=[], digest_read=0, digest_written=0)
-    return runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("orders"), only_markers])])
+    only_markers = stretch("markers", upstream_next=12, skipped=2, gaps=[gap(10, 12, "marker")], runs=[], digest_read=0, digest_written=0)
+    return runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("orders"), only_markers], [])], passes_over_losses=False)
 
 
 def groups() -> pd.DataFrame:
@@ -46,6 +59,12 @@ def inferred() -> pd.DataFrame:
     runs = (Run("t", 0, "a.t", 0, 10, 20, 3, 13, 10, 100, 0, 0, 0), Run("t", 0, "a.t", 0, 25, 30, 15, 20, 5, 50, 0, 0, 0))
     found = Finding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, 0, (), runs)
     return map_frame([found], {("a.t", 0): 22}, {("a.t", 0): 22})
+
+
+def verified() -> pd.DataFrame:
+    whole = PartitionVerification("t", 0, records=90, not_comparable=10, mapped=100, accounted=100)
+    expired = PartitionVerification("t", 1, not_comparable=50, mapped=50, accounted=50)
+    return gate_frame_of_verification([whole, expired, PartitionVerification("u", 0, is_covered=False)])
 
 
 def put(column: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -69,12 +88,13 @@ VIOLATIONS = {
         4: twice,
         5: twice,
         6: put("gap", 1),
-        7: put("gap_reasons", "lost"),
-        8: put("downstream_advance", -1),
-        9: put("upstream_length", 11),
-        10: put("downstream_length", 9),
-        11: put("accounted", 24),
-        12: put("digest_written", 6),
+        7: put("gap_reasons", "mislaid"),
+        8: put("lost", 3),
+        9: put("downstream_advance", -1),
+        10: put("upstream_length", 11),
+        11: put("downstream_length", 9),
+        12: put("accounted", 24),
+        13: put("digest_written", 6),
     },
     "checkpoints": {
         0: empty,
@@ -105,8 +125,21 @@ VIOLATIONS = {
         12: put("accounted", 19),
         13: put("doubtful", 1),
     },
+    "verification": {
+        0: empty,
+        1: put("topic", None),
+        2: put("partition", None),
+        3: twice,
+        4: put("records", 0),
+        5: put("missing", 1),
+        6: put("duplicated", 1),
+        7: put("out_of_order", 1),
+        8: put("different", 1),
+        9: put("unexpected", 1),
+        10: put("accounted", 99),
+    },
 }
-FRAMES = {"offset_syncs": runs, "checkpoints": groups, "takeover": inferred}
+FRAMES = {"offset_syncs": runs, "checkpoints": groups, "takeover": inferred, "verification": verified}
 CASES = [(suite, number) for suite, violations in VIOLATIONS.items() for number in violations]
 
 
@@ -127,8 +160,17 @@ def test_merged_partitions_that_have_nothing_to_copy_yet_pass(gates: dict[str, G
         "digest_written": 0,
         "target_topic": "all",
     }
-    frame = runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("x", **idle), stretch("y", **idle)])])
+    frame = runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("x", **idle), stretch("y", **idle)], [])], passes_over_losses=False)
     assert all(result.success for result in gates["offset_syncs"].evaluate(frame, "s->t", "cycle"))
+
+
+@pytest.mark.parametrize("passes_over_losses", [True, False])
+def test_losses_pass_only_where_the_flow_goes_on_with_them(gates: dict[str, Gate], passes_over_losses: bool) -> None:
+    lost = stretch("orders", gaps=[gap(20, 23, "retention"), gap(33, 35, "aborted")])
+    frame = runs_frame.frame([Report(0, "id", 1, 1, True, [lost], [])], passes_over_losses=passes_over_losses)
+    failed = [result.expectation for result in gates["offset_syncs"].evaluate(frame, "s->t", "cycle") if not result.success]
+    assert all("lost" in expectation for expectation in failed)
+    assert bool(failed) is not passes_over_losses
 
 
 @pytest.mark.parametrize("suite", VIOLATIONS)

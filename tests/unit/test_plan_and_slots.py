@@ -63,8 +63,8 @@ def test_a_state_survives_its_journey() -> None:
 
 
 def test_a_state_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(TargetError, match=r"format version 2; this mirrorlake reads 1\. Upgrade"):
-        SlotState.from_json(state(1, 0).to_json().replace(b'"version":1', b'"version":2'))
+    with pytest.raises(TargetError, match=r"format version 3; this mirrorlake reads 1 to 2\. Upgrade"):
+        SlotState.from_json(state(1, 0).to_json().replace(b'"version":2', b'"version":3'))
 
 
 def test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says() -> None:

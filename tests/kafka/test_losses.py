@@ -1,0 +1,434 @@
+"""What is lost is never lost silently: a flow stops, or goes on and has it written down, as it was told. Real logs that lose records in every way there is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from mirrorlake import mirror
+from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.local.cluster import LocalCluster, running
+
+from tests.world import Record, World, configure, eventually
+
+
+def contents(records: list[tuple[int, Record]]) -> list[Record]:
+    return [record for _, record in records]
+
+
+def anomalies(world: World, action: str) -> list[tuple[str, str, int, int, int]]:
+    table = world.ledger.of_flow("anomalies", world.flow)
+    return sorted(
+        (row["kind"], row["topic"], row["partition"], row["from_offset"], row["to_offset"])
+        for row in table.filter(table.action == action).collect()
+        if row["kind"] != "held"
+    )
+
+
+def go_on(world: World) -> None:
+    world.write_config(**{"mirrorlake.on.loss": "continue"})
+
+
+def delete_records(world: World, topic: str, before: int) -> None:
+    for future in world.source_admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        future.result()
+
+
+def recreate(world: World, topic: str) -> None:
+    delete(world.source_admin, topic)
+    world.topic(topic.removeprefix(f"{world.alias}-"), 1)
+
+
+def delete(admin: object, topic: str) -> None:
+    admin.delete_topics([topic])[topic].result()
+    eventually(lambda: topic not in admin.list_topics(timeout=5).topics)
+
+
+def position_after(world: World, topic: str, upstream_offset: int) -> int:
+    """Where a group at that offset is put on the target."""
+    group = world.commit("g", {(topic, 0): upstream_offset})
+    world.checkpoint()
+    return world.checkpoints()[group, topic, 0]["downstream_offset"]
+
+
+def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flow_says_so_and_written_down(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    world.produce(topic, 100, 1, seed=2)
+    delete_records(world, topic, 150)
+    with pytest.raises(SourceError, match=rf"topic {topic}, partition 0, offsets 100 to 150: the log starts at 150 .*mirrorlake\.on\.loss"):
+        world.mirror()
+    assert len(world.target_records(topic)[0]) == 100
+    assert anomalies(world, "stop") == [("retention", topic, 0, 100, 150)]
+    go_on(world)
+    assert world.mirror().records == 50
+    assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
+    assert world.gaps(topic) == [(0, 100, 150, "retention")]
+    assert anomalies(world, "continue") == [("retention", topic, 0, 100, 150)]
+    assert any("offsets 100 to 150" in line and "deleted on the source" in line for line in world.lines)
+    world.assert_accounted(topic)
+    first_kept = world.target_records(topic)[0][100][0]
+    assert position_after(world, topic, 120) == first_kept
+
+
+def test_retention_that_overtakes_a_paused_mirror_is_noticed(world: World) -> None:
+    topic = world.topic(partitions=1, config={"segment.bytes": "1048576", "retention.ms": "-1"})
+    world.produce(topic, 100, 1)
+    world.mirror()
+    world.write_config(**{"mirrorlake.paused": "true"})
+    world.produce(topic, 6_000, 1, size=1_000, codec="none")
+    assert world.mirror().records == 0
+    configure(world, topic, {"retention.bytes": "1100000"})
+    first = eventually(lambda: world.source_records(topic)[0][0][0], what="retention")
+    configure(world, topic, {"retention.bytes": "-1"})
+    world.write_config(**{"mirrorlake.paused": "false"})
+    with pytest.raises(SourceError, match=rf"offsets 100 to {first}: the log starts at {first}"):
+        world.mirror()
+    go_on(world)
+    assert world.mirror().records == 6_100 - first
+    assert world.gaps(topic) == [(0, 100, first, "retention")]
+
+
+def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    recreate(world, topic)
+    world.produce(topic, 30, 1, seed=2)
+    with pytest.raises(SourceError, match=r"was deleted and created anew .*mirrorlake\.on\.loss = continue"):
+        world.mirror()
+    go_on(world)
+    assert world.mirror().records == 30
+    target = world.target_records(topic)[0]
+    assert contents(target)[100:] == contents(world.source_records(topic)[0])
+    assert world.gaps(topic) == [(0, 0, 100, "recreated")]
+    world.assert_accounted(topic)
+    assert position_after(world, topic, 10) == target[110][0]  # the new tenth record, not the old one
+    assert world.mirror().records == 0
+
+
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_topic_created_anew_while_the_mirror_runs_is_noticed(world: World, policy: str) -> None:
+    topic = world.topic(partitions=1)
+    world.write_config(**{"mirrorlake.on.loss": policy})
+    world.produce(topic, 100, 1)
+    problems: list[Exception] = []
+
+    def run() -> None:
+        try:
+            world.mirror(interval_s=0.2, run_for_s=120 if policy == "stop" else 45)
+        except SourceError as error:
+            problems.append(error)
+
+    job = threading.Thread(target=run)
+    job.start()
+    eventually(lambda: len(world.target_records(topic)[0]) == 100)
+    recreate(world, topic)
+    world.produce(topic, 40, 1, seed=2)
+    job.join()
+    if policy == "stop":
+        assert "was deleted and created anew" in str(problems[0])
+        assert len(world.target_records(topic)[0]) == 100
+    else:
+        assert problems == []
+        assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
+
+
+def assert_stops(world: World, topic: str) -> None:
+    with pytest.raises(TargetError, match=rf"topic {world.remote(topic)} was deleted and created anew on cluster t; up to offset \d+ was mirrored before"):
+        world.mirror()
+    assert {kind for kind, *_ in anomalies(world, "stop")} == {"target_recreated"}
+
+
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_remote_topic_that_was_deleted_stops_the_flow_or_is_filled_again(world: World, is_idle: bool) -> None:
+    topic = world.topic(partitions=2)  # nothing new will come to the second one
+    world.produce(topic, 40, 1)
+    world.mirror()
+    world.produce(topic, 60, 1, seed=3)
+    idle = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+    idle.produce(topic, b"idle", partition=1)
+    assert idle.flush(30) == 0
+    world.mirror()
+    position_after(world, topic, 70)
+    delete(world.target_admin, world.remote(topic))
+    if is_idle:
+        assert_stops(world, topic)
+    world.produce(topic, 50, 1, seed=2)
+    assert_stops(world, topic)
+    go_on(world)
+    assert world.mirror().records == 151
+    for partition in (0, 1):
+        assert contents(world.target_records(topic)[partition]) == contents(world.source_records(topic)[partition])
+    assert world.gaps(topic) == [(0, 0, 100, "target_recreated"), (1, 0, 1, "target_recreated")]
+    world.assert_accounted(topic)
+    assert position_after(world, topic, 70) == world.target_records(topic)[0][70][0]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_someone_else_who_writes_into_a_remote_topic_is_noticed(world: World, committed: bool) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    stranger = Producer({"bootstrap.servers": world.target_servers, "log_level": 0, **({} if committed else {"transactional.id": f"{topic}-stranger"})})
+    if not committed:
+        stranger.init_transactions(30)
+        stranger.begin_transaction()
+    stranger.produce(world.remote(topic), b"not ours", partition=0)
+    stranger.flush(30)
+    if not committed:
+        stranger.abort_transaction(30)
+    world.produce(topic, 50, 1, seed=2)
+    if not committed:  # nobody will ever read it
+        assert world.mirror().records == 50
+        return
+    with pytest.raises(TargetError, match=rf"someone else has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101"):
+        world.mirror()
+    assert len(world.target_records(topic)[0]) == 101
+    go_on(world)
+    assert world.mirror().records == 50
+    assert [kind for kind, *_ in anomalies(world, "continue")] == ["foreign"]
+    world.produce(topic, 10, 1, seed=3)
+    world.mirror()
+    assert [kind for kind, *_ in anomalies(world, "continue")] == ["foreign"]  # said once
+    assert len(world.target_records(topic)[0]) == 161
+
+
+def test_batches_that_are_too_large_for_the_remote_topic_are_split(world: World) -> None:
+    topic = world.topic(partitions=1, config={"max.message.bytes": "4000000"})
+    for seed, codec in enumerate(("none", "lz4", "zstd")):
+        world.produce(topic, 300, 1, codec, size=400, seed=seed, **{"batch.num.messages": 300, "linger.ms": 200})
+    large = Producer({"bootstrap.servers": world.source_servers, "message.max.bytes": 4_000_000, "log_level": 0})
+    for size in (10, 3_500_000, 20):
+        large.produce(topic, os.urandom(size), partition=0)
+        assert large.flush(30) == 0
+    configure(world, topic, {"max.message.bytes": "3000"})  # what is there already stays; the remote topic gets the new limit
+    world.target_admin.create_topics([NewTopic(world.remote(topic), 1, 1, config={"max.message.bytes": "3000", "compression.type": "gzip"})])[
+        world.remote(topic)
+    ].result()
+    with pytest.raises(TargetError, match=rf"offset 901: the record of 3,\d+,\d+ bytes is larger than topic {world.remote(topic)} .* allows"):
+        world.mirror()
+    go_on(world)
+    assert world.mirror().records == 902
+    assert world.gaps(topic) == [(0, 901, 902, "too_large")]
+    assert contents(world.target_records(topic)[0]) == [record for offset, record in world.source_records(topic)[0] if offset != 901]
+    world.assert_accounted(topic)
+
+
+# -- logs that lose what they had ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fragile(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A source of three brokers, of which the first is the controller and the others may lose things."""
+    properties = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    cluster = LocalCluster("fragile", tmp_path_factory.mktemp("fragile"), root / ".local/jars/kafka", size=3, properties=properties)
+    with running(cluster):
+        yield cluster
+
+
+@pytest.fixture
+def fragile_world(world: World, fragile: LocalCluster) -> World:
+    return World(fragile.bootstrap_servers, world.target_servers, world.directory, world.spark, world.warehouse)
+
+
+def topic_on(world: World, name: str, replicas: list[int]) -> str:
+    full = f"{world.alias}-{name}"
+    world.source_admin.create_topics([NewTopic(full, 1, replica_assignment=[replicas])])[full].result()
+    eventually(lambda: leader(world, full) in replicas)
+    return full
+
+
+def leader(world: World, topic: str) -> int:
+    return world.source_admin.list_topics(topic, timeout=5).topics[topic].partitions[0].leader
+
+
+def log_directory(cluster: LocalCluster, node_id: int, topic: str) -> Path:
+    (found,) = [path for path in cluster.directory.rglob(f"{topic}-0") if f"{node_id}" in path.relative_to(cluster.directory).parts[0]]
+    return found
+
+
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_an_unclean_election_that_truncates_the_source_is_noticed_even_when_the_log_has_grown_past_the_position(
+    fragile_world: World, fragile: LocalCluster, policy: str
+) -> None:
+    world = fragile_world
+    world.write_config(**{"mirrorlake.on.loss": policy})
+    topic = topic_on(world, "unclean", [2, 3])
+    world.produce(topic, 100, 1, acks="all")
+    fragile.stop_broker(3)
+    world.produce(topic, 50, 1, seed=2)
+    assert world.mirror().records == 150
+    before = world.source_records(topic)[0]
+    fragile.stop_broker(2, kill=True)
+    fragile.start_broker(3, wait=False)
+    eventually(lambda: leader(world, topic) == 3, what="the unclean election")
+    world.produce(topic, 80, 1, seed=3)
+    fragile.start_broker(2)
+    after = world.source_records(topic)[0]
+    assert contents(after)[:100] == contents(before)[:100]
+    assert len(after) == 180
+    if policy == "stop":
+        with pytest.raises(
+            SourceError, match=rf"topic {topic}, partition 0: the log of cluster {world.alias} is another one from offset 100 on, but up to 150 was mirrored"
+        ):
+            world.mirror()
+        return
+    assert world.mirror().records == 80
+    target = world.target_records(topic)[0]
+    assert contents(target) == contents(before) + contents(after)[100:]
+    assert world.gaps(topic) == [(0, 100, 150, "truncated")]
+    world.assert_accounted(topic)
+    assert position_after(world, topic, 110) == target[160][0]
+    assert position_after(world, topic, 90) == target[90][0]
+
+
+def test_an_election_back_to_what_was_before_another_is_noticed(fragile_world: World, fragile: LocalCluster) -> None:
+    """The log goes back to an epoch that is older than the one read last, and longer than what was read of it."""
+    world = fragile_world
+    go_on(world)
+    topic = topic_on(world, "back", [2, 3])
+    world.produce(topic, 50, 1, acks="all")
+    fragile.stop_broker(3)
+    world.produce(topic, 200, 1, seed=2)  # on 2 only: 250 records
+    fragile.stop_broker(2, kill=True)
+    fragile.start_broker(3, wait=False)
+    eventually(lambda: leader(world, topic) == 3, what="the first unclean election")
+    world.produce(topic, 40, 1, seed=3)  # on 3 only: 90 records
+    assert world.mirror().records == 90
+    fragile.stop_broker(3, kill=True)
+    fragile.start_broker(2, wait=False)
+    eventually(lambda: leader(world, topic) == 2, what="the second unclean election")
+    fragile.start_broker(3)
+    source = world.source_records(topic)[0]
+    assert len(source) == 250
+    assert world.mirror().records == 200
+    assert contents(world.target_records(topic)[0])[90:] == contents(source)[50:]
+    assert world.gaps(topic) == [(0, 50, 90, "truncated")]
+    world.assert_accounted(topic)
+
+
+def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_read_again(
+    fragile_world: World, fragile: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads by offsets only: it can't know that these are other records by now."""
+    world = fragile_world
+    world.write_config(**{"mirrorlake.transforms": "plain", "mirrorlake.transform.plain.topics": ".*", "mirrorlake.transform.plain.headers": "array()"})
+    topic = topic_on(world, "swapped", [2, 3])
+    world.produce(topic, 100, 1, acks="all")
+    fragile.stop_broker(3)
+    world.produce(topic, 50, 1, seed=2)
+    copy, calls = mirror.MirrorJob._copy, []
+
+    def disturbed(job: mirror.MirrorJob, *given: object) -> object:
+        calls.append(given)
+        if len(calls) == 1:  # the plan is made
+            fragile.stop_broker(2, kill=True)
+            fragile.start_broker(3, wait=False)
+            eventually(lambda: leader(world, topic) == 3, what="the unclean election")
+            world.produce(topic, 80, 1, seed=3)
+            fragile.start_broker(2)
+        return copy(job, *given)
+
+    monkeypatch.setattr(mirror.MirrorJob, "_copy", disturbed)
+    assert world.mirror().records == 150
+    assert any("has changed between offsets 0 and 150 while Spark read it" in line for line in world.lines)
+    assert world.mirror().records == 30
+    source, target = (
+        [(key, value, timestamp) for key, value, _, timestamp in contents(records[0])] for records in (world.source_records(topic), world.target_records(topic))
+    )
+    assert target == source
+    assert world.gaps(topic) == []
+
+
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_partition_that_has_lost_its_whole_log_is_noticed(fragile_world: World, fragile: LocalCluster, policy: str) -> None:
+    world = fragile_world
+    world.write_config(**{"mirrorlake.on.loss": policy})
+    topic = topic_on(world, "gone", [2])
+    world.produce(topic, 100, 1)
+    world.mirror()
+    fragile.stop_broker(2)
+    shutil.rmtree(log_directory(fragile, 2, topic))
+    fragile.start_broker(2)
+    world.produce(topic, 30, 1, seed=2)
+    if policy == "stop":
+        with pytest.raises(SourceError, match="the log ends at offset 30, but 100 was mirrored already"):
+            world.mirror()
+        return
+    assert world.mirror().records == 30
+    assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
+    assert world.gaps(topic) == [(0, 0, 100, "truncated")]
+    world.assert_accounted(topic)
+
+
+def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_noticed(fragile_world: World, fragile: LocalCluster) -> None:
+    world = fragile_world
+    old, broken = topic_on(world, "old", [2]), topic_on(world, "broken", [2])
+    fragile.stop_broker(2)
+    for topic in (old, broken):
+        directory = log_directory(fragile, 2, topic)
+        entries, offset = b"", 0
+        for magic, codec, count in ((0, 0, 3), (0, 1, 5), (1, 0, 4), (1, 2, 6), (1, 1, 200), (0, 2, 7)):
+            entries += old_entries(magic, codec, offset, count)
+            offset += count
+        for file in directory.iterdir():
+            if file.suffix in (".index", ".timeindex", ".txnindex", ".snapshot") or file.name == "leader-epoch-checkpoint":
+                file.unlink()
+        (directory / "00000000000000000000.log").write_bytes(entries)
+    for file in directory.parent.glob(".kafka_cleanshutdown"):
+        file.unlink()
+    fragile.start_broker(2)
+    world.produce(old, 50, 1)
+    source = world.source_records(old)[0]
+    assert len(source) == 275
+    world.write_config(topics=old)
+    assert world.mirror().records == 275
+    target = world.target_records(old)[0]
+    # Format v0 has no timestamps: readers are told so there, and get -1 from the format that has them.
+    plain = [
+        [(key, value, headers, stamp if kind != TIMESTAMP_NOT_AVAILABLE else -1) for key, value, headers, (kind, stamp) in contents(side)] for side in (source, target)
+    ]
+    assert plain[0] == plain[1]
+    world.assert_accounted(old)
+    path = log_directory(fragile, 2, broken) / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[60] ^= 0xFF  # inside the second entry; the broker serves it as it is
+    path.write_bytes(data)
+    plain_copy = {"mirrorlake.transforms": "plain", "mirrorlake.transform.plain.topics": ".*", "mirrorlake.transform.plain.headers": "array()"}
+    world.write_config(topics=broken, **plain_copy)
+    with pytest.raises(SourceError, match=r"Spark can.t read a topic that has a transform: .*broken-0"):
+        world.mirror()
+    for name in plain_copy:
+        del world.properties[name]
+    world.write_config()
+    with pytest.raises(SourceError, match=rf"topic {broken}, partition 0, offsets 1 to 2: the batch is corrupt .*CRC"):
+        world.mirror()
+    go_on(world)
+    assert world.mirror().records == 224
+    assert world.gaps(broken) == [(0, 1, 2, "corrupt")]
+
+
+def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:
+    """Entries of message format v0 or v1 from an offset on, as brokers of that time have written them."""
+    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
+    now = time.time_ns() // 1_000_000
+    for number in range(count):
+        offset = start + number if magic == 0 or not codec else number  # inner offsets are relative since v1
+        builder.append(
+            offset, now - number if magic else None, None if number % 5 == 0 else f"k{number}".encode(), None if number % 7 == 3 else f"{magic}/{codec}/{number}".encode()
+        )
+    data = bytearray(builder.build())
+    if codec:
+        struct.pack_into(">q", data, 0, start + count - 1)  # a set has the offset of its last record
+    return bytes(data)

@@ -1,0 +1,80 @@
+"""The same job on a Spark cluster of several workers, for those who outgrow one process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from mirrorlake.local.spark_cluster import SparkCluster, spark_cluster
+
+from tests.world import ROOT, World
+
+SCRIPT = Path(__file__).with_name("run_mirror.py")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with spark_cluster(ROOT, tmp_path_factory.mktemp("spark")) as running:
+        yield running
+
+
+def start(world: World, cluster: SparkCluster, *times: float) -> subprocess.Popen[str]:
+    words = [sys.executable, str(SCRIPT), world.config, world.flow_name, world.warehouse, Path(world.warehouse).name, *map(str, times)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "MIRRORLAKE_TEST_MASTER": cluster.master})
+
+
+def executors(cluster: SparkCluster) -> list[psutil.Process]:
+    """The executors of the workers, as processes; a worker that starts one may have a shell in between."""
+    found = [child for pid in cluster.pids[1:] for child in psutil.Process(pid).children(recursive=True)]
+    return [process for process in found if _is_executor(process)]
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
+    except psutil.Error:  # of an earlier test: it has ended, or is about to
+        return False
+
+
+def test_slots_are_copied_by_executors_on_every_worker(world: World, cluster: SparkCluster) -> None:
+    plain, transactional = world.topic("plain", 4), world.topic("transactional", 2)
+    world.produce(plain, 2_000, 4)
+    world.produce_transactions(transactional, 20, 20, seed=2)
+    output, _ = (process := start(world, cluster)).communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "2 slots" in output
+    world.assert_equal(plain, transactional)
+    world.assert_nothing_open()
+    copied = world.ledger.of_flow("offset_syncs", world.flow).select("transactional_id").distinct().count()
+    assert copied == 2
+    logs = [path.read_text(errors="replace") for path in cluster.directory.glob("worker-*/app-*/*/stderr")]
+    assert len(logs) == 2
+    assert all("Finished task" in log for log in logs), "both have worked"
+
+
+def test_an_executor_killed_in_the_midst_costs_nothing(world: World, cluster: SparkCluster) -> None:
+    topic = world.topic("orders", 4)
+    world.produce(topic, 3_000, 4)
+    world.write_config(**{"mirrorlake.batch.max.records": "400"})
+    process = start(world, cluster)
+    lines = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("batch "):  # the first of many
+            os.kill(executors(cluster)[0].pid, signal.SIGKILL)
+            break
+    lines += process.stdout.readlines()
+    assert process.wait(240) == 0, "".join(lines)
+    deadline = time.monotonic() + 30
+    while executors(cluster) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    world.assert_equal(topic)
+    world.assert_nothing_open()

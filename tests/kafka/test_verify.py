@@ -1,0 +1,405 @@
+"""Verification on real brokers: what was mirrored is proven equal, and whatever is planted on the target is found and named by both offsets."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from mirrorlake.errors import ConfigurationError, GateError, TargetError
+from mirrorlake.verification import Verification
+from mirrorlake.verification_result import PartitionVerification, VerificationResult
+from mirrorlake.verification_scope import VerificationScope
+
+from tests.world import ROOT, World, _offset, eventually
+
+Content = dict[str, Any]
+HOLE = None  # two offsets without a record: those of an aborted one, and of its marker
+
+
+def verify(world: World, mode: str = "full", **asked: str) -> VerificationResult:
+    return Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append).run(VerificationScope.parse(mode, **asked))
+
+
+def by_partition(result: VerificationResult) -> dict[int, PartitionVerification]:
+    return {one.partition: one for one in result.partitions}
+
+
+def findings(world: World, result: VerificationResult) -> dict[int, list[tuple[Any, ...]]]:
+    """The rows of verification_findings by partition: kind, both offsets, and detail."""
+    rows = world.ledger.read("verification_findings").filter(f"verification_id = '{result.verification_id}'").collect()
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for row in sorted(rows, key=lambda row: row["downstream_offset"]):
+        found.setdefault(row["partition"], []).append((row["kind"], row["upstream_offset"], row["downstream_offset"], row["detail"]))
+    return found
+
+
+def record(number: int, **changes: Any) -> Content:
+    """The record of that number, always the same within a test."""
+    headers = [("n", str(number).encode()), ("trace", None)]
+    return {"key": f"key-{number % 7}".encode(), "value": f"value-{number}".encode(), "headers": headers, "timestamp": NOW + number, **changes}
+
+
+NOW = time.time_ns() // 1_000_000 - 100_000
+
+
+def write(servers: str, topic: str, contents: dict[int, Iterable[Content | None]]) -> None:
+    """Appends records to partitions, as they are, by a client that has nothing to do with the mirror."""
+    plain = Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
+    refused: list[Any] = []
+    aborting = None
+    for partition, records in contents.items():
+        for one in records:
+            if one is not HOLE:
+                plain.produce(topic, partition=partition, **one)
+                continue
+            assert plain.flush(30) == 0
+            if aborting is None:
+                aborting = Producer({"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+                aborting.init_transactions(30)
+            aborting.begin_transaction()
+            aborting.produce(topic, b"never", partition=partition, on_delivery=lambda error, _: refused.append(error) if error else None)
+            assert aborting.flush(30) == 0
+            assert not refused, refused[0]
+            end = _offset(servers, topic, partition, 0)
+            aborting.abort_transaction(30)
+            eventually(lambda partition=partition, end=end: _offset(servers, topic, partition, 0) == end + 1, what="the marker")  # it is written a moment later
+        assert plain.flush(30) == 0
+
+
+def rebuild(world: World, topic: str, contents: dict[int, list[Content | None]], *, source: bool = False) -> None:
+    """Puts a topic with other contents in place of the one that the mirror has written (or read)."""
+    admin, servers, name = (world.source_admin, world.source_servers, topic) if source else (world.target_admin, world.target_servers, world.remote(topic))
+    delete(admin, name)
+    admin.create_topics([NewTopic(name, len(contents), 1)])[name].result()
+    eventually(lambda: len(admin.list_topics(name, timeout=5).topics[name].partitions) == len(contents))
+    write(servers, name, contents)
+
+
+def delete(admin: Any, topic: str) -> None:
+    admin.delete_topics([topic])[topic].result()
+    eventually(lambda: topic not in admin.list_topics(timeout=5).topics)
+
+
+def drop_before(admin: Any, topic: str, partition: int, offset: int) -> None:
+    for future in admin.delete_records([TopicPartition(topic, partition, offset)]).values():
+        future.result()
+
+
+def with_changes(changes: dict[int, Content | None], records: int = 40) -> list[Content | None]:
+    """The records of a partition, some of them other ones."""
+    return [changes.get(number, record(number)) for number in range(records)]
+
+
+def test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_version_says_the_same_later(world: World) -> None:
+    plain, transactional, idle = world.topic("plain", 3), world.topic("transactional"), world.topic("idle", 1)
+    stamped = world.topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})  # arrives with the broker's time as its own
+    world.produce(plain, 600, 3, "zstd")
+    world.produce_transactions(transactional, 20, 20, seed=1)
+    world.produce(stamped, 50, 1, seed=6)
+    world.mirror()
+    world.produce(plain, 200, 3, "gzip", seed=2)
+    world.produce_transactions(transactional, 5, 20, seed=3)
+    world.mirror()
+    expected = world.assert_equal(plain, transactional) + 50
+    held = world.topic("not-mirrored-yet", 1)
+    world.produce(held, 10, 1, seed=5)
+
+    first = verify(world)
+    first.require()
+    assert (first.passed, first.total("records"), first.total("differences"), first.total("not_comparable")) == (True, expected, 0, 0)
+    assert f"{expected:,} records, 0 differences; 1 partition not covered" in first.statement()
+    rows = world.ledger.read("verifications").filter(f"verification_id = '{first.verification_id}'").collect()
+    assert sum(row["records"] for row in rows) == expected
+    assert {(row["topic"], row["status"], row["passed"]) for row in rows} == {
+        (plain, "equal", True),
+        (transactional, "equal", True),
+        (stamped, "equal", True),
+        (held, "not_covered", False),
+    }
+    assert idle not in {row["topic"] for row in rows}
+    runs = world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'")
+    assert first.verified_to.timestamp() == runs.selectExpr("max(unix_millis(committed_at))").first()[0] / 1000
+
+    world.produce(plain, 100, 3, seed=4)
+    world.mirror()
+    again = verify(world, version=str(first.offset_syncs_version))
+    assert [one for one in again.partitions if one.is_covered] == [one for one in first.partitions if one.is_covered]
+    results = world.ledger.read("expectation_results").filter(f"cycle_id = '{first.verification_id}'").collect()
+    assert results
+    assert all(row["success"] for row in results)
+    with pytest.raises(ConfigurationError, match="has no version after"):
+        verify(world, version="999999")
+
+
+def test_a_loss_a_duplicate_a_swap_and_every_changed_part_are_each_found_and_named_by_both_offsets(world: World) -> None:
+    topic = world.topic(partitions=9)
+    write(world.source_servers, topic, {partition: with_changes({}) for partition in range(9)})
+    assert world.mirror().records == 360
+    planted = {
+        0: with_changes({}),
+        1: with_changes({10: HOLE}, 11) + [record(number) for number in range(12, 40)],
+        2: [*with_changes({}), record(7)],
+        3: with_changes({5: record(25), 25: record(5)}),
+        4: with_changes({8: record(8, value=b"valuE-8")}),
+        5: with_changes({9: record(9, headers=[("n", b"9"), ("trace", b"")])}),
+        6: with_changes({12: record(12, timestamp=NOW + 13)}),
+        7: with_changes({3: record(3, key=None)}),
+        8: [*with_changes({39: record(99)}), record(1, value=b"nobody's")],
+    }
+    rebuild(world, topic, planted)
+    result = verify(world)
+    assert findings(world, result) == {
+        1: [("missing", 10, 10, None), ("missing", 11, 11, None)],
+        2: [("duplicated", 7, 40, "one more copy of it")],
+        3: [("out_of_order", 25, 5, "the map has it at downstream offset 25"), ("out_of_order", 5, 25, "the map has it at downstream offset 5")],
+        4: [("different", 8, 8, "value")],
+        5: [("different", 9, 9, "headers")],
+        6: [("different", 12, 12, "timestamp")],
+        7: [("different", 3, 3, "key")],
+        8: [("different", 39, 39, "key, value, headers, timestamp"), ("unexpected", None, 40, "it is in no run of the map")],
+    }
+    found = by_partition(result)
+    assert [found[partition].records for partition in range(9)] == [40, 38, 40, 40, 40, 40, 40, 40, 40]
+    assert [found[partition].differences for partition in range(9)] == [0, 2, 1, 2, 1, 1, 1, 1, 2]
+    assert [found[partition].passed for partition in range(9)] == [True] + 8 * [False]
+    assert (found[4].notes, found[8].notes) == (["different in value (1)"], ["different in key, value, headers, timestamp (1)"])
+    assert result.statement().startswith("NOT EQUAL: verified to ")
+    assert "358 records, 11 differences (2 missing, 1 duplicated, 2 out of order, 5 different, 1 unexpected)" in result.statement()
+    with pytest.raises(GateError, match=rf"{topic}, partition 1: source offset 10, target offset 10: missing"):
+        result.require()
+    assert world.ledger.read("expectation_results").filter(f"cycle_id = '{result.verification_id}' AND NOT success").count() == 5
+
+    sampled = verify(world, "sample")  # only what its digests don't tell is opened, and says the same
+    assert {partition: rows for partition, rows in findings(world, sampled).items() if partition != 8} == {
+        partition: rows for partition, rows in findings(world, result).items() if partition != 8
+    }
+    assert not sampled.passed
+
+
+def test_digests_tell_what_is_equal_without_opening_it_and_a_fraction_of_the_runs_is_chosen_by_the_version(world: World) -> None:
+    topic = world.topic("orders", 2)
+    world.produce(topic, 200, seed=1)
+    world.produce_transactions(topic, 20, 10, seed=2)  # each ends a run
+    world.mirror()
+    expected = world.assert_equal(topic)
+    result = verify(world, "sample")
+    assert (result.passed, result.total("records"), result.total("digested")) == (True, expected, expected)
+    part = verify(world, "sample", fraction="0.5")
+    assert 0 < part.total("digested") == part.total("records") < expected
+    assert part.partitions == verify(world, "sample", fraction="0.5", version=str(part.offset_syncs_version)).partitions
+
+
+def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found_and_zero_is_never_a_pass(world: World) -> None:
+    topic = world.topic(partitions=2)
+    empty = verify(world, "incremental")
+    assert not empty.passed
+    assert "nothing to compare" in empty.statement()
+    with pytest.raises(GateError, match="not verified: there was nothing to compare"):
+        empty.require()
+    (row,) = world.ledger.read("verifications").filter(f"verification_id = '{empty.verification_id}'").collect()
+    assert (row["topic"], row["records"], row["passed"]) == (None, 0, False)
+
+    write(world.source_servers, topic, {0: with_changes({}), 1: with_changes({})})
+    world.mirror()
+    assert verify(world, "incremental").total("records") == 80
+    nothing = verify(world, "incremental")
+    assert (nothing.passed, nothing.total("records"), len(nothing.partitions)) == (False, 0, 0)
+
+    write(world.source_servers, topic, {1: [record(number) for number in range(40, 50)]})
+    world.mirror()
+    second = verify(world, "incremental")
+    assert [(one.partition, one.upstream_from, one.upstream_to, one.records) for one in second.partitions] == [(1, 40, 50, 10)]
+    repeated = verify(world, "incremental", version=str(second.offset_syncs_version))
+    assert repeated.partitions == second.partitions
+
+    world.write_config(**{"mirrorlake.on.loss": "continue"})  # the mirror itself would stop at what comes now
+    write(world.target_servers, world.remote(topic), {0: [record(3)]})  # behind the last run, and soon between two
+    at_the_end = verify(world)
+    assert findings(world, at_the_end) == {0: [("duplicated", 3, 41, "one more copy of it")]}
+    write(world.source_servers, topic, {0: [record(number) for number in range(40, 45)]})
+    world.mirror()
+    third = verify(world, "incremental")  # the record it is a copy of is older than what is new
+    assert findings(world, third) == {0: [("unexpected", None, 41, "it is in no run of the map")]}
+    assert findings(world, verify(world, version=str(at_the_end.offset_syncs_version))) == findings(world, at_the_end)
+
+
+def test_a_time_is_that_of_the_commits_on_the_target(world: World) -> None:
+    topic = world.topic(partitions=1)
+    ends = []
+    for number in range(3):
+        world.produce(topic, 50, 1, seed=number)
+        world.mirror()
+        ends.append(world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").selectExpr("CAST(max(committed_at) AS STRING)").first()[0])
+    middle = verify(world, "time", from_time=ends[1], to_time=ends[2])
+    assert [(one.upstream_from, one.upstream_to, one.records, one.passed) for one in middle.partitions] == [(50, 100, 50, True)]
+    assert verify(world, "incremental").total("records") == 150, "a verified time is no place to go on from"
+    assert not verify(world, "time", to_time="2020-01-01").passed
+
+
+def test_what_retention_has_taken_on_either_side_is_not_comparable_and_no_alarm(world: World) -> None:
+    topic = world.topic(partitions=4)
+    write(world.source_servers, topic, {partition: with_changes({}) for partition in range(4)})
+    world.mirror()
+    drop_before(world.source_admin, topic, 0, 15)
+    drop_before(world.target_admin, world.remote(topic), 1, 25)
+    drop_before(world.source_admin, topic, 2, 40)
+    result = verify(world)
+    found = by_partition(result)
+    assert [(found[at].records, found[at].not_comparable, found[at].differences) for at in range(4)] == [(25, 15, 0), (15, 25, 0), (0, 40, 0), (40, 0, 0)]
+    assert [(found[at].status, found[at].passed) for at in (2, 3)] == [("not_comparable", False), ("equal", True)]
+    assert result.passed
+    assert "15 records of the map are before the first offsets" in found[0].notes[0]
+    assert "80 can't be compared any more" in result.statement()
+    assert verify(world, "sample").passed
+
+    delete(world.source_admin, topic)  # after a migration
+    after = verify(world)
+    assert (after.passed, after.total("records"), after.total("differences"), after.total("not_comparable")) == (False, 0, 0, 160)
+    delete(world.target_admin, world.remote(topic))
+    world.topic(partitions=4)
+    write(world.source_servers, topic, {partition: with_changes({}) for partition in range(4)})
+    lost = verify(world)
+    assert (lost.total("missing"), lost.total("differences"), lost.passed) == (160, 160, False)
+
+
+def test_compaction_explains_what_a_newer_record_has_replaced_and_nothing_else(world: World) -> None:
+    topic = world.topic(partitions=3)
+    write(world.source_servers, topic, {partition: with_changes({}) for partition in range(3)})
+    world.mirror()
+    # Of partition 0, records 0 to 3 are gone, whose keys come again; of partition 1, records 33 and 34, which are the last of their keys; of partition 2, records 0 and 1 on
+    # both sides, though the source does not compact.
+    later = with_changes({})[2:]
+    rebuild(world, topic, {0: [HOLE, HOLE, *later[2:]], 1: [*with_changes({})[:33], HOLE, *with_changes({})[35:]], 2: [HOLE, *later]})
+    rebuild(world, topic, {0: with_changes({}), 1: with_changes({}), 2: [HOLE, *later]}, source=True)
+    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    slowly = ConfigEntry("min.compaction.lag.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
+    for future in world.target_admin.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, world.remote(topic), incremental_configs=[compact, slowly])]
+    ).values():
+        future.result()
+    result = verify(world)
+    found = by_partition(result)
+    assert (found[0].records, found[0].not_comparable, found[0].status) == (36, 4, "equal")
+    assert (found[1].records, found[1].missing, found[1].status) == (38, 2, "different")
+    assert (found[2].records, found[2].differences, found[2].status) == (38, 0, "different")
+    assert found[2].notes == ["the map has 2 records that neither side has"]
+    assert not result.passed
+
+
+def test_an_open_transaction_before_the_end_of_the_map_is_waited_for_and_named(world: World) -> None:
+    world.write_config(**{"mirrorlake.on.loss": "continue"})  # the mirror itself would stop at a stranger's records
+    topic = world.topic(partitions=1)
+    world.produce(topic, 10, 1)
+    world.mirror()
+    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": f"{topic}-open"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(world.remote(topic), b"undecided", partition=0)
+    assert producer.flush(30) == 0
+    world.produce(topic, 10, 1, seed=2)
+    world.mirror()
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "2000"})
+    with pytest.raises(TargetError, match=r"a transaction is open at offset 11, before the end of the map"):
+        verify(world)
+    producer.abort_transaction(30)
+    assert verify(world).total("records") == 20
+
+
+def test_what_a_lost_log_has_left_on_the_target_is_passed_over_and_the_new_one_is_compared(world: World) -> None:
+    world.write_config(**{"mirrorlake.on.loss": "continue"})
+    replaced, refilled = world.topic("replaced", 1), world.topic("refilled", 1)
+    for topic in (replaced, refilled):
+        write(world.source_servers, topic, {0: with_changes({})})
+    world.mirror()
+    before = verify(world)
+    rebuild(world, replaced, {0: [record(number) for number in range(100, 130)]}, source=True)
+    delete(world.target_admin, world.remote(refilled))
+    write(world.source_servers, refilled, {0: [record(40)]})
+    world.mirror()
+    result = verify(world)
+    found = {one.topic: one for one in result.partitions}
+    assert result.passed, result.statement()
+    assert (found[replaced].records, found[refilled].records) == (30, 41)
+    assert found[replaced].notes == ["40 records on the target are of a log that the source has lost since (table gaps), and were passed over"]
+    write(world.target_servers, world.remote(replaced), {0: [record(105)]})
+    assert by_partition(verify(world, topics=replaced))[0].duplicated == 1
+    rows = world.ledger.of_flow("verifications", world.flow).filter(f"verification_id = '{before.verification_id}'").collect()
+    assert {(row["offset_syncs_version"], row["gaps_version"]) for row in rows} == {(before.offset_syncs_version, before.gaps_version)}
+
+
+def test_topics_that_are_changed_on_the_way_are_not_covered(world: World) -> None:
+    plain, slim = world.topic("plain", 1), world.topic("slim", 1)
+    world.write_config(**{"mirrorlake.transforms": "slim", "mirrorlake.transform.slim.topics": slim, "mirrorlake.transform.slim.value": "upper(CAST(value AS STRING))"})
+    for topic in (plain, slim):
+        write(world.source_servers, topic, {0: with_changes({})})
+    world.mirror()
+    result = verify(world)
+    found = {one.topic: one for one in result.partitions}
+    assert (result.passed, found[plain].records) == (True, 40)
+    assert (found[slim].status, found[slim].notes) == ("not_covered", ["its records are changed on the way (transform slim)"])
+
+
+def test_a_map_that_has_records_twice_does_not_pass_even_if_both_copies_are_there(world: World) -> None:
+    topic = world.topic(partitions=1)
+    write(world.source_servers, topic, {0: with_changes({}, 10)})
+    world.mirror()
+    write(world.target_servers, world.remote(topic), {0: with_changes({}, 10)})
+    run = world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").first().asDict()
+    world.ledger.append("offset_syncs", [{**run, "downstream_start": 11, "downstream_end": 21}])
+    result = verify(world)
+    (found,) = result.partitions
+    assert (found.duplicated, found.differences, found.passed) == (10, 10, False)
+    assert findings(world, result) == {0: [("duplicated", 0, 11, "the map has 10 source offsets from here on twice")]}
+
+
+def test_what_other_flows_have_brought_and_others_have_written_is_left_out(world: World) -> None:
+    world.target_alias = f"t{world.alias[1:]}"
+    there, here = f"{world.alias}->{world.target_alias}.enabled", f"{world.target_alias}->{world.alias}.enabled"
+    world.write_config(**{there: "true", here: "true", "replication.policy.class": "IdentityReplicationPolicy"})
+    back = World(world.target_servers, world.source_servers, world.directory / "back", world.spark, world.warehouse, alias=world.target_alias, target_alias=world.alias)
+    back.properties = {**world.properties, "topics": f"{world.alias}-.*"}
+    back.write_config()
+    topic = world.topic(partitions=2)
+    for number in range(2):
+        world.produce(topic, 100, seed=number)
+        world.mirror()
+        back.produce(topic, 60, seed=10 + number)
+        back.mirror()
+    result = verify(world)
+    assert (result.passed, result.total("records")) == (True, 200)
+    assert any("records were left out" in note for one in result.partitions for note in one.notes)
+    other = verify(back)
+    assert (other.passed, other.total("records")) == (True, 120)
+
+
+def test_a_mirror_that_goes_on_meanwhile_is_no_difference(world: World) -> None:
+    topic = world.topic(partitions=2)
+    world.produce(topic, 200, seed=0)
+    world.mirror()
+    stop = threading.Event()
+
+    def traffic() -> None:
+        seed = 1
+        while not stop.is_set():
+            world.produce(topic, 100, seed=seed)
+            world.produce_transactions(topic, 2, 5, seed=1_000 + seed)
+            seed += 1
+
+    clients = [threading.Thread(target=traffic), threading.Thread(target=world.mirror, kwargs={"interval_s": 0.2, "run_for_s": 12})]
+    for client in clients:
+        client.start()
+    results = [verify(world)]
+    while clients[1].is_alive():
+        results.append(verify(world, "incremental"))
+    results.append(verify(world, "incremental"))
+    stop.set()
+    clients[0].join()
+    assert all(result.total("differences") == 0 for result in results), [result.statement() for result in results]
+    assert results[0].passed
+    assert sum(result.passed for result in results) >= 2, "nothing was mirrored meanwhile"

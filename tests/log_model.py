@@ -1,0 +1,69 @@
+"""A partition as a mirror sees it over time, and what holds of it in the end, offset by offset: what views and maintenance are held against."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from mirrorlake.ledger import Ledger
+
+from tests.example_ledger import DAY, gap, run
+
+KINDS = ("marker", "aborted", "retention", "filtered")
+
+
+@dataclass
+class Log:
+    """Runs and gaps as the tables keep them, one an hour, and which offsets are mapped or missing in the end."""
+
+    source: str
+    partition: int
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+    upstream: int = 0
+    downstream: int = 0
+    incarnation: int = 0
+    mapped: dict[int, int] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+
+    def _committed(self) -> dict[str, Any]:
+        step = len(self.runs) + len(self.gaps)
+        return {"source": self.source, "sync_partition": self.partition % 3, "sync_offset": 10 * step + self.partition, "committed_at": DAY + timedelta(hours=step)}
+
+    def mirror(self, length: int) -> None:
+        self.runs.append(run(0, "t", self.partition, (self.upstream, self.upstream + length), self.downstream, "12:00:00", self.incarnation, **self._committed()))
+        self.mapped |= {self.upstream + at: self.downstream + at for at in range(length)}
+        self.upstream, self.downstream = self.upstream + length, self.downstream + length
+
+    def skip(self, length: int, kind: str) -> None:
+        self.gaps.append(gap(0, "t", self.partition, (self.upstream, self.upstream + length), kind, self.downstream, "12:00:00", self.incarnation, **self._committed()))
+        self.missing |= dict.fromkeys(range(self.upstream, self.upstream + length), kind)
+        self.upstream += length
+
+    def reset(self, offset: int) -> None:
+        self.gaps.append(gap(0, "t", self.partition, (offset, self.upstream), "truncated", self.downstream, "12:00:00", self.incarnation, **self._committed()))
+        self.mapped, self.missing = ({at: value for at, value in had.items() if at < offset} for had in (self.mapped, self.missing))
+        self.upstream, self.incarnation = offset, self.incarnation + 1
+
+    @classmethod
+    def at_random(cls, dice: random.Random, source: str, partition: int, resets: int = 0) -> Log:
+        log = cls(source, partition, upstream=dice.choice([0, 7]), downstream=dice.randint(0, 9))
+        log.missing = dict.fromkeys(range(log.upstream), "before_mirror")
+        steps = [*["mirror"] * dice.randint(1, 30), *["skip"] * dice.randint(0, 15), *["reset"] * resets]
+        dice.shuffle(steps)
+        for step in ["mirror", *steps]:
+            if step == "mirror":
+                log.downstream += dice.randint(0, 3)  # markers
+                log.mirror(dice.randint(1, 9))
+            elif step == "skip":
+                log.skip(dice.randint(1, 4), dice.choice(KINDS))
+            else:
+                log.reset(dice.randint(max(1, log.upstream // 2), log.upstream - 1) if log.upstream > 1 else 1)
+        return log
+
+
+def store(ledger: Ledger, logs: list[Log]) -> None:
+    ledger.append("offset_syncs", [row for log in logs for row in log.runs])
+    ledger.append("gaps", [row for log in logs for row in log.gaps])

@@ -1,0 +1,100 @@
+"""The report as people get it: one file, opened in a browser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrorlake.ledger import Ledger
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from tests.report_ledger import HOURS, UNTIL, fill_report
+
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-dev-shm-usage",
+)  # fmt: skip
+FIGURES = ("lag", "throughput", "stages", "freshness", "gates", "verified")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for word in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a day in the life of two flows, made by the command that the README names."""
+    directory = tmp_path_factory.mktemp("report")
+    ledger = fill_report(Ledger(spark, "spark_catalog", "report", str(directory)).ensure_tables())
+    made = subprocess.run(
+        ["make", "report", f"WAREHOUSE={ledger.warehouse}", f"SCHEMA={ledger.schema}", f"HOURS={HOURS}", f"UNTIL={UNTIL}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr[-3000:]
+    assert "made .local/report.html" in made.stdout
+    return (ROOT / ".local/report.html").rename(directory / "report.html")
+
+
+def script(browser: WebDriver, text: str) -> Any:
+    return browser.execute_script(f"return {text}")
+
+
+def test_the_report_says_how_every_flow_is(browser: WebDriver, page: Path) -> None:
+    browser.get(page.as_uri())
+    well, unwell = (next(card for card in browser.find_elements(By.CSS_SELECTOR, ".mirrorlake-card") if name in card.text) for name in ("west → east", "north → south"))
+    assert "All is well." in well.text
+    assert "146 asked, 0 said no" in well.text
+    assert "2026-11-20 13:59:30, all of it" in well.text
+    assert "A gate said no, 1 of 146 times; 1 anomaly, 1,250 records lost." in unwell.text
+    assert "2026-11-20 10:58:00" in unwell.text
+    assert "worry" in unwell.get_attribute("class").split()
+    assert "worry" not in well.get_attribute("class").split()
+    assert "deleted on the source before they were mirrored" in browser.find_element(By.ID, "cell-id=anomalies").text
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_every_picture_is_seen_and_nothing_sticks_out(browser: WebDriver, page: Path, width: int) -> None:
+    browser.set_window_size(width, 900)
+    browser.get(page.as_uri())
+    for name in FIGURES:
+        (image,) = browser.find_elements(By.CSS_SELECTOR, f"#cell-id\\={name} img")
+        seen = script(browser, f"(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt])(document.querySelectorAll('#cell-id\\\\={name} img')[0])")
+        is_complete, natural_width, shown_width, alt = seen
+        assert is_complete
+        assert natural_width > 1_000
+        assert 200 < shown_width <= width
+        assert len(alt) > 20
+        assert image.is_displayed()
+    assert script(browser, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_has_no_errors(browser: WebDriver, page: Path) -> None:
+    browser.get_log("performance")
+    browser.get(page.as_uri())
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"}
+    assert page.as_uri() in asked
+    assert not [url for url in asked if not url.startswith(("file:", "data:"))]
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_no_code_is_shown(browser: WebDriver, page: Path) -> None:
+    browser.get(page.as_uri())
+    text = browser.find_element(By.TAG_NAME, "body").text
+    assert "import" not in text
+    assert '"worries"' not in text, "the result is for the job"

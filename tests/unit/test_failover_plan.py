@@ -1,0 +1,97 @@
+"""What is decided about a failover without asking anybody: choices, blocks, places by their definition, and what is passed over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+from mirrorlake import failback
+from mirrorlake.divergence import stretches
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.failover_plan import BLOCKS, Choice, Line, blocks_of, gate_frame
+from mirrorlake.generation import FAILOVER, HANDBACK, closed_for
+from mirrorlake.rehearsal import BOUNDS, DIFFERS, Rehearsal
+from mirrorlake.slot import SlotState
+
+LINE = Line("g", "t", 0, "exact", 60, target_topic="a.t", target_partition=0, downstream_offset=61, mirrored_end=101, piece_start=50, piece_to_start=51, not_mirrored=0)
+STATE = SlotState("a", "b", "id", 0, 1, 1, "x", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": "go"}, "parameter mode is 'go'"),
+        ({"mode": "begin", "signed_by": "ann"}, "parameter mode is 'begin'"),
+        ({"mode": "run"}, "signed_by is empty"),
+        ({"accept": "lag, everything"}, "accept names 'everything'"),
+        ({"at": "yesterday"}, "parameter at is 'yesterday'"),
+        ({"at": "2999-01-01 00:00:00"}, "has yet to come"),
+        ({"max_lag": "-1"}, "max_lag is '-1'"),
+        ({"groups": "("}, "valid regular expression"),
+        ({"partial": "perhaps"}, "parameter partial is 'perhaps'"),
+    ],
+)
+def test_what_is_no_choice_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Choice.parse(given)
+
+
+def test_a_choice_is_read_from_texts() -> None:
+    chosen = Choice.parse({"mode": "run", "signed_by": " ann ", "accept": "lag,members", "groups": "orders-.*, audit", "at": "2026-01-02T03:04:05Z", "close": "true"})
+    assert (chosen.signed_by, chosen.accept, chosen.at, chosen.closes, chosen.is_of_all) == ("ann", {"lag", "members"}, datetime(2026, 1, 2, 3, 4, 5), True, False)
+    assert ("orders-1" in chosen.groups, "audit" in chosen.groups, "audit-2" in chosen.groups) == (True, True, False)
+    assert failback.choice({**failback.PARAMETERS, "mode": "begin", "signed_by": "ann"}).mode == "begin"
+    with pytest.raises(ConfigurationError, match="mode = begin"):
+        failback.choice({"mode": "begin"})
+
+
+def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> None:
+    fine = {"reason": None, "is_complete": True, "has_failed": False, "members_on": (), "max_lag": 0}
+    assert blocks_of(LINE, **fine) == ()
+    lagging = replace(LINE, not_mirrored=None, lag_seen=7)
+    causes = {
+        "members": (LINE, {"members_on": ("b",)}), "stale_map": (LINE, {"is_complete": False}), "verification": (LINE, {"has_failed": True}), "lag": (lagging, {}),
+        "clamped": (replace(LINE, status="clamped"), {}), "not_mirrored": (replace(LINE, status="not_mirrored"), {}), "not_covered": (replace(LINE, status="not_covered"), {}),
+        "ahead": (replace(LINE, target_offset=62), {}), "again": (replace(LINE, again=3), {}),
+        "uncarried": (LINE, {"uncarried": 2}),
+    }  # fmt: skip
+    assert causes.keys() == BLOCKS.keys()
+    for kind, (line, changes) in causes.items():
+        blocks = blocks_of(line, **{**fine, **changes})
+        assert [found for found, _ in blocks] == [kind]
+        assert not replace(line, blocks=blocks).go
+        assert replace(line, blocks=blocks, accepted=(kind,)).go
+    assert blocks_of(lagging, **{**fine, "max_lag": 7}) == ()
+
+
+def test_a_place_is_recomputed_from_the_piece_that_was_chosen() -> None:
+    assert LINE.recomputed == 61
+    assert replace(LINE, upstream_offset=40).recomputed == 51
+    assert replace(LINE, later_start=20).recomputed == 20
+    assert replace(LINE, piece_start=None, piece_to_start=None).recomputed == 101
+    (row,) = gate_frame([replace(LINE, blocks=(("lag", ""), ("ahead", "")), accepted=("lag",))], {("a.t", 0): 120}).to_dict("records")
+    assert (row["recomputed"], row["open_blocks"], row["log_end"]) == (61, 1, 120)
+
+
+def test_a_place_in_a_later_piece_is_not_held_against_the_run_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rehearsal, "_first", lambda self, cluster, key, at, end: (at, 2_000, None, None, ()))
+    run = {"topic": "t", "downstream_start": 51, "downstream_end": 101, "last_timestamp": 1_000, "digest": None, "bytes": 1}
+    rehearsal = Rehearsal(None, None, {("a.t", 0): 120}, None, {})
+    before = replace(LINE, upstream_offset=50, later_start=20, downstream_offset=20)
+    assert rehearsal.prove(before, run) == BOUNDS, "both sides have written at once: the record is another flow's"
+    assert rehearsal.prove(replace(before, later_start=None, downstream_offset=51), run).startswith(f"{DIFFERS}: the timestamp")
+
+
+def test_what_is_passed_over_is_dropped_or_was_brought_there() -> None:
+    assert stretches(10, 20, ()) == [(10, 20, "dropped")]
+    assert stretches(10, 20, [(15, 30), (2, 4), (8, 12)]) == [(10, 12, "mirrored"), (12, 15, "dropped"), (15, 20, "mirrored")]
+    assert stretches(10, 10, [(0, 50)]) == []
+
+
+def test_why_a_flow_is_closed_is_said_by_its_newest_closed_slot() -> None:
+    older, newer = replace(STATE, closed=True, generation=2), replace(STATE, closed=True, closed_for=FAILOVER, generation=3)
+    assert closed_for([STATE]) == ""
+    assert closed_for([older]) == HANDBACK, "a record of an earlier version"
+    assert closed_for([older, newer, replace(STATE, generation=4)]) == FAILOVER
+    assert SlotState.from_json(newer.to_json()) == newer
