@@ -10,38 +10,32 @@ import argparse
 import json
 import shutil
 import sys
-import threading
 from typing import Any
 
 import psutil
-from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.session import local_session
-from throughput import HOME, ROOT, load, mirror
 
-MIB = 1 << 20
+from bench.background import Background
+from bench.clusters import HOME, ROOT, two_clusters
+from bench.drain import drain
+from bench.load import Load, create, fill
+from bench.processes import MIB
+
+TOPIC = "backlog"
 POLL_S = 0.02
 BATCH_MIB = (16, 64, 256)
 GROWTH = (1, 2, 4, 8)
 
 
-class Watch:
+class Watch(Background):
     """The largest resident size, in bytes, of Spark's Python workers below this process for the length of a block."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.peak_bytes = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look)
 
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._stop.wait(POLL_S):
+    def work(self) -> None:
+        while not self.stopping.wait(POLL_S):
             for process in psutil.Process().children(recursive=True):
                 try:
                     if "pyspark.worker" in process.cmdline():
@@ -57,31 +51,20 @@ def main() -> int:
     parser.add_argument("--codec", default="none")
     parser.add_argument("--partitions", type=int, default=4)
     given = parser.parse_args()
-    shutil.rmtree(HOME, ignore_errors=True)
-    jars = ROOT / ".local/jars/kafka"
+    shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     rows: list[dict[str, Any]] = []
-    with (
-        running(LocalCluster("source", HOME / "source", jars, quick_start=False)) as source,
-        running(LocalCluster("target", HOME / "target", jars, quick_start=False)) as target,
-    ):
-        step, loaded = given.records, 0
+    with two_clusters(HOME / "memory") as clusters:
+        create(clusters.source.bootstrap_servers, TOPIC, given.partitions)
+        loaded = 0
         for factor in GROWTH:
-            given.records, loaded = step * factor - loaded, step * factor
-            load(source.bootstrap_servers, given)
-            given.records = loaded
+            fill(clusters.source.bootstrap_servers, TOPIC, Load(factor * given.records - loaded, given.bytes, given.codec, given.partitions))
+            loaded = factor * given.records
             for batch_mib in BATCH_MIB:
-                spark = local_session(ROOT, "bench", quick_start=False)
+                spark = local_session(ROOT, "bench")
                 with Watch() as watch:
-                    found = mirror(
-                        source.bootstrap_servers,
-                        target.bootstrap_servers,
-                        given,
-                        factor * 1_000 + batch_mib,
-                        spark,
-                        **{"mirrorlake.batch.max.bytes": str(batch_mib * MIB)},
-                    )
+                    found = drain(spark, clusters, TOPIC, loaded, f"s{factor}x{batch_mib}", **{"mirrorlake.batch.max.bytes": str(batch_mib * MIB)})
                 spark.stop()
-                rows.append({"backlog_mib": loaded * given.bytes // MIB, "batch_max_mib": batch_mib, "peak_mib": watch.peak_bytes // MIB, "batches": found["batches"]})
+                rows.append({"backlog_mib": loaded * given.bytes // MIB, "batch_max_mib": batch_mib, "peak_mib": watch.peak_bytes // MIB, "batches": found.batches})
                 print(
                     "{backlog_mib:>6} MiB to copy, batch.max.bytes {batch_max_mib:>3} MiB: a worker takes at most {peak_mib:>4} MiB, {batches} micro-batches".format(
                         **rows[-1]

@@ -1,0 +1,128 @@
+"""What is measured: cases by name, and which of them a run has.
+
+A backlog's name says what it consists of: `512-lz4-8` are records of 512 B, compressed with lz4, in 8 partitions; with `-small` behind it, in batches as small as the
+Java producer's default makes them (16 KiB), where it pays least to pass batches on unopened.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench import backlog, freshness, groups, trickle
+from bench.clusters import HOME, Clusters
+from bench.contestants import CEILING, MIRRORLAKE, MM2_DEFAULT, MM2_DEFAULT_EOS, MM2_TUNED, MM2_TUNED_EOS, Task
+from bench.load import Load, create, fill
+
+MAIN = "512-lz4-8"
+RECORDS = {100: 24_000_000, 512: 20_000_000, 10_240: 1_000_000}
+BATCH_RECORDS = {100: 2_000, 512: 500, 10_240: 50}
+SMALL_BATCH_BYTES = 16 << 10
+CODECS = ("lz4", "zstd", "none")
+PARTITIONS = (1, 8, 200)
+AXES = (MAIN, "100-lz4-8", "10240-lz4-8", "512-zstd-8", "512-none-8", "512-lz4-1", "512-lz4-200", "512-lz4-8-small")
+TRICKLE_S = 60
+GROUPS = 1_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case.
+
+    Attributes:
+        contestants: who takes part, in the order of the first round.
+        settings: what it consists of, for the results.
+        topic: what every contestant mirrors; empty where each has a topic of its own.
+        measure: measures one contestant.
+        load: what the topic is filled with beforehand.
+        rounds: at most so many; a case that has several tries within itself needs no more.
+        once: who takes part in the first round only, as nothing is held against their figures.
+        properties: of every contestant.
+    """
+
+    name: str
+    kind: str
+    contestants: tuple[str, ...]
+    settings: dict[str, Any]
+    measure: Callable[[str, Task], dict[str, Any]]
+    load: Load | None = None
+    rounds: int = 1_000
+    once: tuple[str, ...] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str:
+        return f"bench-{self.name}"
+
+    def prepare(self, clusters: Clusters) -> None:
+        """Empties both clusters, and fills the topic that all contestants share."""
+        clusters.clean()
+        if self.load:
+            create(clusters.source.bootstrap_servers, self.topic, self.load.partitions)
+            fill(clusters.source.bootstrap_servers, self.topic, self.load)
+
+    def task(self, clusters: Clusters, contestant: str, number: int) -> Task:
+        """The task of one contestant in one round; the alias is nobody else's, so that everything begins anew."""
+        alias = f"r{number}{contestant.replace('-', '')}"
+        codec = self.load.codec if self.load else "lz4"
+        topic = self.topic if self.load else f"{self.topic}-{alias}"
+        return Task(clusters, HOME / "runs" / self.name / alias, alias, topic, codec, self.properties)
+
+
+def find(wanted: str, scale: float) -> list[Case]:
+    """The cases of a selection: names with commas between them, `default`, `axes` (one property varied at a time) or `all`.
+
+    Args:
+        scale: how many of the records and seconds of each case are measured, for a quick look.
+
+    Raises:
+        ValueError: there is no such case.
+    """
+    others = [_trickle(scale), _freshness(), _groups(scale)]
+    sets = {
+        "default": [_backlog(MAIN, scale), *others],
+        "axes": [*(_backlog(name, scale) for name in AXES), *others],
+        "all": [
+            *(_backlog(name, scale) for name in dict.fromkeys((*AXES, *("-".join(map(str, one)) for one in itertools.product(RECORDS, CODECS, PARTITIONS))))),
+            *others,
+        ],
+    }
+    known = {case.name: case for case in sets["all"]}
+    found: list[Case] = []
+    for name in (part.strip() for part in wanted.split(",")):
+        if name not in sets and name not in known:
+            raise ValueError(f"there is no case {name}; there are {', '.join((*sets, *known))}")
+        found += sets.get(name) or [known[name]]
+    return list({case.name: case for case in found}.values())
+
+
+def _backlog(name: str, scale: float) -> Case:
+    size, codec, partitions, *small = name.split("-")
+    batch = SMALL_BATCH_BYTES // int(size) if small else BATCH_RECORDS[int(size)]
+    load = Load(max(1, int(scale * RECORDS[int(size)] / (2 if small else 1))), int(size), codec, int(partitions), batch)
+    once = (MM2_DEFAULT, MM2_DEFAULT_EOS) if name == MAIN else ()
+    settings = {"records": load.records, "bytes": load.bytes, "codec": codec, "partitions": load.partitions, "batch_records": batch}
+    return Case(
+        name, "backlog", (MM2_TUNED, MM2_TUNED_EOS, *once, MIRRORLAKE, CEILING), settings,
+        lambda contestant, task: backlog.measure(contestant, task, load.records, load.partitions), load, once=once,
+    )  # fmt: skip
+
+
+def _trickle(scale: float) -> Case:
+    seconds = max(5.0, scale * TRICKLE_S)
+    settings = {"per_second": trickle.PER_SECOND, "seconds": seconds, "partitions": 8}
+    return Case("trickle", "trickle", (MM2_TUNED, MM2_TUNED_EOS, MIRRORLAKE), settings, lambda contestant, task: trickle.measure(contestant, task, 8, seconds), rounds=1)
+
+
+def _freshness() -> Case:
+    settings = {"groups": freshness.GROUPS, "per_second": freshness.PER_SECOND, "partitions": 1}
+    return Case("freshness", "freshness", (MM2_DEFAULT, MIRRORLAKE), settings, freshness.measure, rounds=1, properties=freshness.PROPERTIES)
+
+
+def _groups(scale: float) -> Case:
+    count = max(2, int(scale * GROUPS))
+    settings = {"groups": count, "partitions": 8}
+    properties = {**groups.PROPERTIES, "emit.checkpoints.interval.seconds": "1"}
+    return Case("groups-1000", "groups", (MIRRORLAKE,), settings, lambda _, task: groups.measure(task, count, 8), rounds=1, properties=properties)

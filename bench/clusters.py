@@ -1,0 +1,63 @@
+"""Where the benchmarks live, and the two clusters they run on: real brokers of this machine, compiled as far as an operator's are."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+from mirrorlake.connection import Connection
+from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.wire import Cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = ROOT / ".local/bench"
+JARS = ROOT / ".local/jars/kafka"
+
+# What a run leaves behind is deleted before the next one begins, and must not be waited for.
+BROKER = {"log.segment.delete.delay.ms": "500", "log.retention.check.interval.ms": "5000"}
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Both clusters of a benchmark."""
+
+    source: LocalCluster
+    target: LocalCluster
+
+    def clean(self, *, keep: str = "") -> None:
+        """Deletes every topic but `keep` and the brokers' own, on both sides."""
+        for cluster in (self.source, self.target):
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+            topics = [topic for topic in admin.list_topics(timeout=30).topics if topic != keep and not topic.startswith("__")]
+            for future in (admin.delete_topics(topics) if topics else {}).values():
+                future.result()
+
+
+@contextmanager
+def two_clusters(directory: Path) -> Iterator[Clusters]:
+    """Starts both clusters for the length of a block, in a directory that is emptied before and after: backlogs are large."""
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        with (
+            running(LocalCluster("source", directory / "source", JARS, quick_start=False, properties=BROKER)) as source,
+            running(LocalCluster("target", directory / "target", JARS, quick_start=False, properties=BROKER)) as target,
+        ):
+            yield Clusters(source, target)
+    finally:
+        for side in ("source", "target"):
+            for data in (directory / side).glob("broker-*/data"):
+                shutil.rmtree(data, ignore_errors=True)
+
+
+@contextmanager
+def connected(servers: str, side: str) -> Iterator[Cluster]:
+    """Raw requests to a cluster, for the length of a block."""
+    cluster = Cluster(Connection(side, (("bootstrap.servers", servers),)), side, "bench").connect()
+    try:
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,142 @@
+"""Who is measured: MirrorMaker 2 in four settings, and mirrorlake; each of them as processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.clusters import ROOT, Clusters
+from bench.mirrormaker import JAVA, exactly_once, mirrormaker, tuned
+
+MIRRORLAKE, CEILING = "mirrorlake", "ceiling"
+MM2_DEFAULT, MM2_DEFAULT_EOS, MM2_TUNED, MM2_TUNED_EOS = "mm2-default", "mm2-default-eos", "mm2-tuned", "mm2-tuned-eos"
+TITLES = {
+    MM2_DEFAULT: "MirrorMaker 2, default, at-least-once", MM2_DEFAULT_EOS: "MirrorMaker 2, default, exactly-once", MM2_TUNED: "MirrorMaker 2, tuned, at-least-once",
+    MM2_TUNED_EOS: "MirrorMaker 2, tuned, exactly-once", MIRRORLAKE: "mirrorlake, exactly-once", CEILING: "bare ceiling: the loop alone, one transaction",
+}  # fmt: skip
+TARGET = "t"
+STOP_S = 120
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a contestant has to do: mirror the topic from the source, which it calls `alias`, to the target; with those properties besides."""
+
+    clusters: Clusters
+    directory: Path
+    alias: str
+    topic: str
+    codec: str = "lz4"
+    properties: Mapping[str, str] | None = None
+
+    @property
+    def remote_topic(self) -> str:
+        return f"{self.alias}.{self.topic}"
+
+    @property
+    def flow(self) -> str:
+        return f"{self.alias}->{TARGET}"
+
+    @property
+    def common(self) -> dict[str, str]:
+        return {"topics": self.topic, **(self.properties or {})}
+
+
+class Running:
+    """The processes of a contestant at work."""
+
+    def __init__(self, processes: list[subprocess.Popen[bytes]], log: Path) -> None:
+        self.processes, self.log = processes, log
+
+    @property
+    def is_alive(self) -> bool:
+        return all(process.poll() is None for process in self.processes)
+
+    def end_of_log(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:]) if self.log.exists() else ""
+
+
+@contextmanager
+def at_work(contestant: str, task: Task, *, checkpoints: bool = False) -> Iterator[Running]:
+    """Lets a contestant work for the length of a block; `checkpoints` if it is to move groups, too, for which mirrorlake has a job of its own."""
+    task.directory.mkdir(parents=True, exist_ok=True)
+    if contestant != MIRRORLAKE:
+        source = (task.alias, task.clusters.source.bootstrap_servers)
+        with mirrormaker(task.directory, source, (TARGET, task.clusters.target.bootstrap_servers), _of_mirrormaker(contestant, task), java=JAVA) as process:
+            yield Running([process], task.directory / "mm2.log")
+        return
+    with ExitStack() as stack:
+        processes = [stack.enter_context(job(what, task)) for what in ("mirror", "checkpoint")[: 1 + checkpoints]]
+        yield Running(processes, task.directory / "mirror.log")
+
+
+@contextmanager
+def job(what: str, task: Task, interval_s: float | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs one of mirrorlake's jobs for the length of a block; see `result_of` for what it has done."""
+    servers = {task.alias: task.clusters.source.bootstrap_servers, TARGET: task.clusters.target.bootstrap_servers}
+    properties = {
+        "clusters": ", ".join(servers), **{f"{alias}.bootstrap.servers": value for alias, value in servers.items()}, f"{task.flow}.enabled": "true",
+        "replication.factor": "1", "offset-syncs.topic.replication.factor": "1", "checkpoints.topic.replication.factor": "1", **task.common,
+    }  # fmt: skip
+    task.directory.mkdir(parents=True, exist_ok=True)
+    config = task.directory / "mirrorlake.properties"
+    config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
+    words = [sys.executable, "-m", "bench.job", what, str(config), task.flow, str(task.directory / "warehouse"), str(_result(what, task))]
+    path = os.pathsep.join((str(ROOT / "lib"), str(ROOT)))
+    with (task.directory / f"{what}.log").open("w") as log:
+        process = subprocess.Popen(
+            [*words, *([] if interval_s is None else [str(interval_s)])], stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+        )
+        try:
+            yield process
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.wait(STOP_S)
+        finally:
+            _end(process)
+
+
+def result_of(what: str, task: Task) -> dict[str, Any]:
+    """What a job of mirrorlake's says it has done; empty if it did not get to say it."""
+    file = _result(what, task)
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _result(what: str, task: Task) -> Path:
+    return task.directory / f"{what}.json"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of a process and its descendants."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.Error:
+        family = []
+    process.kill()
+    for other in family:
+        try:
+            other.kill()
+        except psutil.Error:
+            continue
+    process.wait()
+
+
+def _of_mirrormaker(contestant: str, task: Task) -> dict[str, str]:
+    is_tuned, is_exact = contestant in (MM2_TUNED, MM2_TUNED_EOS), contestant in (MM2_DEFAULT_EOS, MM2_TUNED_EOS)
+    return {
+        # Without the flow back, and without heartbeats for it, which would be a second worker in the same process.
+        "emit.heartbeats.enabled": "false", "heartbeats.replication.enabled": "false", "refresh.topics.interval.seconds": "600",
+        **(tuned(task.alias, TARGET, task.codec) if is_tuned else {}),
+        **(exactly_once(task.alias, TARGET) if is_exact else {}),
+        **task.common,
+    }  # fmt: skip

@@ -1,0 +1,57 @@
+"""The machine a benchmark runs on: what it is, and when it has calmed down."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.clusters import ROOT
+
+SETTLED_DIRTY_KIB = 64 << 10
+SETTLE_S = 10
+
+
+def describe() -> dict[str, Any]:
+    """Processor, memory, system and versions, as far as they can be found out."""
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    revision = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "processor": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(), "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1), "system": platform.platform(), "java": java[0] if java else "", "python": platform.python_version(),
+        "kafka": _version_of("kafka_2.13-"), "revision": revision,
+    }  # fmt: skip
+
+
+def busy_s() -> float:
+    """Seconds that all processors together have worked since the machine was started, for whomever, or were taken away by its host."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+
+
+def settle() -> None:
+    """Waits, a few seconds at most, until what was written before is on disk: it must not be charged to whoever comes next."""
+    deadline = time.monotonic() + SETTLE_S
+    time.sleep(1)
+    while time.monotonic() < deadline and _dirty_kib() > SETTLED_DIRTY_KIB:
+        time.sleep(0.5)
+
+
+def _dirty_kib() -> int:
+    found = _first_value(Path("/proc/meminfo"), "Dirty")
+    return int(found.split()[0]) if found else 0
+
+
+def _first_value(file: Path, name: str) -> str:
+    if not file.exists():
+        return ""
+    return next((line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith(name)), "")
+
+
+def _version_of(jar: str) -> str:
+    return next((path.stem.removeprefix(jar) for path in (ROOT / ".local/jars/kafka").glob(f"{jar}*.jar")), "")

@@ -1,0 +1,77 @@
+"""A steady trickle of records that carry the time they were sent at, and a read_committed consumer of their copies."""
+
+from __future__ import annotations
+
+import struct
+import time
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from bench.background import Background
+
+SENT = struct.Struct(">dQ")  # seconds since the epoch, and the record's number
+POLL_S = 0.05
+
+
+class Trickle(Background):
+    """Produces so many records per second to a topic, for the length of a block.
+
+    Attributes:
+        sent: when each record was sent, in the order of their numbers.
+    """
+
+    def __init__(self, servers: str, topic: str, partitions: int, per_second: int, size: int = 512) -> None:
+        super().__init__()
+        self.sent: list[float] = []
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0})
+        self._topic, self._partitions, self._per_second, self._padding = topic, partitions, per_second, b"." * (size - SENT.size)
+
+    def stop(self) -> None:
+        super().stop()
+        self._producer.flush(30)
+
+    def work(self) -> None:
+        due = time.time()
+        while not self.stopping.is_set():
+            now = time.time()
+            if due > now:
+                time.sleep(due - now)
+            number, at = len(self.sent), time.time()
+            self._producer.produce(self._topic, SENT.pack(at, number) + self._padding, partition=number % self._partitions)
+            self.sent.append(at)
+            self._producer.poll(0)
+            due += 1 / self._per_second
+
+
+class Reader(Background):
+    """Reads the remote topic as a read_committed consumer, for the length of a block.
+
+    Attributes:
+        seen: when each record was first seen, by its number.
+        repeated: how many came more than once.
+    """
+
+    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+        super().__init__()
+        self.seen: dict[int, float] = {}
+        self.repeated = 0
+        self._consumer = Consumer({
+            "bootstrap.servers": servers, "group.id": f"reader-{topic}", "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest",
+            "topic.metadata.refresh.interval.ms": 500, "log_level": 0,
+        })  # fmt: skip
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+
+    def stop(self) -> None:
+        super().stop()
+        self._consumer.close()
+
+    def work(self) -> None:
+        while not self.stopping.is_set():
+            with suppress(KafkaException):  # the topic is not there yet
+                message = self._consumer.poll(POLL_S)
+                if message is not None and message.error() is None:
+                    at = time.time()
+                    _, number = SENT.unpack_from(message.value())
+                    self.repeated += number in self.seen
+                    self.seen.setdefault(number, at)
