@@ -3,6 +3,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
+unexport PYTHONDONTWRITEBYTECODE  # processes start by the dozen here; each would compile the package anew
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin

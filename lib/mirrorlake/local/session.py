@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # would hold up the whole micro-batch.
 MASTER, PARALLELISM = "local[4]", "2"
 
+WORKER_PYTHON = Path(__file__).with_name("worker_python")
+
 # What must not be readable in plans, logs and event logs, besides Spark's own list.
 REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
 # With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is compiled any more.
@@ -50,11 +52,8 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
         raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; run `make setup` first")
     os.environ["TZ"] = "UTC"  # PySpark takes and gives times without a zone as those of this process; here all of them are UTC
     time.tzset()
-    # Workers and the planning process are other Python processes: they need this interpreter, and the package on their path.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    path = os.environ.get("PYTHONPATH", "")
-    if str(root / "lib") not in path.split(os.pathsep):
-        os.environ["PYTHONPATH"] = os.pathsep.join(part for part in (str(root / "lib"), path) if part)
+    worker = worker_environment(root)
+    os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = [*(QUICK_START if quick_start else ()), *with_archive(root / ".local/jars/spark.jsa"), *java_options]
     options += [f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}", f"-Dderby.system.home={root / '.local'}"]
@@ -80,7 +79,7 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join(options),
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],  # of executors on other workers; in local mode there are none
+        **{f"spark.executorEnv.{name}": value for name, value in worker.items()},  # of executors on other workers; in local mode there are none
         "spark.executorEnv.TZ": "UTC",
         **(UNCOMPILED if quick_start else {}),
         **({"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}),
@@ -96,6 +95,13 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they print as JSON what is raised anyway
     with _standard_error_to(log):
         return builder.getOrCreate()
+
+
+def worker_environment(root: Path) -> dict[str, str]:
+    """What Spark's Python processes (workers, planners) need of their environment: this interpreter, and the package on their path."""
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([str(root / "lib"), *(part for part in path if part and part != str(root / "lib"))])
+    return {"PYSPARK_PYTHON": str(WORKER_PYTHON), "MIRRORLAKE_PYTHON": sys.executable, "MIRRORLAKE_PYTHONPATH": path, "PYTHONPATH": path}
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import requests
 
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import HOST, free_port
+from mirrorlake.local.session import worker_environment
 
 READY_DEADLINE_S = 60
 STOP_DEADLINE_S = 15
@@ -76,13 +76,11 @@ def _launch(root: Path, log: Path, what: str, *arguments: str) -> subprocess.Pop
     import pyspark
 
     home = Path(pyspark.__file__).parent
-    path = os.pathsep.join(part for part in (str(root / "lib"), os.environ.get("PYTHONPATH", "")) if part)
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": HOST,
-        "PYTHONPATH": path,
-        "PYSPARK_PYTHON": sys.executable,
+        **worker_environment(root),
         "TZ": "UTC",
         "SPARK_DAEMON_MEMORY": "256m",
     }
