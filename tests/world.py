@@ -22,7 +22,6 @@ from mirrorlake.flow import Flow
 from mirrorlake.gap import RESETS
 from mirrorlake.ledger import Ledger
 from mirrorlake.mirror import MirrorJob, MirrorResult
-from mirrorlake.translate import current_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -166,6 +165,7 @@ class World:
     def assert_equal(self, *topics: str) -> int:
         """The read_committed target equals the source record by record, and every run of the ledger is true; returns how many records."""
         total = 0
+        runs, gaps = self.ledger_map(*topics)
         for topic in topics:
             source, target = self.source_records(topic), self.target_records(topic)
             assert source.keys() == target.keys(), f"{topic}: partitions {sorted(source)} and {sorted(target)}"
@@ -175,37 +175,35 @@ class World:
                 for (offset, record), (target_offset, copy) in zip(expected, actual, strict=True):
                     assert record == copy, f"{topic}-{partition}: offset {offset} differs from {target_offset}"
                 total += len(expected)
-            self.assert_runs_are_true(topic, source, target)
-        assert self.assert_accounted(*topics), "nothing is accounted for"
+            self.assert_runs_are_true([run for run in runs if run["topic"] == topic], source, target)
+        _assert_accounted(runs, gaps)
         assert total > 0, "nothing was compared"
         return total
 
-    def assert_runs_are_true(self, topic: str, source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]) -> None:
-        """The runs of offset_syncs say exactly the pairs of offsets that lining up both sides gives."""
-        table = self.ledger.ensure_tables().read("offset_syncs")
-        rows = table.filter(table.topic == topic).collect()
+    def ledger_map(self, *topics: str) -> tuple[list[Any], list[Any]]:
+        """The flow's rows of offset_syncs and of gaps, all with the offsets of a run, and with a kind where they are gaps. One query: each takes a second."""
+        from pyspark.sql import functions as F
+
+        self.ledger.ensure_tables()
+        syncs, gaps = self.ledger.of_flow("offset_syncs", self.flow), self.ledger.of_flow("gaps", self.flow)
+        names = ["topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end", "records", "incarnation"]
+        gaps = gaps.withColumnsRenamed({"from_offset": "upstream_start", "to_offset": "upstream_end"}).select("kind", *(name for name in names if name not in names[4:7]))
+        rows = syncs.select(*names).unionByName(gaps, allowMissingColumns=True).filter(F.col("topic").isin(*topics)).collect()
+        return [row for row in rows if row["kind"] is None], [row for row in rows if row["kind"] is not None]
+
+    def assert_runs_are_true(self, runs: list[Any], source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]) -> None:
+        """The runs of a topic say exactly the pairs of offsets that lining up both sides gives."""
         said: dict[int, list[tuple[int, int]]] = {partition: [] for partition in source}
-        for row in sorted(rows, key=lambda row: row["upstream_start"]):
+        for row in sorted(runs, key=lambda row: row["upstream_start"]):
             assert row["records"] == row["upstream_end"] - row["upstream_start"] == row["downstream_end"] - row["downstream_start"]
             said[row["partition"]] += [(row["upstream_start"] + at, row["downstream_start"] + at) for at in range(row["records"])]
         for partition, records in source.items():
             seen = [(offset, target_offset) for (offset, _), (target_offset, _) in zip(records, target[partition], strict=True)]
-            assert said[partition] == seen, f"{topic}-{partition}: the map says {said[partition][:3]}..., the logs {seen[:3]}..."
+            assert said[partition] == seen, f"partition {partition}: the map says {said[partition][:3]}..., the logs {seen[:3]}..."
 
-    def assert_accounted(self, *topics: str) -> int:
-        """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of them. Returns how many there are."""
-        syncs, gaps = self.ledger.of_flow("offset_syncs", self.flow), self.ledger.of_flow("gaps", self.flow)
-        syncs, gaps = syncs.filter(syncs.topic.isin(*topics)), gaps.filter(gaps.topic.isin(*topics))
-        pieces = [((row["topic"], row["partition"]), row["upstream_start"], row["upstream_end"]) for row in current_runs(syncs, gaps).collect()]
-        found = [((row["topic"], row["partition"]), row["from_offset"], row["to_offset"], row["kind"], row["incarnation"]) for row in gaps.collect()]
-        resets = [(key, start, incarnation) for key, start, _, kind, incarnation in found if kind in RESETS]
-        for key, start, end, kind, incarnation in found:
-            limit = min((at for of, at, ended in resets if of == key and ended >= incarnation), default=end)
-            if kind not in RESETS and start < limit:
-                pieces.append((key, start, min(end, limit)))
-        for (key, _, end), (following, start, _) in pairwise(sorted(pieces)):
-            assert key != following or start == end, f"{key}: offsets {end} to {start} are in no run and no gap, or in two"
-        return len(pieces)
+    def assert_accounted(self, *topics: str) -> None:
+        """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of them."""
+        _assert_accounted(*self.ledger_map(*topics))
 
     def gaps(self, topic: str) -> list[tuple[int, int, int, str]]:
         """(partition, from_offset, to_offset, kind) of a topic's gaps, in order."""
@@ -242,6 +240,23 @@ class World:
         finally:
             consumer.close()
         return {(position.topic, position.partition): (position.offset, position.metadata or "") for position in found if position.offset >= 0}
+
+
+def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
+    """See `World.assert_accounted`. What a reset has made void counts no more."""
+    resets = [row for row in gaps if row["kind"] in RESETS]
+    pieces = []
+    for row in [*runs, *(row for row in gaps if row["kind"] not in RESETS)]:
+        key = row["topic"], row["partition"]
+        void_from = min(
+            (reset["upstream_start"] for reset in resets if (reset["topic"], reset["partition"]) == key and reset["incarnation"] >= row["incarnation"]),
+            default=row["upstream_end"],
+        )
+        if row["upstream_start"] < void_from:
+            pieces.append((key, row["upstream_start"], min(row["upstream_end"], void_from)))
+    assert pieces, "nothing is accounted for"
+    for (key, _, end), (following, start, _) in pairwise(sorted(pieces)):
+        assert key != following or start == end, f"{key}: offsets {end} to {start} are in no run and no gap, or in two"
 
 
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:

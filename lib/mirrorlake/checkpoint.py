@@ -1,7 +1,7 @@
 """The checkpoint job: moves consumer groups to where they belong on the target, exactly, and keeps the history of every one.
 
-Each cycle reads what the groups have committed on the source, translates it in one SQL join against the runs in the ledger, holds the result
-against the expectations, commits to groups that nobody uses on the target, and appends what has changed to `checkpoints`.
+Each cycle reads what the groups have committed on the source, translates it (`group_translation.py`), holds the result against the expectations, commits to groups that
+nobody uses on the target, and appends what has changed to `checkpoints`.
 
 Guaranteed: a group that goes on at a committed offset reads every record it had not read, and none it had (status `exact`). A `clamped` offset
 skips nothing either; what the group had read past the mirrored end would be read again once it is mirrored, unless a later cycle finishes it.
@@ -20,20 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka.admin import AdminClient
 
-from mirrorlake import errors, groups, mm2, offset_syncs
+from mirrorlake import errors, groups, mm2
 from mirrorlake.batches import Batches
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.flow import Flow
 from mirrorlake.gap import TARGET_RECREATED
 from mirrorlake.gate import Gate, require
 from mirrorlake.group_offsets import KafkaGroupOffsets
+from mirrorlake.group_translation import GroupTranslation
 from mirrorlake.journal import CHECKPOINT, Cycle, Journal
 from mirrorlake.ledger import Ledger
-from mirrorlake.live_map import LiveMap
 from mirrorlake.mm2 import Mm2Topic
 from mirrorlake.progress import Stopwatch
-from mirrorlake.slot import Position, merge_positions
-from mirrorlake.translate import translate
 from mirrorlake.wire import Cluster
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Key = tuple[str, str | None, int | None]  # group, topic, partition; a row about a whole group has neither topic nor partition
-
-MIRRORED_SCHEMA = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +130,7 @@ class CheckpointJob:
         self._sync_due = 0.0
         self._counts = _Counts()
         self._is_emitted = False
-        self._incarnations: dict[tuple[str, int], int] = {}  # of logs that were set back or replaced
-        self._seen_incarnations: dict[tuple[str, int], int] = {}
+        self._incarnations: dict[tuple[str, int], int] = {}  # of logs that were set back or replaced, as `_forget_lost_targets` has seen them
         self._checkpoints = Mm2Topic(flow.target_connection, flow.policy.checkpoints_topic(), flow.checkpoints_replication_factor, f"{flow.name}|mm2", say)
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
@@ -152,7 +147,7 @@ class CheckpointJob:
         Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
         self._admin = AdminClient(flow.target_connection.librdkafka(log_level=0))
         self.ledger.ensure_tables()
-        self._map = LiveMap(self.ledger, flow, self._target)
+        self._translation = GroupTranslation(self.ledger, flow, self._target)
         self._recall()
         self.spark.dataSource.register(KafkaGroupOffsets)
         reader = self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
@@ -172,24 +167,20 @@ class CheckpointJob:
 
     def _cycle(self, frame: DataFrame, batch_id: int) -> None:
         clock = Stopwatch()
-        read = frame.localCheckpoint()  # once: the source would be asked again for every use
-        rows = read.filter("kind IN ('cycle', 'group', 'share', 'log')").collect()
-        for row in rows:
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in frame.toArrow().to_pylist():
             if row["error"]:
                 raise errors.from_json(json.loads(row["error"]))
+            rows.setdefault(row["kind"], []).append(row)
         clock.lap("read")
         cycle_id = f"{self._job_id}-{batch_id}"
         now = datetime.now(UTC).replace(tzinfo=None)
-        shared = sorted(row["group_id"] for row in rows if row["kind"] == "share")
-        listed = {row["group_id"] for row in rows if row["kind"] == "group"}
-        logs = [row for row in rows if row["kind"] == "log"]
-        positions = read.filter("kind = 'offset'").select("group_id", "topic", "partition", "upstream_offset", "metadata")
-        mirrored = self._mirrored(logs, frame.sparkSession)  # first: the map must not be older than the positions
-        flow_map = self._map.read(frame.sparkSession)
-        found = [row.asDict() for row in translate(positions, flow_map.runs, mirrored).collect()]
+        shared = sorted(row["group_id"] for row in rows.get("share", ()))
+        listed = {row["group_id"] for row in rows.get("group", ())}
+        found = self._translation.translate(frame.sparkSession, rows.get("offset", ()), rows.get("log", ()))
         translated = [row for row in found if row["status"]]
         checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored((row for row in found if not row["status"]), cycle_id, now)
-        self._forget_lost_targets(flow_map.gaps)
+        self._forget_lost_targets(frame.sparkSession)
         clock.lap("translate")
         if translated:
             self._pass_gate(translated, cycle_id)
@@ -209,32 +200,19 @@ class CheckpointJob:
         self._journal.note("cycles", [Cycle(self.flow.source, self.flow.target, CHECKPOINT, cycle_id, clock.total_ms, clock.laps_ms, **counts)])
         self._journal.write_if_due()
 
-    def _forget_lost_targets(self, gaps: DataFrame) -> None:
+    def _forget_lost_targets(self, session: SparkSession) -> None:
         """Where a remote topic was deleted and is filled again, offsets begin anew: what groups had there before is no measure."""
-        if self._incarnations == self._seen_incarnations:
+        incarnations = self._translation.incarnations
+        if incarnations == self._incarnations:
             return
         from pyspark.sql import functions as F
 
-        gaps = gaps.filter(F.col("kind") == TARGET_RECREATED)
+        gaps = self._translation.flow_map.read(session).gaps.filter(F.col("kind") == TARGET_RECREATED)
         lost = {(row["topic"], row["partition"]): row["at"] for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()}
         for rows in (self._known, self._settled) if lost else ():
             for key in [key for key, row in rows.items() if key[1:] in lost and row.created_at < lost[key[1:]]]:
                 del rows[key]
-        self._seen_incarnations = self._incarnations
-
-    def _mirrored(self, logs: Iterable[Any], session: SparkSession) -> DataFrame:
-        """One row for each partition of the flow: its log on the source, and how far the slots' states say it is mirrored."""
-        states = offset_syncs.read_all_states(self._target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms)
-        known = merge_positions(states.values())
-        self._incarnations = {key: position.incarnation for key, position in known.items() if position.incarnation}
-        values = []
-        for log in logs:
-            if self.flow.scatters(log["topic"]):
-                continue
-            position: Position | None = known.get((log["topic"], log["partition"]))
-            upstream_next, downstream_next = (log["log_start"], 0) if position is None else (position.upstream_next, position.downstream_next)
-            values.append((log["topic"], log["partition"], self.flow.policy.remote_topic(log["topic"]), log["log_start"], log["log_end"], upstream_next, downstream_next))
-        return session.createDataFrame(values, MIRRORED_SCHEMA)
+        self._incarnations = incarnations
 
     def _translated(self, rows: Iterable[Any], cycle_id: str, now: datetime) -> list[Checkpoint]:
         names = ("target_topic", "target_partition", "upstream_offset", "downstream_offset", "metadata", "source_lag", "reason")

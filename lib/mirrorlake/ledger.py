@@ -239,8 +239,10 @@ class Ledger:
         from pyspark.sql import functions as F
 
         states = offset_sync_states(records).localCheckpoint()  # once: a merge reads its source twice
+        lost = F.filter("gaps", lambda gap: gap["kind"].isin(*LOSS))
         held = states.groupBy("source", "target", "sync_partition").agg(
-            F.min("sync_offset").alias("first"), *(F.sum(F.coalesce(F.size(name), F.lit(0))).alias(name) for name in ("runs", "gaps"))
+            F.min("sync_offset").alias("first"),
+            *(F.sum(F.greatest(F.size(found), F.lit(0))).alias(name) for name, found in (("runs", "runs"), ("gaps", "gaps"), ("lost", lost))),
         )
         found = held.collect()
         # Only files that may hold these records are looked at: the condition on sync_offset lets Delta skip the others.
@@ -251,7 +253,8 @@ class Ledger:
         if any(row["gaps"] for row in found):
             gaps = gap_rows(states)
             self._insert_missing("gaps", gaps, bounds, (*SYNC_KEYS, "from_offset", "kind"))
-            self._merge_losses(gaps)
+            if any(row["lost"] for row in found):
+                self._merge_losses(gaps)
         runs = sum(row["runs"] for row in found)
         if runs:
             self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
@@ -265,10 +268,7 @@ class Ledger:
             "source", "target", "topic", "partition", "kind", "from_offset", "to_offset", (F.col("to_offset") - F.col("from_offset")).alias("records"),
             details[F.col("kind")].alias("detail"), F.lit("continue").alias("action"), F.col("committed_at").alias("detected_at"),
         )  # fmt: skip
-        if not lost.isEmpty():
-            self._insert_missing(
-                "anomalies", lost, "t.action = 'continue'", ("source", "target", "topic", "partition", "kind", "from_offset", "to_offset", "detected_at")
-            )
+        self._insert_missing("anomalies", lost, "t.action = 'continue'", ("source", "target", "topic", "partition", "kind", "from_offset", "to_offset", "detected_at"))
 
     def _insert_missing(self, name: str, rows: DataFrame, bounds: str, keys: Sequence[str]) -> None:
         from delta.tables import DeltaTable

@@ -20,6 +20,7 @@ from mirrorlake.wire import EARLIEST, LATEST, Cluster
 GZIP = 1
 LARGEST_RECORD_BYTES = 64 << 20
 LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
+AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that are read at first, and what their states may come to
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -74,17 +75,70 @@ def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeo
     return state is not None and (state.producer_id, state.producer_epoch) == (producer.producer_id, producer.producer_epoch)
 
 
+class NewStates:
+    """The states of all slots of a flow, as they are committed.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the flow's offset-syncs topic.
+        timeout_ms: of each request.
+    """
+
+    def __init__(self, target: Cluster, topic: str, timeout_ms: int) -> None:
+        self._target, self._topic, self._timeout_ms = target, topic, timeout_ms
+        self._next: dict[tuple[str, int], int] = {}
+
+    def read(self) -> tuple[list[SlotState], bool]:
+        """What was committed since the last call, in the order of each slot, and whether it goes on from there.
+
+        It does not at the first call, which begins with the last states there are (at least one of each slot that has any), and where the topic was created anew.
+
+        Raises:
+            TargetError: the topic can't be read, or holds what this version does not understand.
+        """
+        found = self._target.refresh([self._topic], self._timeout_ms)
+        keys = [(self._topic, slot) for slot in range(found[self._topic].partitions)] if self._topic in found else []
+        stable = self._target.offsets(keys, LATEST, self._timeout_ms) if keys else {}
+        is_continued = bool(self._next) and all(stable.get(key, -1) >= end for key, end in self._next.items())
+        if not is_continued:
+            self._next.clear()
+        new = [key for key in keys if key not in self._next]
+        first = self._target.offsets(new, EARLIEST, self._timeout_ms) if new else {}
+        values: list[bytes] = []
+        for key, end in sorted(stable.items()):
+            values += self._newest(key, first[key], end) if key in first else _values(self._target, key, self._next[key], end, self._timeout_ms)
+            self._next[key] = end
+        return [SlotState.from_json(value) for value in values], is_continued
+
+    def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
+        """The last records of a slot: one, however far back it is, and others as far as they take little to read."""
+        start, look_back, found = end, LOOK_BACK, []
+        while not found and start > first:
+            start = max(first, end - look_back)
+            found = _values(self._target, key, start, end, self._timeout_ms)
+            look_back *= 8
+        if not found:
+            return []
+        earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(map(len, found))))
+        return _values(self._target, key, earlier, start, self._timeout_ms) + found
+
+
 def _last_state(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> SlotState | None:
-    async def last() -> bytes | None:
-        found: bytes | None = None
+    found = _values(target, key, start, end, timeout_ms)
+    return SlotState.from_json(found[-1]) if found else None
+
+
+def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> list[bytes]:
+    """What committed records of `[start, end)` hold, in order."""
+
+    async def values() -> list[bytes]:
+        found: list[bytes] = []
         async for batch, is_aborted in read_stretch(target, key, start, end, LARGEST_RECORD_BYTES):
             if is_aborted or batch.is_control:
                 continue
             if not batch.crc_is_right:
                 raise TargetError(f"{key[0]}-{key[1]}, offset {batch.base_offset}: the record is corrupt (CRC). Check the target's disks")
-            for record in MemoryRecords(bytes(batch.raw)).next_batch():
-                found = record.value
+            found += [record.value for record in MemoryRecords(bytes(batch.raw)).next_batch()]
         return found
 
-    found = target.call(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", last, timeout_ms)
-    return None if found is None else SlotState.from_json(found)
+    return target.call(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", values, timeout_ms) if start < end else []

@@ -17,12 +17,18 @@ the join is an as-of join: positions and runs in one order, each position taking
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.gap import RESETS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from mirrorlake.group_translation import Mirrored
+    from mirrorlake.recent_runs import Nearby
+
+PAST_THE_LOG, LEDGER_BEHIND, PAST_THE_MIRROR = "past the end of the source log", "the ledger is behind the mirror", "past what is mirrored"
 
 CURRENT_RUNS = """
 WITH resets AS (
@@ -68,9 +74,9 @@ SELECT
     ELSE 'exact'
   END AS status,
   CASE
-    WHEN a.next_run IS NULL AND p.upstream_offset > m.log_end THEN 'past the end of the source log'
-    WHEN coalesce(e.last_run.downstream_end, 0) < m.downstream_next AND a.next_run IS NULL THEN 'the ledger is behind the mirror'
-    WHEN a.next_run IS NULL AND p.upstream_offset > greatest(m.upstream_next, m.log_start) THEN 'past what is mirrored'
+    WHEN a.next_run IS NULL AND p.upstream_offset > m.log_end THEN '{past_the_log}'
+    WHEN coalesce(e.last_run.downstream_end, 0) < m.downstream_next AND a.next_run IS NULL THEN '{ledger_behind}'
+    WHEN a.next_run IS NULL AND p.upstream_offset > greatest(m.upstream_next, m.log_start) THEN '{past_the_mirror}'
   END AS reason,
   greatest(0, m.log_end - p.upstream_offset) AS source_lag,
   a.next_run.upstream_start AS run_upstream_start, a.next_run.downstream_start AS run_downstream_start,
@@ -80,6 +86,8 @@ LEFT JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
 LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
 LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
 """
+for name, reason in (("past_the_log", PAST_THE_LOG), ("ledger_behind", LEDGER_BEHIND), ("past_the_mirror", PAST_THE_MIRROR)):
+    TRANSLATION = TRANSLATION.replace(f"{{{name}}}", reason)
 
 
 def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
@@ -111,3 +119,25 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
         and mirrored_end. Of positions outside the flow, target_topic, target_partition, downstream_offset and status are null.
     """
     return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored)
+
+
+def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearby) -> dict[str, Any]:
+    """The row that `translate` gives for one position, by the runs of its partition that are in memory: at least one of them begins at or before it."""
+    offset, run, last = position["upstream_offset"], near.run, near.last
+    status, reason = "exact", None
+    if run is None:
+        is_passed = offset <= mirrored.upstream_next and last.downstream_end == mirrored.downstream_next
+        status = "exact" if offset <= last.upstream_end or is_passed else "clamped"
+        if offset > mirrored.log_end:
+            reason = PAST_THE_LOG
+        elif last.downstream_end < mirrored.downstream_next:
+            reason = LEDGER_BEHIND
+        elif offset > max(mirrored.upstream_next, mirrored.log_start):
+            reason = PAST_THE_MIRROR
+    return {
+        **{name: position[name] for name in ("group_id", "topic", "partition", "upstream_offset", "metadata")},
+        "target_topic": mirrored.target_topic, "target_partition": mirrored.partition,
+        "downstream_offset": last.downstream_end if run is None else run.downstream_start + max(0, offset - run.upstream_start),
+        "status": status, "reason": reason, "source_lag": max(0, mirrored.log_end - offset),
+        "run_upstream_start": run and run.upstream_start, "run_downstream_start": run and run.downstream_start, "mirrored_end": last.downstream_end,
+    }  # fmt: skip

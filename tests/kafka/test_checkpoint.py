@@ -7,19 +7,29 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
-from mirrorlake import checkpoint, live_map
+from mirrorlake import group_translation, live_map, offset_syncs
 from mirrorlake.errors import GateError
 from mirrorlake.group_requests import group_offsets
+from mirrorlake.recent_runs import RecentRuns
 from mirrorlake.translate import translate
 from mirrorlake.wire import Cluster
 
 from tests.world import ROOT, World, consume_as, eventually
 
 
-def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: World) -> None:
+def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every group stood further back than the runs in memory go: the ledger translates."""
+    monkeypatch.setattr(RecentRuns, "near", lambda *_: None)
+
+
+@pytest.mark.parametrize("is_at_hand", [True, False], ids=["by the runs in memory", "by the ledger"])
+def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: World, is_at_hand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not is_at_hand:
+        nothing_at_hand(monkeypatch)
     topic = world.topic("ledger", 3)
     for seed in range(4):
         world.produce_transactions(topic, 12, 12, 3, seed)
@@ -78,7 +88,8 @@ def test_every_status_says_what_it_means(world: World) -> None:
     assert world.committed(beyond)[world.remote(topic), 0][0] == downstream[end + 99] + 1
 
 
-def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_topic(world: World) -> None:
+def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_at_hand(monkeypatch)
     topic = world.topic(partitions=1)
     for seed in range(3):
         world.produce(topic, 100, 1, seed=seed)
@@ -113,10 +124,8 @@ def test_what_the_ledger_gets_while_the_job_runs_is_translated_exactly_whether_i
             world.mirror()
         source, target = world.source_records(topic)[0], world.target_records(topic)[0]
         end = source[-1][0] + 1
-        mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], checkpoint.MIRRORED_SCHEMA)
-        positions = world.spark.createDataFrame(
-            [("g", topic, 0, offset, "") for offset in range(end)], "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
-        )
+        mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], group_translation.MIRRORED)
+        positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], group_translation.POSITIONS)
         expected = {offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset) for offset in range(end)}
         for look_again, are_twice in ((1_000_000, True), (0, False)):
             monkeypatch.setattr(live_map, "LOOK_AGAIN", look_again)
@@ -128,6 +137,36 @@ def test_what_the_ledger_gets_while_the_job_runs_is_translated_exactly_whether_i
             assert {row["status"] for row in found} == {"exact"}
     finally:
         cluster.close()
+
+
+def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_about_one_near_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = world.topic(partitions=2)
+    for seed in range(12):  # a state of each, of which the newest few are read when a job starts
+        world.produce(topic, 20, 1, seed=seed)
+        if seed in (5, 11):
+            world.mirror()
+    monkeypatch.setattr(offset_syncs, "AT_FIRST", 0)
+    monkeypatch.setattr(offset_syncs, "LOOK_BACK", 2)
+    source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+    back, near, idle = world.commit("back", {(topic, 0): source[10][0]}), world.commit("near", {(topic, 0): source[-5][0]}), world.commit("idle", {(topic, 1): 0})
+    honest, asked = group_translation.translate, []
+
+    def noted(positions: Any, *frames: Any) -> Any:
+        asked.append({(row["group_id"], row["upstream_offset"]) for row in positions.collect()})
+        return honest(positions, *frames)
+
+    monkeypatch.setattr(group_translation, "translate", noted)
+    job = threading.Thread(target=lambda: world.checkpoint(interval_s=0.5, run_for_s=30))
+    job.start()
+    try:
+        eventually(lambda: sum(line.startswith("cycle") for line in world.lines) > 2, what="three cycles")
+        world.commit(back, {(topic, 0): source[30][0]})
+        world.commit(near, {(topic, 0): source[-2][0]})
+        eventually(lambda: world.committed(back)[world.remote(topic), 0][0] == target[30][0], what="the group that stands far back")
+        eventually(lambda: world.committed(near)[world.remote(topic), 0][0] == target[-2][0], what="the group near the end")
+    finally:
+        job.join()
+    assert asked == [{(back, source[10][0]), (idle, 0)}, {(back, source[30][0])}]
 
 
 def test_a_group_before_the_first_run_starts_with_it(world: World) -> None:
@@ -304,15 +343,14 @@ def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatc
     world.produce(topic, 50, 1)
     world.mirror()
     group = world.commit("guarded", {(topic, 0): 30})
-    honest = checkpoint.translate
+    honest = group_translation.by_runs_at_hand
 
-    def wrong(*frames: object) -> object:
-        from pyspark.sql import functions as F
-
-        return honest(*frames).withColumn("downstream_offset", F.col("downstream_offset") + 1)
+    def wrong(*given: Any) -> dict[str, Any]:
+        row = honest(*given)
+        return row | {"downstream_offset": row["downstream_offset"] + 1}
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "translate", wrong)
+        patch.setattr(group_translation, "by_runs_at_hand", wrong)
         with pytest.raises(GateError, match="recomputed"):
             world.checkpoint()
     assert world.committed(group) == {}

@@ -1,10 +1,12 @@
-"""The notebooks as operators run them: by papermill, one process each, on real brokers."""
+"""The notebooks as operators run them: by papermill, one process each, on real brokers. The first mirror starts a JVM of its own; the others are given a warm one."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +17,32 @@ from mirrorlake.ledger import Ledger
 from mirrorlake.notebook import Parameters, parameters, resolve, seconds
 
 from tests.example_ledger import fill, write_flow
+from tests.notebooks.warm_jvm import WarmJvm
 from tests.world import World, consume_as
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+@pytest.fixture(scope="module")
+def jvm() -> Iterator[WarmJvm]:
+    with WarmJvm.running() as found:
+        yield found
+
+
 def cell(notebook: dict[str, Any], tag: str) -> dict[str, Any]:
     return next(cell for cell in notebook["cells"] if tag in cell["metadata"].get("tags", []))
 
 
-def run(name: str, output: Path, /, *, fails_with: str = "", **given: str) -> dict[str, Any]:
-    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook. `fails_with` is what it must fail with."""
+def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = "", **given: str) -> dict[str, Any]:
+    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook. `fails_with` is what it must fail with; without `jvm` it starts its own."""
     words = [str(Path(sys.executable).with_name("papermill")), "--no-progress-bar", str(ROOT / f"notebooks/{name}.ipynb"), str(output)]
     for parameter, value in given.items():
         words += ["-p", parameter, value]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    environment = os.environ | (jvm.environment if jvm else {})
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    if jvm:
+        jvm.end_session()
     assert bool(done.returncode) == bool(fails_with), done.stderr[-3000:]
     assert fails_with in done.stderr
     return json.loads(output.read_text())
@@ -79,7 +91,9 @@ def test_the_parameters_cell_repeats_the_defaults_of_the_library(path: Path) -> 
     assert shared
 
 
-def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(servers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
+    servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(*servers, tmp_path)
     topic = world.topic()
     world.produce(topic, 500)
@@ -89,16 +103,16 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(se
     group = world.commit("readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()})
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
 
-    planned = run("topics", tmp_path / "topics.ipynb", **given, dry_run="true")
+    planned = run("topics", tmp_path / "topics.ipynb", jvm, **given, dry_run="true")
     assert result(planned) == {"flow": world.flow_name, "topics": 1, "changes": 1, "planned": 1, "applied": 0, "refused": 0}
     assert world.remote(topic) not in world.target_admin.list_topics(timeout=10).topics
 
-    mirrored = run("mirror", tmp_path / "mirror.ipynb", **given, trigger="availableNow")
+    mirrored = run("mirror", tmp_path / "mirror.ipynb", None, **given, trigger="availableNow")
     assert result(mirrored)["records"] == 500
     assert "batch 0: 500 records" in printed(mirrored)
     assert images(mirrored) == 1
 
-    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", **given, trigger="2 seconds", run_for="20")
+    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="2 seconds", run_for="20")
     assert result(translated)["syncs"] in ({"committed": 2}, {"in_step": 2})  # in the first cycle, and in those behind it
     assert result(translated)["statuses"] == {"exact": 2}
     unread = {(world.remote(topic), partition): [record[1] for _, record in records[len(records) // 2 :]] for partition, records in source.items()}
@@ -106,7 +120,7 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(se
 
     offset = source[0][3][0]
     audited = run(
-        "audit", tmp_path / "audit.ipynb", flow=world.flow_name, warehouse=world.warehouse, group_id=group, topic=topic, partition="0", upstream_offset=str(offset)
+        "audit", tmp_path / "audit.ipynb", jvm, flow=world.flow_name, warehouse=world.warehouse, group_id=group, topic=topic, partition="0", upstream_offset=str(offset)
     )
     assert result(audited)["runs"] >= 1
     assert result(audited)["gate_failures"] == 0
@@ -119,21 +133,21 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(se
     assert str(world.target_records(topic)[0][3][0]) in tables["offset"]
     assert images(audited) == 1
 
-    given_back = run("handback", tmp_path / "handback.ipynb", config=world.config, flow=world.flow_name)
+    given_back = run("handback", tmp_path / "handback.ipynb", jvm, config=world.config, flow=world.flow_name)
     assert result(given_back) == {"flow": world.flow_name, "generation": 2, "partitions": 2}
-    taken = run("takeover", tmp_path / "takeover.ipynb", **given, dry_run="true")
+    taken = run("takeover", tmp_path / "takeover.ipynb", jvm, **given, dry_run="true")
     assert (result(taken)["generation"], result(taken)["partitions"], result(taken)["copied"]) == (0, 2, 0)
     for name in ("topics", "mirror", "checkpoint", "audit", "handback", "takeover"):
         assert "canary-51ce" not in (tmp_path / f"{name}.ipynb").read_text()
 
 
-def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tuple[str, str], tmp_path: Path) -> None:
+def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:
     world = World(*servers, tmp_path)
     topic = world.topic()
     world.produce(topic, 300)
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
-    run("mirror", tmp_path / "mirror.ipynb", **given)
-    verified = run("verify", tmp_path / "verify.ipynb", **given)
+    run("mirror", tmp_path / "mirror.ipynb", jvm, **given)
+    verified = run("verify", tmp_path / "verify.ipynb", jvm, **given)
     found = result(verified)
     assert (found["records"], found["differences"], found["passed"], found["mode"]) == (300, 0, True, "incremental")
     assert "300 records, 0 differences" in found["statement"]
@@ -142,19 +156,19 @@ def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tupl
     producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
     producer.produce(world.remote(topic), b"stray", partition=1)
     assert producer.flush(30) == 0
-    failed = run("verify", tmp_path / "failed.ipynb", **given, mode="full", fails_with="1 difference (1 unexpected)")
+    failed = run("verify", tmp_path / "failed.ipynb", jvm, **given, mode="full", fails_with="1 difference (1 unexpected)")
     assert images(failed) == 1
     assert not cell(failed, "result")["outputs"][0].get("text"), "a verification that has failed has no result"
 
 
-def test_a_transform_is_tried_on_records_and_nothing_is_written(servers: tuple[str, str], tmp_path: Path) -> None:
+def test_a_transform_is_tried_on_records_and_nothing_is_written(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:
     world = World(*servers, tmp_path)
     topic, prefix = world.topic(), "mirrorlake.transform.slim."
     settings = {"topics": ".*orders", "where": "value IS NOT NULL", "key": "upper(CAST(key AS STRING))", "partition": "CAST(CAST(key AS STRING) AS INT)"}
     world.write_config(**{"mirrorlake.transforms": "slim"}, **{f"{prefix}{name}": value for name, value in settings.items()})
     world.produce(topic, 100)
 
-    tried = run("transform", tmp_path / "transform.ipynb", config=world.config, flow=world.flow_name, topic=topic, sample="30")
+    tried = run("transform", tmp_path / "transform.ipynb", jvm, config=world.config, flow=world.flow_name, topic=topic, sample="30")
     counts = result(tried)
     assert {name: counts[name] for name in ("flow", "topic", "transform", "records")} == {"flow": world.flow_name, "topic": topic, "transform": "slim", "records": 30}
     assert counts["kept"] + counts["filtered"] + counts["failed"] == 30
@@ -166,13 +180,19 @@ def test_a_transform_is_tried_on_records_and_nothing_is_written(servers: tuple[s
     assert not [name for name in world.target_admin.list_topics(timeout=10).topics if world.alias in name]
 
 
-def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_maintained(spark: Any, tmp_path: Path) -> None:
+def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_maintained(spark: Any, tmp_path: Path, jvm: WarmJvm) -> None:
     ledger = fill(Ledger(spark, "spark_catalog", "notebooks", str(tmp_path)).ensure_tables())
     config = write_flow(tmp_path)
     given = {"config": str(config), "flow": "west->east", "warehouse": ledger.warehouse, "schema": ledger.schema}
 
     translated = run(
-        "translate", tmp_path / "translate.ipynb", **given, positions='{"orders": {"0": 510, "1": "390"}}', output=str(tmp_path / "moved.json"), source_is_gone="true"
+        "translate",
+        tmp_path / "translate.ipynb",
+        jvm,
+        **given,
+        positions='{"orders": {"0": 510, "1": "390"}}',
+        output=str(tmp_path / "moved.json"),
+        source_is_gone="true",
     )
     assert result(translated) == {"flow": "west->east", "positions": 2, "statuses": {"exact": 2}, "output": str(tmp_path / "moved.json")}
     assert json.loads((tmp_path / "moved.json").read_text()) == {"west.orders": {"0": 501, "1": 270}}
@@ -180,14 +200,14 @@ def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_ma
 
     ages = {"checkpoints_days": "1", "anomalies_days": "7"}
     shared = {name: value for name, value in given.items() if name != "flow"}
-    maintained = run("maintain", tmp_path / "maintain.ipynb", **shared, **ages)
+    maintained = run("maintain", tmp_path / "maintain.ipynb", jvm, **shared, **ages)
     found = result(maintained)
     assert (found["dry_run"], found["files_after"] <= found["files"]) == (False, True)
     assert any(note.startswith("flow west->east: its map is kept") for note in found["notes"])
     assert images(maintained) == 1
 
 
-def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers: tuple[str, str], tmp_path: Path) -> None:
+def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:
     world = World(*servers, tmp_path)
     there = f"{world.alias}t"
     world.target_alias = there
@@ -197,7 +217,7 @@ def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers:
     group = world.commit("readers", {(topic, 0): 120})
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
 
-    moved = run("failover", tmp_path / "failover.ipynb", **given, mode="run", signed_by="ann")
+    moved = run("failover", tmp_path / "failover.ipynb", jvm, **given, mode="run", signed_by="ann")
     expected = {"flow": world.flow_name, "mode": "run", "source": "alive", "go": True, "positions": 1, "no_go": 0, "drained": 200, "outcomes": {"committed": 1}}
     assert {name: result(moved)[name] for name in expected} == expected
     assert result(moved)["generation"] > 1
@@ -205,7 +225,7 @@ def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers:
     assert world.committed(group) == {(topic, 0): (120, "")}
 
     world.produce(topic, 15, 1, seed=3)  # on the side that was left
-    home = run("failback", tmp_path / "failback.ipynb", **given)
+    home = run("failback", tmp_path / "failback.ipynb", jvm, **given)
     expected = {"flow": world.flow_name, "mode": "plan", "diverged": 15, "decided": "", "positions": 1, "blocks": {}, "reopened": 0}
     assert {name: result(home)[name] for name in expected} == expected
     shown = {cell["id"]: json.dumps(cell["outputs"]) for cell in home["cells"] if cell.get("outputs")}

@@ -6,9 +6,11 @@ import random
 from typing import Any
 
 from chispa import assert_df_equality
+from mirrorlake.group_translation import NAMES, Mirrored
+from mirrorlake.recent_runs import Nearby
 from mirrorlake.run import Run
 from mirrorlake.run import translate as by_definition
-from mirrorlake.translate import translate
+from mirrorlake.translate import by_runs_at_hand, translate
 
 RUNS = "topic STRING, partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT"
 MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
@@ -67,6 +69,26 @@ def test_every_status(spark: Any) -> None:
         "late ledger": ("clamped", 0, "the ledger is behind the mirror"),  # nothing may be skipped on hearsay
         "elsewhere": (None, None, None),
     }
+
+
+def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:
+    dice = random.Random(8)
+    runs, positions, mirrored = [], [], []
+    for number in range(12):
+        mine = random_runs(dice, "t", number)
+        end, passed = mine[-1].upstream_end, dice.randint(0, 3)
+        runs += mine
+        mirrored.append(Mirrored("t", number, "a.t", dice.choice([0, end + 4]), end + 5, end + passed, mine[-1].downstream_end + dice.choice([0, 0, 2])))
+        positions += [(f"g{offset}", "t", number, offset, "m") for offset in range(mine[0].upstream_start, end + 9)]
+    expected = []
+    for position in positions:
+        mine = [run for run in runs if run.partition == position[2]]
+        near = Nearby(next((run for run in mine if run.upstream_end > position[3]), None), mine[-1])
+        expected.append(by_runs_at_hand(dict(zip(NAMES, position, strict=True)), mirrored[position[2]], near))
+    found = {(row["group_id"], row["partition"]): row.asDict() for row in frames(spark, runs, positions, mirrored).collect()}
+    assert {(row["group_id"], row["partition"]): row for row in expected} == found
+    assert {row["status"] for row in expected} == {"exact", "clamped"}
+    assert len({row["reason"] for row in expected}) == 4
 
 
 def test_lag_is_what_the_group_has_still_to_read(spark: Any) -> None:

@@ -1,0 +1,72 @@
+"""A JVM that has run Spark before, for processes that would start a cold one of their own: `python warm_jvm.py`, then a line on standard input for each "end the session".
+
+PySpark connects to a JVM that is there if PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET say so. The process keeps its session to itself; it only does not spend half a minute on
+loading and compiling Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class WarmJvm:
+    """The process that keeps the JVM, and what others need to connect to it.
+
+    Attributes:
+        environment: of a process that is to use it.
+    """
+
+    process: subprocess.Popen[str]
+    environment: dict[str, str]
+
+    @classmethod
+    @contextmanager
+    def running(cls) -> Iterator[WarmJvm]:
+        """One for the length of a block."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
+        process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        try:
+            yield cls(process, json.loads(_line(process)))
+        finally:
+            process.communicate()
+
+    def end_session(self) -> None:
+        """Stops the session that the last process has left behind; a JVM has one at a time."""
+        assert self.process.stdin is not None
+        print("end", file=self.process.stdin, flush=True)
+        assert _line(self.process) == "ended"
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def main() -> None:
+    sys.path.insert(0, str(ROOT / "lib"))
+    from mirrorlake.local.session import local_session
+
+    session = local_session(ROOT, "warm")
+    session.stop()
+    gateway = session.sparkContext._gateway
+    parameters = gateway.java_parameters
+    print(json.dumps({"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}), flush=True)
+    for _ in sys.stdin:
+        left = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+        if left.isDefined():
+            left.get().stop()
+        print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main()
