@@ -21,12 +21,13 @@ from tests.notebooks.warm_jvm import WarmJvm
 from tests.world import World, consume_as
 
 ROOT = Path(__file__).resolve().parents[2]
+CANARY = "canary-51ce"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture(scope="module")
 def jvm() -> Iterator[WarmJvm]:
-    with WarmJvm.running() as found:
+    with WarmJvm.running(CANARY=CANARY) as found:
         yield found
 
 
@@ -97,7 +98,7 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     world = World(*servers, tmp_path)
     topic = world.topic()
     world.produce(topic, 500)
-    monkeypatch.setenv("CANARY", "canary-51ce")
+    monkeypatch.setenv("CANARY", CANARY)
     world.write_config(**{f"{world.alias}.client.id": "${env:CANARY}"})
     source = world.source_records(topic)
     group = world.commit("readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()})
@@ -138,7 +139,7 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     taken = run("takeover", tmp_path / "takeover.ipynb", jvm, **given, dry_run="true")
     assert (result(taken)["generation"], result(taken)["partitions"], result(taken)["copied"]) == (0, 2, 0)
     for name in ("topics", "mirror", "checkpoint", "audit", "handback", "takeover"):
-        assert "canary-51ce" not in (tmp_path / f"{name}.ipynb").read_text()
+        assert CANARY not in (tmp_path / f"{name}.ipynb").read_text()
 
 
 def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:

@@ -31,10 +31,9 @@ class WarmJvm:
 
     @classmethod
     @contextmanager
-    def running(cls) -> Iterator[WarmJvm]:
-        """One for the length of a block."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
-        process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    def running(cls, **environment: str) -> Iterator[WarmJvm]:
+        """One for the length of a block; `environment` is what Spark's Python processes find besides that of this one."""
+        process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
         try:
             yield cls(process, json.loads(_line(process)))
         finally:
@@ -53,6 +52,8 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 
 def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the JVM prints is no answer
     sys.path.insert(0, str(ROOT / "lib"))
     from mirrorlake.local.session import local_session
 
@@ -60,12 +61,12 @@ def main() -> None:
     session.stop()
     gateway = session.sparkContext._gateway
     parameters = gateway.java_parameters
-    print(json.dumps({"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}), flush=True)
+    print(json.dumps({"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}), file=answers, flush=True)
     for _ in sys.stdin:
         left = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
         if left.isDefined():
             left.get().stop()
-        print("ended", flush=True)
+        print("ended", file=answers, flush=True)
 
 
 if __name__ == "__main__":
