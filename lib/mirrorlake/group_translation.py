@@ -14,12 +14,12 @@ from mirrorlake.ledger import Ledger
 from mirrorlake.live_map import LiveMap
 from mirrorlake.offset_syncs import NewStates
 from mirrorlake.recent_runs import RecentRuns
-from mirrorlake.slot import SlotState, merge_positions
+from mirrorlake.slot import Position, SlotState, merge_positions
 from mirrorlake.translate import by_runs_at_hand, translate
 from mirrorlake.wire import Cluster, Key
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
 MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
@@ -59,8 +59,9 @@ class GroupTranslation:
         self.incarnations: dict[Key, int] = {}
         self._new_states = NewStates(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
         self._states: dict[int, SlotState] = {}
+        self._positions: dict[Key, Position] = {}
         self._recent = RecentRuns()
-        self._answers: dict[Asked, tuple[Mirrored, dict[str, Any]]] = {}
+        self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
         self._version = 0
 
     def translate(self, session: SparkSession, positions: Iterable[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -82,12 +83,12 @@ class GroupTranslation:
             self._version = self._recent.version
             self._answers.clear()
         found: list[dict[str, Any]] = []
-        kept: dict[Asked, tuple[Mirrored, dict[str, Any]]] = {}
+        kept: dict[Asked, tuple[Mirrored, Row]] = {}
         open_: list[Mapping[str, Any]] = []
         for position in positions:
             asked = position["topic"], position["partition"], position["upstream_offset"]
             partition = mirrored.get(asked[:2])
-            near = self._recent.near(asked[:2], asked[2]) if partition else None
+            near = self._recent.near(self._positions.get(asked[:2]), asked[2]) if partition else None
             if partition is None:
                 found.append(_elsewhere(position))
             elif near is not None:
@@ -103,23 +104,28 @@ class GroupTranslation:
     def _by_ledger(self, session: SparkSession, positions: list[Mapping[str, Any]], mirrored: Mapping[Key, Mirrored]) -> list[dict[str, Any]]:
         if not positions:
             return []
-        asked = session.createDataFrame([tuple(position[name] for name in NAMES) for position in positions], POSITIONS)
+        import pyarrow as pa
+
+        fields = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())
+        asked = session.createDataFrame(
+            pa.table([pa.array([position[name] for position in positions], kind) for name, kind in zip(NAMES, fields, strict=True)], names=NAMES)
+        )
         partitions = {(position["topic"], position["partition"]) for position in positions}
-        rows = translate(asked, self.flow_map.read(session).runs, session.createDataFrame([mirrored[key] for key in partitions], MIRRORED)).collect()
-        answers = [row.asDict() for row in rows]
+        answers = translate(asked, self.flow_map.read(session).runs, session.createDataFrame([mirrored[key] for key in partitions], MIRRORED)).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]
-            self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
-        return answers
+            if answer["status"] == "exact":  # any other may be for want of something that the ledger gets later
+                self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
+        return [answer.asDict() for answer in answers]
 
     def _remembered(self, asked: Asked, partition: Mirrored) -> dict[str, Any] | None:
         """An earlier answer, if it still holds: one with a run behind the position always does, any other while the partition is as it was."""
-        before, answer = self._answers.get(asked, (None, {}))
-        if before == partition:
-            return answer
-        if answer.get("run_upstream_start") is None:
+        if asked not in self._answers:
             return None
-        return answer | {"source_lag": max(0, partition.log_end - asked[2])}
+        before, answer = self._answers[asked]
+        if answer["run_upstream_start"] is None and before != partition:
+            return None
+        return answer.asDict() | {"source_lag": max(0, partition.log_end - asked[2])}
 
     def _mirrored(self, logs: Iterable[Mapping[str, Any]]) -> dict[Key, Mirrored]:
         """The partitions of the flow that have one place on the target for each position."""
@@ -128,8 +134,8 @@ class GroupTranslation:
             self._recent.clear()
             self._states.clear()
         self._recent.add(states)
-        self._states |= {state.slot: state for state in states}
-        known = merge_positions(self._states.values())
+        self._states |= {state.slot: state for state in states}  # the last one of each slot has its positions
+        self._positions = known = merge_positions(self._states.values())
         self.incarnations = {key: position.incarnation for key, position in known.items() if position.incarnation}
         found = {}
         for log in logs:

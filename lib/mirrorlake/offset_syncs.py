@@ -21,6 +21,7 @@ GZIP = 1
 LARGEST_RECORD_BYTES = 64 << 20
 LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
 AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that are read at first, and what their states may come to
+AT_MOST = 4 * AT_FIRST  # offsets that are read on; behind more it is quicker to begin anew
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -86,33 +87,34 @@ class NewStates:
 
     def __init__(self, target: Cluster, topic: str, timeout_ms: int) -> None:
         self._target, self._topic, self._timeout_ms = target, topic, timeout_ms
+        self._topic_id = ""
         self._next: dict[tuple[str, int], int] = {}
 
     def read(self) -> tuple[list[SlotState], bool]:
-        """What was committed since the last call, in the order of each slot, and whether it goes on from there.
+        """What was committed since the last call that succeeded, slot by slot, and whether it goes on from there.
 
-        It does not at the first call, which begins with the last states there are (at least one of each slot that has any), and where the topic was created anew.
+        It does not where this is the first call, the topic was created anew, or too much has come since. Then it begins with the last states there are, at least one of
+        each slot that has any. Only the last state of a slot has its positions; the others are read for their runs and gaps.
 
         Raises:
-            TargetError: the topic can't be read, or holds what this version does not understand.
+            TargetError: the topic can't be read, or holds what this version does not understand. The next call begins where this one did.
         """
-        found = self._target.refresh([self._topic], self._timeout_ms)
-        keys = [(self._topic, slot) for slot in range(found[self._topic].partitions)] if self._topic in found else []
+        topic = self._target.refresh([self._topic], self._timeout_ms).get(self._topic)
+        keys = [(self._topic, slot) for slot in range(topic.partitions)] if topic else []
         stable = self._target.offsets(keys, LATEST, self._timeout_ms) if keys else {}
-        is_continued = bool(self._next) and all(stable.get(key, -1) >= end for key, end in self._next.items())
-        if not is_continued:
-            self._next.clear()
-        new = [key for key in keys if key not in self._next]
-        first = self._target.offsets(new, EARLIEST, self._timeout_ms) if new else {}
-        values: list[bytes] = []
+        topic_id = topic.topic_id if topic else ""
+        is_continued = bool(self._next) and topic_id == self._topic_id and all(0 <= stable.get(key, -1) - end <= AT_MOST for key, end in self._next.items())
+        first = self._target.offsets([key for key in keys if not is_continued or key not in self._next], EARLIEST, self._timeout_ms) if keys else {}
+        states: list[SlotState] = []
         for key, end in sorted(stable.items()):
-            values += self._newest(key, first[key], end) if key in first else _values(self._target, key, self._next[key], end, self._timeout_ms)
-            self._next[key] = end
-        return [SlotState.from_json(value) for value in values], is_continued
+            values = self._newest(key, first[key], end) if key in first else _values(self._target, key, self._next[key], end, self._timeout_ms)
+            states += [SlotState.from_json(value, with_positions=value is values[-1]) for value in values]
+        self._topic_id, self._next = topic_id, stable  # only now: what was read before an error would be lost
+        return states, is_continued
 
     def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
         """The last records of a slot: one, however far back it is, and others as far as they take little to read."""
-        start, look_back, found = end, LOOK_BACK, []
+        start, look_back, found = end, 2, []
         while not found and start > first:
             start = max(first, end - look_back)
             found = _values(self._target, key, start, end, self._timeout_ms)

@@ -95,13 +95,17 @@ class SlotState:
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> SlotState:
-        """Raises TargetError if the record was not written by a version that this one understands."""
+    def from_json(cls, data: bytes, *, with_positions: bool = True) -> SlotState:
+        """A state as it was written; positions, which are most of it, may be left out.
+
+        Raises:
+            TargetError: the record was not written by a version that this one understands.
+        """
         value = json.loads(data)
         version = value.pop("version", None)
         if version not in READ_VERSIONS:
             raise TargetError(f"an offset-syncs record has format version {version}; this mirrorlake reads {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}. Upgrade it")
-        value["positions"] = tuple(Position(**position) for position in value["positions"])
+        value["positions"] = tuple(Position(**position) for position in value["positions"]) if with_positions else ()
         value["runs"] = tuple(Run(**run) for run in value["runs"])
         value["gaps"] = tuple(Gap(**gap) for gap in value.get("gaps", ()))
         value["producer_ids"] = tuple(value.get("producer_ids", ()))

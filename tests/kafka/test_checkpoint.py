@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import NewTopic
 from mirrorlake import group_translation, live_map, offset_syncs
-from mirrorlake.errors import GateError
+from mirrorlake.errors import GateError, TargetError
 from mirrorlake.group_requests import group_offsets
 from mirrorlake.recent_runs import RecentRuns
 from mirrorlake.translate import translate
-from mirrorlake.wire import Cluster
+from mirrorlake.wire import LATEST, Cluster
 
 from tests.world import ROOT, World, consume_as, eventually
 
@@ -57,8 +58,6 @@ def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: W
 
 def test_every_status_says_what_it_means(world: World) -> None:
     topic, other = world.topic(partitions=2), "unrelated-" + world.alias
-    from confluent_kafka.admin import NewTopic
-
     world.source_admin.create_topics([NewTopic(other, 1, 1)])[other].result()
     world.produce(topic, 200, 1)
     world.mirror()
@@ -167,6 +166,50 @@ def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_a
     finally:
         job.join()
     assert asked == [{(back, source[10][0]), (idle, 0)}, {(back, source[30][0])}]
+
+
+def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_created_anew_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = world.topic(partitions=2)
+    world.produce(topic, 50)
+    world.mirror()
+    flow = world.flow
+    target = Cluster(flow.target_connection, "target", "test").connect()
+    try:
+        reader = offset_syncs.NewStates(target, flow.offset_syncs_topic, 10_000)
+        _, is_continued = reader.read()
+        assert not is_continued
+        world.produce(topic, 50, seed=2)
+        world.mirror()
+        honest, calls = offset_syncs._values, []
+
+        def failing(*given: Any) -> Any:
+            calls.append(given)
+            if len(calls) == 2:
+                raise TargetError("the leader is away", retriable=True)
+            return honest(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(offset_syncs, "_values", failing)
+            with pytest.raises(TargetError):
+                reader.read()
+        states, is_continued = reader.read()
+        assert is_continued
+        assert sorted((state.slot, state.generation, bool(state.runs)) for state in states) == [(0, 2, False), (0, 2, True), (1, 2, False), (1, 2, True)]
+        assert reader.read() == ([], True)
+        ends = target.offsets([(flow.offset_syncs_topic, 0)], LATEST, 10_000)
+        world.target_admin.delete_topics([flow.offset_syncs_topic])[flow.offset_syncs_topic].result()
+        eventually(lambda: flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=10).topics)
+        world.target_admin.create_topics([NewTopic(flow.offset_syncs_topic, 1, 1)])[flow.offset_syncs_topic].result()
+        eventually(lambda: target.refresh([flow.offset_syncs_topic], 10_000)[flow.offset_syncs_topic].partitions == 1)
+        producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
+        for _ in range(ends[flow.offset_syncs_topic, 0] + 5):  # longer than it was
+            producer.produce(flow.offset_syncs_topic, states[0].to_json(), partition=0)
+        assert producer.flush(30) == 0
+        again, is_continued = reader.read()
+        assert not is_continued
+        assert again
+    finally:
+        target.close()
 
 
 def test_a_group_before_the_first_run_starts_with_it(world: World) -> None:
