@@ -29,6 +29,9 @@ TO_LIBRDKAFKA = {
     "reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
 }
 
+# Where a stretch ends with a transaction's marker, a consumer asks once more and waits for what does not come: half a second for each task, if nothing else is said.
+SPARK_READS = {"kafka.fetch.max.wait.ms": "50"}
+
 
 @dataclass(frozen=True, repr=False)
 class Connection:
@@ -107,7 +110,7 @@ class Connection:
 
     def spark(self, **settings: str) -> dict[str, str]:
         """The options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win."""
-        return {**{f"kafka.{name}": value for name, value in self._resolved().items()}, **settings}
+        return {**SPARK_READS, **{f"kafka.{name}": value for name, value in self._resolved().items()}, **settings}
 
     def _resolved(self) -> dict[str, str]:
         return {name: secret.resolve(f"{self.alias}.{name}", value) for name, value in self.properties}

@@ -27,10 +27,7 @@ def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecentRuns, "near", lambda *_: None)
 
 
-@pytest.mark.parametrize("is_at_hand", [True, False], ids=["by the runs in memory", "by the ledger"])
-def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: World, is_at_hand: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not is_at_hand:
-        nothing_at_hand(monkeypatch)
+def test_groups_at_random_positions_read_exactly_what_they_had_not_read_by_the_runs_in_memory_as_by_the_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = world.topic("ledger", 3)
     for seed in range(4):
         world.produce_transactions(topic, 12, 12, 3, seed)
@@ -54,6 +51,9 @@ def test_groups_at_random_positions_read_exactly_what_they_had_not_read(world: W
             assert read == unread
     assert (skipped, again) == (0, 0)
     assert compared > 1_000
+    nothing_at_hand(monkeypatch)
+    by_ledger = world.checkpoint()
+    assert (by_ledger.rows, by_ledger.statuses) == (0, result.statuses), "the ledger gives other places"
 
 
 def test_every_status_says_what_it_means(world: World) -> None:

@@ -73,6 +73,8 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.autoCompact.enabled": "false",
+        # Of tables that are made here: a checkpoint of Delta's log takes 5 s of CPU, and these tables get a commit every few seconds.
+        "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # tasks in which VACUUM lists files: 10,000 take a minute
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # The other one starts a process (readlink) for each file. Here no query goes on with what an earlier one has left.
