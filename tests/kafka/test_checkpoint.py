@@ -140,32 +140,47 @@ def test_what_the_ledger_gets_while_the_job_runs_is_translated_exactly_whether_i
 
 def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_about_one_near_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = world.topic(partitions=2)
-    for seed in range(12):  # a state of each, of which the newest few are read when a job starts
-        world.produce(topic, 20, 1, seed=seed)
-        if seed in (5, 11):
-            world.mirror()
-    monkeypatch.setattr(offset_syncs, "AT_FIRST", 0)
-    monkeypatch.setattr(offset_syncs, "LOOK_BACK", 2)
-    source, target = world.source_records(topic)[0], world.target_records(topic)[0]
-    back, near, idle = world.commit("back", {(topic, 0): source[10][0]}), world.commit("near", {(topic, 0): source[-5][0]}), world.commit("idle", {(topic, 1): 0})
-    honest, asked = group_translation.translate, []
+    world.produce_transactions(topic, 20, 10, 1, aborted=0.0)
+    world.write_config(**{"mirrorlake.batch.max.records": "20"})  # a state for each few records
+    world.mirror()
+    monkeypatch.setattr(offset_syncs, "AT_FIRST", 0)  # of which the newest only is read when a job starts
+    asked: list[set[int]] = []
+    honest = group_translation.translate
 
     def noted(positions: Any, *frames: Any) -> Any:
-        asked.append({(row["group_id"], row["upstream_offset"]) for row in positions.collect()})
+        asked.append({row["upstream_offset"] for row in positions.collect()})
         return honest(positions, *frames)
 
     monkeypatch.setattr(group_translation, "translate", noted)
-    job = threading.Thread(target=lambda: world.checkpoint(interval_s=0.5, run_for_s=30))
-    job.start()
+    cluster = Cluster(world.flow.target_connection, "target", "test").connect()
     try:
-        eventually(lambda: sum(line.startswith("cycle") for line in world.lines) > 2, what="three cycles")
-        world.commit(back, {(topic, 0): source[30][0]})
-        world.commit(near, {(topic, 0): source[-2][0]})
-        eventually(lambda: world.committed(back)[world.remote(topic), 0][0] == target[30][0], what="the group that stands far back")
-        eventually(lambda: world.committed(near)[world.remote(topic), 0][0] == target[-2][0], what="the group near the end")
+        translation = group_translation.GroupTranslation(world.ledger.ensure_tables(), world.flow, cluster)
+
+        def places(*offsets: int) -> list[int]:
+            """Where groups at these offsets go on; one of them stands in the empty partition, too."""
+            end = world.source_records(topic)[0][-1][0] + 2
+            logs = [{"topic": topic, "partition": partition, "log_start": 0, "log_end": log_end} for partition, log_end in enumerate((end, 0))]
+            at = [(0, offset) for offset in offsets] + [(1, 0)]
+            positions = [{"group_id": "g", "topic": topic, "partition": partition, "upstream_offset": offset, "metadata": ""} for partition, offset in at]
+            found = {(row["partition"], row["upstream_offset"]): row for row in translation.translate(world.spark, positions, logs)}
+            assert {row["status"] for row in found.values()} == {"exact"}
+            assert found[1, 0]["downstream_offset"] == 0
+            return [found[0, offset]["downstream_offset"] for offset in offsets]
+
+        source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+        first, second, last, later = source[5][0], source[30][0], source[-1][0], len(source)
+        assert places(first, last) == [target[5][0], target[-1][0]]
+        assert places(first, last) == [target[5][0], target[-1][0]]
+        assert asked == [{first, 0}]
+        world.produce_transactions(topic, 3, 10, 1, seed=1, aborted=0.0)
+        world.mirror()  # a new generation: what was remembered is asked for again, once
+        source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+        for _ in range(2):
+            assert places(first, last, source[later][0]) == [target[5][0], target[later - 1][0], target[later][0]]
+        assert places(second, last, source[-1][0]) == [target[30][0], target[later - 1][0], target[-1][0]]
+        assert asked[1:] == [{first, 0}, {second}]
     finally:
-        job.join()
-    assert asked == [{(back, source[10][0]), (idle, 0)}, {(back, source[30][0])}]
+        cluster.close()
 
 
 def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_created_anew_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
