@@ -186,9 +186,9 @@ class World:
 
         self.ledger.ensure_tables()
         syncs, gaps = self.ledger.of_flow("offset_syncs", self.flow), self.ledger.of_flow("gaps", self.flow)
-        names = ["topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end", "records", "incarnation"]
-        gaps = gaps.withColumnsRenamed({"from_offset": "upstream_start", "to_offset": "upstream_end"}).select("kind", *(name for name in names if name not in names[4:7]))
-        rows = syncs.select(*names).unionByName(gaps, allowMissingColumns=True).filter(F.col("topic").isin(*topics)).collect()
+        of_both, of_runs = ["topic", "partition", "upstream_start", "upstream_end", "incarnation"], ["downstream_start", "downstream_end", "records"]
+        gaps = gaps.withColumnsRenamed({"from_offset": "upstream_start", "to_offset": "upstream_end"}).select("kind", *of_both)
+        rows = syncs.select(*of_both, *of_runs).unionByName(gaps, allowMissingColumns=True).filter(F.col("topic").isin(*topics)).collect()
         return [row for row in rows if row["kind"] is None], [row for row in rows if row["kind"] is not None]
 
     def assert_runs_are_true(self, runs: list[Any], source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]) -> None:

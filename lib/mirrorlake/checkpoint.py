@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from mirrorlake import errors, groups, mm2
 from mirrorlake.batches import Batches
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
-from mirrorlake.flow import Flow
+from mirrorlake.flow import SCATTERED, Flow
 from mirrorlake.gap import TARGET_RECREATED
 from mirrorlake.gate import Gate, require
 from mirrorlake.group_offsets import KafkaGroupOffsets
@@ -237,7 +237,7 @@ class CheckpointJob:
         if not self.flow.mirrors_topic(topic):
             return "not_mirrored", "the topic does not belong to the flow"
         if self.flow.scatters(topic):
-            return "not_covered", "the topic's transform decides about partitions, so no one position on the target stands for this one"
+            return "not_covered", SCATTERED
         return "not_mirrored", "the topic does not exist on the source"
 
     def _gone(self, listed: set[str]) -> list[str]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 PIECES = "topic STRING, partition INT, start BIGINT, end BIGINT, to_topic STRING, to_partition INT, to_start BIGINT, is_back BOOLEAN"
 KNOWN = "topic STRING, partition INT, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT, back_next BIGINT, to_topic STRING, to_partition INT"
-POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
 
 COUNTERPARTS = """
 WITH pieces AS (

@@ -26,6 +26,9 @@ OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".interna
 TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_TOPIC_NAME = 249
 
+# Why `Flow.scatters` leaves a group without a place.
+SCATTERED = "the topic's transform decides about partitions, so no one position on the target stands for this one"
+
 # Brokers refuse a longer transaction by default (transaction.max.timeout.ms).
 LONGEST_TRANSACTION_MS = 900_000
 

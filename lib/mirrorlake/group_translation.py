@@ -7,7 +7,7 @@ answer that nothing can change is remembered: where a group stands still, nobody
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.flow import Flow
 from mirrorlake.ledger import Ledger
@@ -15,29 +15,13 @@ from mirrorlake.live_map import LiveMap
 from mirrorlake.offset_syncs import NewStates
 from mirrorlake.recent_runs import RecentRuns
 from mirrorlake.slot import Position, SlotState, merge_positions
-from mirrorlake.translate import by_runs_at_hand, translate
+from mirrorlake.translate import MIRRORED, POSITION_NAMES, Mirrored, by_runs_at_hand, translate
 from mirrorlake.wire import Cluster, Key
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
-MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
-NAMES = tuple(column.split()[0] for column in POSITIONS.split(", "))
-
 Asked = tuple[str, int, int]  # topic, partition, upstream offset
-
-
-class Mirrored(NamedTuple):
-    """A partition of the flow: its log on the source, and how far the slots' states say it is mirrored (the log's start and 0 where nothing was copied yet)."""
-
-    topic: str
-    partition: int
-    target_topic: str
-    log_start: int
-    log_end: int
-    upstream_next: int
-    downstream_next: int
 
 
 class GroupTranslation:
@@ -108,7 +92,7 @@ class GroupTranslation:
 
         fields = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())
         asked = session.createDataFrame(
-            pa.table([pa.array([position[name] for position in positions], kind) for name, kind in zip(NAMES, fields, strict=True)], names=NAMES)
+            pa.table([pa.array([position[name] for position in positions], kind) for name, kind in zip(POSITION_NAMES, fields, strict=True)], names=POSITION_NAMES)
         )
         partitions = {(position["topic"], position["partition"]) for position in positions}
         answers = translate(asked, self.flow_map.read(session).runs, session.createDataFrame([mirrored[key] for key in partitions], MIRRORED)).collect()
@@ -148,4 +132,4 @@ class GroupTranslation:
 
 
 def _elsewhere(position: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: position[name] for name in NAMES}, "status": None}
+    return {**{name: position[name] for name in POSITION_NAMES}, "status": None}

@@ -62,10 +62,11 @@ class LiveMap:
             TargetError: the target can't be read.
         """
         ledger = self._ledger.within(session)
-        missing = self._missing()
+        ends = self._ends()
+        missing = self._missing(ends)
         if self._known_at is None or sum(end - start for start, end in missing.values()) > LOOK_AGAIN:
             self._look_into(ledger)
-            missing = self._missing()
+            missing = self._missing(ends)
         runs, gaps = ledger.of_flow("offset_syncs", self._flow).select(*RUN_COLUMNS), ledger.of_flow("gaps", self._flow).select(*GAP_COLUMNS)
         if missing:  # or is in the ledger by now: what is there twice says the same
             states = self._read(session, missing)
@@ -79,13 +80,17 @@ class LiveMap:
             self._known[partition] = max(last, self._known.get(partition, -1))
             self._known_at = max(at, self._known_at or at)
 
-    def _missing(self) -> dict[int, tuple[int, int]]:
-        """From where to where the topic's partitions have to be read."""
+    def _ends(self) -> dict[int, int]:
+        """Where the topic's partitions end."""
         topic = self._flow.offset_syncs_topic
         known = self._target.refresh([topic], self._flow.connect_timeout_ms).get(topic)
         keys = [(topic, partition) for partition in range(known.partitions if known else 0)]
         ends = self._target.offsets(keys, LATEST, self._flow.connect_timeout_ms) if keys else {}
-        found = {partition: (self._known.get(partition, -1) + 1, end) for (_, partition), end in ends.items()}
+        return {partition: end for (_, partition), end in ends.items()}
+
+    def _missing(self, ends: dict[int, int]) -> dict[int, tuple[int, int]]:
+        """From where to where the topic's partitions have to be read."""
+        found = {partition: (self._known.get(partition, -1) + 1, end) for partition, end in ends.items()}
         return {partition: (start, end) for partition, (start, end) in found.items() if end > start + (MARKER if start else 0)}
 
     def _read(self, session: SparkSession, missing: dict[int, tuple[int, int]]) -> DataFrame:

@@ -19,6 +19,7 @@ from mirrorlake.wire import EARLIEST, LATEST, Cluster
 
 GZIP = 1
 LARGEST_RECORD_BYTES = 64 << 20
+STATE_AND_MARKER = 2
 LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
 AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that are read at first, and what their states may come to
 AT_MOST = 4 * AT_FIRST  # offsets that are read on; behind more it is quicker to begin anew
@@ -51,17 +52,8 @@ def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: i
     """
     keys = [(topic, slot) for slot in slots]
     first, stable = target.offsets(keys, EARLIEST, timeout_ms), target.offsets(keys, LATEST, timeout_ms)
-    states: dict[int, SlotState] = {}
-    look_back, wanted = LOOK_BACK, {key for key in keys if stable[key] > first[key]}
-    while wanted:
-        start = {key: max(first[key], stable[key] - look_back) for key in wanted}
-        for key in sorted(wanted):
-            found = _last_state(target, key, start[key], stable[key], timeout_ms)
-            if found is not None:
-                states[key[1]] = found
-        wanted = {key for key in wanted if key[1] not in states and start[key] > first[key]}
-        look_back *= 8
-    return states
+    values = {slot: _last_values(target, (topic, slot), first[topic, slot], stable[topic, slot], LOOK_BACK, timeout_ms)[1] for _, slot in sorted(keys)}
+    return {slot: SlotState.from_json(found[-1]) for slot, found in values.items() if found}
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
@@ -114,20 +106,21 @@ class NewStates:
 
     def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
         """The last records of a slot: one, however far back it is, and others as far as they take little to read."""
-        start, look_back, found = end, 2, []
-        while not found and start > first:
-            start = max(first, end - look_back)
-            found = _values(self._target, key, start, end, self._timeout_ms)
-            look_back *= 8
+        start, found = _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         if not found:
             return []
         earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(map(len, found))))
         return _values(self._target, key, earlier, start, self._timeout_ms) + found
 
 
-def _last_state(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> SlotState | None:
-    found = _values(target, key, start, end, timeout_ms)
-    return SlotState.from_json(found[-1]) if found else None
+def _last_values(target: Cluster, key: tuple[str, int], first: int, end: int, look_back: int, timeout_ms: int) -> tuple[int, list[bytes]]:
+    """What the last committed records hold, one at least if there is any, and the offset from which on these are all: steps back from `end`, further each time."""
+    start, found = end, list[bytes]()
+    while not found and start > first:
+        start = max(first, end - look_back)
+        found = _values(target, key, start, end, timeout_ms)
+        look_back *= 8
+    return start, found
 
 
 def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> list[bytes]:

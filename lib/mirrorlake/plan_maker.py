@@ -10,10 +10,11 @@ from confluent_kafka.admin import AdminClient
 
 from mirrorlake import counterpart, groups, standing
 from mirrorlake.failover_plan import Choice, Line, blocks_of
-from mirrorlake.flow import Flow
+from mirrorlake.flow import SCATTERED, Flow
 from mirrorlake.ledger import Ledger
 from mirrorlake.situation import Situation
 from mirrorlake.standing import Standing
+from mirrorlake.translate import POSITIONS
 from mirrorlake.unmirrored import uncarried
 from mirrorlake.wire import Key
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_TOPIC = "the flow does not have this topic"
-SCATTERED = "the topic's transform decides about partitions, so no one position on the target stands for this one"
 SHARED = "others write to the remote topic too (mirrorlake.topics.shared), and no flow back says what"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
@@ -51,7 +51,7 @@ class PlanMaker:
         by_key = {(one.group_id, one.topic, one.partition): one for one in found}
         placed = [one for one in found if (one.topic, one.partition) in situation.partitions]
         rows = [(one.group_id, one.topic, one.partition, one.upstream_offset, one.metadata) for one in placed]
-        answers = counterpart.counterparts(self.spark.createDataFrame(rows, counterpart.POSITIONS), situation.pieces, situation.known).collect() if rows else []
+        answers = counterpart.counterparts(self.spark.createDataFrame(rows, POSITIONS), situation.pieces, situation.known).collect() if rows else []
         names = standing.names(found)
         on_target = groups.read_groups(AdminClient(self.flow.target_connection.librdkafka(log_level=0)), situation.target, names, self.flow) if names else {}
         on_source = (

@@ -100,18 +100,18 @@ class RecentRuns:
         at = bisect_right(window.runs, offset, key=attrgetter("upstream_end"))
         return Nearby(window.runs[at] if at < len(window.runs) else None, window.runs[-1])
 
-    def _begin(self, key: Key, incarnation: int) -> None:
-        """A log was set back or replaced: what is held of it is void, unless that is known."""
+    def _begin(self, key: Key, incarnation: int) -> _Window:
+        """A log was set back or replaced: what is held of it is void, unless that is known. Returns what is held now."""
+        self.version += 1
         window = self._windows.get(key)
         if window is None or window.incarnation < incarnation:
-            self._windows[key] = _Window(incarnation)
-        self.version += 1
+            window = self._windows[key] = _Window(incarnation)
+        return window
 
     def _extend(self, key: Key, incarnation: int, start: int, end: int, run: Offsets | None) -> None:
         window = self._windows.setdefault(key, _Window(incarnation))
         if window.incarnation < incarnation:
-            self._begin(key, incarnation)
-            window = self._windows[key]
+            window = self._begin(key, incarnation)
         if incarnation < window.incarnation:
             return  # void since
         if window.runs and start < window.covered_to:

@@ -18,16 +18,18 @@ the join is an as-of join: positions and runs in one order, each position taking
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mirrorlake.gap import RESETS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from mirrorlake.group_translation import Mirrored
     from mirrorlake.recent_runs import Nearby
 
+POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
+POSITION_NAMES = tuple(column.split()[0] for column in POSITIONS.split(", "))
+MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
 PAST_THE_LOG, LEDGER_BEHIND, PAST_THE_MIRROR = "past the end of the source log", "the ledger is behind the mirror", "past what is mirrored"
 
 CURRENT_RUNS = """
@@ -90,6 +92,18 @@ for name, reason in (("past_the_log", PAST_THE_LOG), ("ledger_behind", LEDGER_BE
     TRANSLATION = TRANSLATION.replace(f"{{{name}}}", reason)
 
 
+class Mirrored(NamedTuple):
+    """A row of MIRRORED, a partition of the flow: its log on the source, and how far it is mirrored (the log's start and 0 where nothing was copied yet)."""
+
+    topic: str
+    partition: int
+    target_topic: str
+    log_start: int
+    log_end: int
+    upstream_next: int
+    downstream_next: int
+
+
 def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
     """The map as it holds now: runs without what later resets of a log have made void (`gap.RESETS`).
 
@@ -108,10 +122,9 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
     """Translates group positions.
 
     Args:
-        positions: group_id, topic, partition, upstream_offset, metadata.
+        positions: columns POSITIONS.
         runs: the flow's map (`current_runs`).
-        mirrored: one row for each partition of the flow: topic, partition, target_topic, log_start and log_end (of the source log),
-            upstream_next and downstream_next (of the slot's state; the log start and 0 where nothing was copied yet).
+        mirrored: columns MIRRORED, one row for each partition of the flow (`Mirrored`).
 
     Returns:
         One row for each position: the columns of the checkpoints table up to status, reason and
@@ -135,7 +148,7 @@ def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearb
         elif offset > max(mirrored.upstream_next, mirrored.log_start):
             reason = PAST_THE_MIRROR
     return {
-        **{name: position[name] for name in ("group_id", "topic", "partition", "upstream_offset", "metadata")},
+        **{name: position[name] for name in POSITION_NAMES},
         "target_topic": mirrored.target_topic, "target_partition": mirrored.partition,
         "downstream_offset": last.downstream_end if run is None else run.downstream_start + max(0, offset - run.upstream_start),
         "status": status, "reason": reason, "source_lag": max(0, mirrored.log_end - offset),

@@ -13,14 +13,11 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.flow import Flow
 from mirrorlake.ledger import Ledger
 from mirrorlake.positions import Position, Translated, Translation
-from mirrorlake.translate import translate
+from mirrorlake.translate import MIRRORED, POSITIONS, translate
 from mirrorlake.wire import EARLIEST, LATEST, Cluster, Key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
-MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
 
 
 class Translator:

@@ -16,7 +16,7 @@ from mirrorlake import group_translation, live_map, offset_syncs
 from mirrorlake.errors import GateError, TargetError
 from mirrorlake.group_requests import group_offsets
 from mirrorlake.recent_runs import RecentRuns
-from mirrorlake.translate import translate
+from mirrorlake.translate import MIRRORED, POSITIONS, translate
 from mirrorlake.wire import LATEST, Cluster
 
 from tests.world import ROOT, World, consume_as, eventually
@@ -123,8 +123,8 @@ def test_what_the_ledger_gets_while_the_job_runs_is_translated_exactly_whether_i
             world.mirror()
         source, target = world.source_records(topic)[0], world.target_records(topic)[0]
         end = source[-1][0] + 1
-        mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], group_translation.MIRRORED)
-        positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], group_translation.POSITIONS)
+        mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], MIRRORED)
+        positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], POSITIONS)
         expected = {offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset) for offset in range(end)}
         for look_again, are_twice in ((1_000_000, True), (0, False)):
             monkeypatch.setattr(live_map, "LOOK_AGAIN", look_again)

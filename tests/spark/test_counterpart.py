@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mirrorlake.counterpart import KNOWN, PIECES, POSITIONS, by_definition, counterparts, records_between
-from mirrorlake.translate import translate
+from mirrorlake.counterpart import KNOWN, PIECES, by_definition, counterparts, records_between
+from mirrorlake.translate import MIRRORED, POSITIONS, translate
 
-from tests.spark.test_translate import MIRRORED, RUNS, random_runs
+from tests.spark.test_translate import RUNS, random_runs
 
 Piece = tuple[str, int, int, int, str, int, int, bool]
 

@@ -6,15 +6,12 @@ import random
 from typing import Any
 
 from chispa import assert_df_equality
-from mirrorlake.group_translation import NAMES, Mirrored
 from mirrorlake.recent_runs import Nearby
 from mirrorlake.run import Run
 from mirrorlake.run import translate as by_definition
-from mirrorlake.translate import by_runs_at_hand, translate
+from mirrorlake.translate import MIRRORED, POSITION_NAMES, POSITIONS, Mirrored, by_runs_at_hand, translate
 
 RUNS = "topic STRING, partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT"
-MIRRORED = "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT"
-POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
 
 
 def random_runs(dice: random.Random, topic: str, partition: int) -> list[Run]:
@@ -84,7 +81,7 @@ def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:
     for position in positions:
         mine = [run for run in runs if run.partition == position[2]]
         near = Nearby(next((run for run in mine if run.upstream_end > position[3]), None), mine[-1])
-        expected.append(by_runs_at_hand(dict(zip(NAMES, position, strict=True)), mirrored[position[2]], near))
+        expected.append(by_runs_at_hand(dict(zip(POSITION_NAMES, position, strict=True)), mirrored[position[2]], near))
     found = {(row["group_id"], row["partition"]): row.asDict() for row in frames(spark, runs, positions, mirrored).collect()}
     assert {(row["group_id"], row["partition"]): row for row in expected} == found
     assert {row["status"] for row in expected} == {"exact", "clamped"}

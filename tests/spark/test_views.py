@@ -16,12 +16,12 @@ from mirrorlake.ledger import Ledger
 from mirrorlake.local.sql import statements
 from mirrorlake.run import Run
 from mirrorlake.run import translate as by_definition
-from mirrorlake.translate import translate
+from mirrorlake.translate import MIRRORED, POSITIONS, translate
 from mirrorlake.views import FUNCTIONS, VIEWS, Definition, read
 
 from tests.example_ledger import checkpoint, run, verification
 from tests.log_model import Log, store
-from tests.spark.test_translate import MIRRORED, POSITIONS, RUNS
+from tests.spark.test_translate import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = re.compile(r"```sql\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
