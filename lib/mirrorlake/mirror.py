@@ -26,12 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake import errors, gap, mm2, offset_syncs, runs_frame, transaction
+from mirrorlake import errors, gap, mm2, runs_frame, transaction
 from mirrorlake.admin import Admin
 from mirrorlake.batches import Batches
-from mirrorlake.comparison import log_records
-from mirrorlake.copy import Report, fenced, require_newest
-from mirrorlake.copy_task import REPORT_SCHEMA, copy_task
+from mirrorlake.copy import Report, fenced
 from mirrorlake.errors import ConfigurationError, FencedError, GateError, LedgerError, MirrorlakeError, SourceError, TargetError, first_line
 from mirrorlake.failpoint import from_specification
 from mirrorlake.flow import Flow
@@ -41,21 +39,19 @@ from mirrorlake.journal import LEDGER, MIRROR, Cycle, Journal
 from mirrorlake.kafka_ranges import KafkaRanges
 from mirrorlake.ledger import Ledger
 from mirrorlake.live import LiveFlow
+from mirrorlake.micro_batch import MicroBatch
 from mirrorlake.progress import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.slot import Position
 from mirrorlake.start import Spec, find_starts
 from mirrorlake.topology import Topology
 from mirrorlake.transform import DEAD_LETTER
 from mirrorlake.transform_check import validate
-from mirrorlake.transformation import corrupt_batch, explain_failure, root_cause
-from mirrorlake.transformed_frame import planned_ranges, with_records
 from mirrorlake.wire import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-END_TIMEOUT_MS = 30_000
 HISTORY = 1_000  # micro-batches that are remembered for the picture
 IDLE_NOTE_S = 60.0  # so often a job that has nothing to do says that it is there
 
@@ -279,16 +275,23 @@ class MirrorJob:
         if not self._has_work(plan, rows):
             return
         clock.lap("collect")
-        reports, failures = self._copy(frame, rows)
+        micro_batch = MicroBatch(self.flow, self._generation, self._target, self._say)
+        reports, failures = micro_batch.copy(frame, rows, self._fails_at)
         clock.lap("copy")
         self._failpoint("driver.copied")
         cycle_id = f"{self._job_id}-{batch_id}"
         moved = [report for report in reports if report.is_open]
         if moved:
-            self._pass_gate(moved, cycle_id)
+            self._pass_gate(micro_batch, moved, cycle_id)
         clock.lap("gate")
         self._failpoint("driver.gated")
-        committed = [report for report in moved if self._commit(report, failures)]
+        committed = []
+        for report in moved:
+            if failure := micro_batch.commit(report):
+                failures.append(failure)
+            else:
+                committed.append(report)
+            self._failpoint("driver.committing")
         self._failpoint("driver.committed")
         clock.lap("commit")
         if committed:
@@ -321,99 +324,20 @@ class MirrorJob:
         self._failpoint("driver.planned")
         return any(row["kind"] == "range" for row in rows)
 
-    def _copy(self, frame: DataFrame, rows: Sequence[Any]) -> tuple[list[Report], list[MirrorlakeError]]:
-        """Runs one task for each slot. On any loss of a task, every slot of the plan is aborted before this returns."""
-        planned = planned_ranges(rows)
-        slots = {one.slot for one in planned}
-        task = copy_task(self.flow, rows[0]["slots"], self._generation, self._fails_at)
-        work = frame.filter("kind = 'range'")
-        if any(self.flow.transform_of(one.topic) for one in planned):
-            work = with_records(work, self.flow, planned, rows[0]["slots"])
-        try:
-            answers = work.mapInArrow(task, REPORT_SCHEMA).collect()
-        except Exception as error:
-            self._abort(slots)
-            if corrupt := corrupt_batch(error):
-                raise SourceError(
-                    f"flow {self.flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks of cluster {self.flow.source}; to go on without that batch, take the topic out "
-                    "of the transform's topics, or delete its records up to there"
-                ) from None
-            raise TargetError(f"flow {self.flow.name}: a copy task was lost: {root_cause(error)}", retriable=True) from None
-        reports = [Report(**json.loads(answer["report"])) for answer in answers if answer["report"]]
-        failures = [errors.from_json(json.loads(answer["error"])) for answer in answers if answer["error"]]
-        if sorted(answer["slot"] for answer in answers) != sorted(slots):
-            self._abort(slots)
-            raise MirrorlakeError(
-                f"flow {self.flow.name}: slots {sorted(slots)} were planned but {sorted(answer['slot'] for answer in answers)} answered; nothing was committed"
-            )
-        fatal = next((failure for failure in failures if isinstance(failure, FencedError)), next((failure for failure in failures if not failure.retriable), None))
-        if fatal is not None:
-            for report in reports:
-                if report.is_open:
-                    transaction.end(self._target, report.producer, commit=False, timeout_ms=END_TIMEOUT_MS)
-            if not isinstance(fatal, FencedError):
-                self._abort(slots - {report.slot for report in reports})
-            raise self._explained(fatal, frame.sparkSession)
-        return reports, failures
-
-    def _explained(self, error: MirrorlakeError, spark: SparkSession) -> MirrorlakeError:
-        """An error about a record that can't be transformed says what Spark finds wrong with it."""
-        what = error.anomaly
-        if what.get("kind") != gap.TRANSFORM:
-            return error
-        key, offset, transform = (what["topic"], what["partition"]), what["from_offset"], self.flow.transform_of(str(what["topic"]))
-        with contextlib.suppress(Exception):  # the error itself must arrive, whatever else goes wrong
-            record = log_records(spark, self.flow.source_connection, {key: offset}, {key: offset + 1}, "read_committed", {})
-            error.message += f". Spark says: {explain_failure(record, transform, *key, offset, what['reason'])}"
-        return SourceError(error.message, anomaly=what)
-
-    def _pass_gate(self, reports: list[Report], cycle_id: str) -> None:
+    def _pass_gate(self, micro_batch: MicroBatch, reports: list[Report], cycle_id: str) -> None:
         try:
             frame = runs_frame.frame(reports, passes_over_losses=self.flow.passes_over_losses)
             results = self._gate.evaluate(frame, self.flow.name, cycle_id)
             self._journal.note("expectation_results", results)
             require(results, f"flow {self.flow.name}, micro-batch {cycle_id}", "the transactions were aborted, nothing became visible and no position moved")
         except Exception as error:
-            for report in reports:
-                transaction.end(self._target, report.producer, commit=False, timeout_ms=END_TIMEOUT_MS)
+            micro_batch.reject(reports)
             self._journal.write()
             if isinstance(error, MirrorlakeError):
                 raise
             raise GateError(
                 f"flow {self.flow.name}, micro-batch {cycle_id}: the gate could not be evaluated ({first_line(error)}); the transactions were aborted"
             ) from error
-
-    def _commit(self, report: Report, failures: list[MirrorlakeError]) -> bool:
-        """Ends one slot's transaction; True if it is committed. What EndTxn leaves open is read from the log."""
-        outcome = transaction.end(self._target, report.producer, commit=True, timeout_ms=END_TIMEOUT_MS)
-        self._failpoint("driver.committing")
-        if outcome is transaction.Outcome.DECIDED:
-            return True
-        if offset_syncs.find_state(self._target, self.flow.offset_syncs_topic, report.slot, report.producer, self.flow.connect_timeout_ms):
-            return True
-        failures.append(
-            TargetError(
-                f"flow {self.flow.name}, slot {report.slot}: the transaction was aborted before it could be committed (it took longer than "
-                f"mirrorlake.transaction.timeout.ms={self.flow.transaction_timeout_ms}, or another job began one); its records are copied again",
-                retriable=True,
-            )
-        )
-        return False
-
-    def _abort(self, slots: set[int]) -> None:
-        """Aborts whatever is open in these slots, so that nothing holds back readers; a cluster that is away does it by timeout.
-
-        Raises:
-            FencedError: the slots belong to a newer job, whose transactions are none of our business.
-        """
-        for slot in slots:
-            try:
-                require_newest(self._target, self.flow, slot, self._generation)
-                transaction.begin(self._target, self.flow.transactional_id(slot), self.flow.transaction_timeout_ms, END_TIMEOUT_MS)
-            except FencedError:
-                raise
-            except MirrorlakeError as error:
-                self._say(f"warning: {error.message}")
 
     # -- what people see -----------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
-from mirrorlake import mirror
 from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.micro_batch import MicroBatch
 
 from tests.world import Record, World, configure, eventually
 
@@ -328,9 +328,9 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
     world.produce(topic, 100, 1, acks="all")
     fragile.stop_broker(3)
     world.produce(topic, 50, 1, seed=2)
-    copy, calls = mirror.MirrorJob._copy, []
+    copy, calls = MicroBatch.copy, []
 
-    def disturbed(job: mirror.MirrorJob, *given: object) -> object:
+    def disturbed(micro_batch: MicroBatch, *given: object) -> object:
         calls.append(given)
         if len(calls) == 1:  # the plan is made
             fragile.stop_broker(2, kill=True)
@@ -338,9 +338,9 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
             eventually(lambda: leader(world, topic) == 3, what="the unclean election")
             world.produce(topic, 80, 1, seed=3)
             fragile.start_broker(2)
-        return copy(job, *given)
+        return copy(micro_batch, *given)
 
-    monkeypatch.setattr(mirror.MirrorJob, "_copy", disturbed)
+    monkeypatch.setattr(MicroBatch, "copy", disturbed)
     assert world.mirror().records == 150
     assert any("has changed between offsets 0 and 150 while Spark read it" in line for line in world.lines)
     assert world.mirror().records == 30
