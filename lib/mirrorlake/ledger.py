@@ -26,8 +26,6 @@ from mirrorlake.gap import LOSS
 from mirrorlake.tables import TABLES
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -278,17 +276,15 @@ class Ledger:
             table = DeltaTable.forName(rows.sparkSession, self.table(name))
             table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
 
-    def last_syncs(self, flow: Flow, after: datetime | None = None) -> dict[int, tuple[int, datetime]]:
-        """How far the table offset_syncs goes: by partition of the topic, the last offset and when the newest was committed; only rows committed `after` are looked at."""
+    def last_syncs(self, flow: Flow) -> dict[int, int]:
+        """How far the table offset_syncs goes: the last offset of each partition of the topic."""
         from pyspark.sql import functions as F
 
-        rows = self.of_flow("offset_syncs", flow)
-        rows = rows if after is None else rows.filter(F.col("committed_at") > F.lit(after))
-        last = rows.groupBy("sync_partition").agg(F.max("sync_offset").alias("last"), F.max("committed_at").alias("at")).collect()
-        return {row["sync_partition"]: (row["last"], row["at"]) for row in last}
+        last = self.of_flow("offset_syncs", flow).groupBy("sync_partition").agg(F.max("sync_offset").alias("last")).collect()
+        return {row["sync_partition"]: row["last"] for row in last}
 
     def _bookmark(self, flow: Flow, partitions: int) -> dict[str, int]:
-        last = {partition: offset for partition, (offset, _) in self.last_syncs(flow).items()}
+        last = self.last_syncs(flow)
         beyond = sorted(set(last) - set(range(partitions)))
         if beyond:
             raise LedgerError(

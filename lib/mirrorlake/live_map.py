@@ -6,8 +6,8 @@ So a group is translated by what was committed a moment ago, however seldom the 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mirrorlake.flow import Flow
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 RUN_COLUMNS = ("topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end", "incarnation")
 GAP_COLUMNS = ("topic", "partition", "kind", "from_offset", "incarnation", "committed_at")
-RECENT = timedelta(minutes=10)  # slots commit side by side, and clocks of brokers differ
 MARKER = 1  # what follows every state
-LOOK_AGAIN = 500  # offsets of the topic, half of them markers: reading so many again takes less than asking the ledger for them
 
 
 @dataclass(frozen=True)
@@ -49,11 +47,9 @@ class LiveMap:
 
     def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
         self._ledger, self._flow, self._target = ledger, flow, target
-        self._known: dict[int, int] = {}  # partition of the topic: last offset in the ledger
-        self._known_at: datetime | None = None
 
     def read(self, session: SparkSession) -> Map:
-        """The map that holds now.
+        """The map that holds now. How far the ledger goes is asked each time: somebody may have emptied it, and a map with a hole would send groups past records.
 
         Args:
             session: of the micro-batch.
@@ -62,35 +58,20 @@ class LiveMap:
             TargetError: the target can't be read.
         """
         ledger = self._ledger.within(session)
-        ends = self._ends()
-        missing = self._missing(ends)
-        if self._known_at is None or sum(end - start for start, end in missing.values()) > LOOK_AGAIN:
-            self._look_into(ledger)
-            missing = self._missing(ends)
+        missing = self._missing(ledger.last_syncs(self._flow))
         runs, gaps = ledger.of_flow("offset_syncs", self._flow).select(*RUN_COLUMNS), ledger.of_flow("gaps", self._flow).select(*GAP_COLUMNS)
         if missing:  # or is in the ledger by now: what is there twice says the same
             states = self._read(session, missing)
             runs, gaps = runs.unionByName(run_rows(states).select(*RUN_COLUMNS)), gaps.unionByName(gap_rows(states).select(*GAP_COLUMNS))
         return Map(current_runs(runs, gaps), gaps)
 
-    def _look_into(self, ledger: Ledger) -> None:
-        """Asks the ledger how far it goes, which takes a second; only new files are looked at, after the first time."""
-        after = None if self._known_at is None else self._known_at - RECENT
-        for partition, (last, at) in ledger.last_syncs(self._flow, after).items():
-            self._known[partition] = max(last, self._known.get(partition, -1))
-            self._known_at = max(at, self._known_at or at)
-
-    def _ends(self) -> dict[int, int]:
-        """Where the topic's partitions end."""
+    def _missing(self, last: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        """From where to where the topic's partitions have to be read, given the last offset of each that the ledger has."""
         topic = self._flow.offset_syncs_topic
         known = self._target.refresh([topic], self._flow.connect_timeout_ms).get(topic)
         keys = [(topic, partition) for partition in range(known.partitions if known else 0)]
         ends = self._target.offsets(keys, LATEST, self._flow.connect_timeout_ms) if keys else {}
-        return {partition: end for (_, partition), end in ends.items()}
-
-    def _missing(self, ends: dict[int, int]) -> dict[int, tuple[int, int]]:
-        """From where to where the topic's partitions have to be read."""
-        found = {partition: (self._known.get(partition, -1) + 1, end) for partition, end in ends.items()}
+        found = {partition: (last.get(partition, -1) + 1, end) for (_, partition), end in ends.items()}
         return {partition: (start, end) for partition, (start, end) in found.items() if end > start + (MARKER if start else 0)}
 
     def _read(self, session: SparkSession, missing: dict[int, tuple[int, int]]) -> DataFrame:

@@ -110,27 +110,26 @@ def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_t
     assert consume_as(world.target_servers, behind, [world.remote(topic)])[world.remote(topic), 0] == [record[1] for _, record in source[250:]]
 
 
-def test_what_the_ledger_gets_while_the_job_runs_is_translated_exactly_whether_it_is_asked_again_or_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_emptied_meanwhile(world: World) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 50, 1)
     world.mirror()
+    for seed in (1, 2):
+        world.produce_transactions(topic, 5, 10, 1, seed)
+        world.mirror()
+    source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+    end = source[-1][0] + 1
+    mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], MIRRORED)
+    positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], POSITIONS)
+    expected = {offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset) for offset in range(end)}
+    table = world.ledger.table("offset_syncs")
+    newest = world.spark.sql(f"SELECT max(sync_offset) FROM {table} WHERE source = '{world.alias}'").first()[0]
     cluster = Cluster(world.flow.target_connection, "target", "test").connect()
     try:
         flow_map = live_map.LiveMap(world.ledger, world.flow, cluster)
-        flow_map.read(world.spark)
-        for seed in (1, 2):
-            world.produce_transactions(topic, 5, 10, 1, seed)
-            world.mirror()
-        source, target = world.source_records(topic)[0], world.target_records(topic)[0]
-        end = source[-1][0] + 1
-        mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], MIRRORED)
-        positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], POSITIONS)
-        expected = {offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset) for offset in range(end)}
-        for look_again, are_twice in ((1_000_000, True), (0, False)):
-            monkeypatch.setattr(live_map, "LOOK_AGAIN", look_again)
-            runs = flow_map.read(world.spark).runs
-            assert (runs.count() > runs.distinct().count()) == are_twice
-            found = translate(positions, runs, mirrored).collect()
+        for gone in ("false", f"sync_offset = {newest}", "true"):
+            world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}' AND {gone}")
+            found = translate(positions, flow_map.read(world.spark).runs, mirrored).collect()
             assert {row["upstream_offset"]: row["downstream_offset"] for row in found} == expected
             assert len(found) == end
             assert {row["status"] for row in found} == {"exact"}
