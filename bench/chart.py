@@ -13,7 +13,7 @@ PANELS = {"records_per_s": "records per second", "cpu_s_per_million": "CPU secon
 
 
 def draw(results: Mapping[str, Any], file: Path) -> None:
-    """Backlogs: speed and processor time of every contestant, case by case."""
+    """Backlogs: speed and processor time of every contestant, case by case; each case has a scale of its own, as its records may be a hundred times larger."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -29,7 +29,10 @@ def draw(results: Mapping[str, Any], file: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 1.2 + 0.26 * max(6, at)), layout="constrained", sharey=True)
     for axis, (figure_name, title) in zip(axes, PANELS.items(), strict=True):
         values = [cases[name]["medians"][contestant][figure_name] for name, contestant in bars]
-        drawn = axis.barh(list(places.values()), values, color=[_colour(contestant) for _, contestant in bars])
+        longest = {name: max(value for (case, _), value in zip(bars, values, strict=True) if case == name) for name in cases}
+        drawn = axis.barh(
+            list(places.values()), [value / longest[name] for (name, _), value in zip(bars, values, strict=True)], color=[_colour(contestant) for _, contestant in bars]
+        )
         axis.bar_label(drawn, [f"{value:,.0f}" if value >= 100 else f"{value:.2f}" for value in values], padding=3, fontsize=8)
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_xticks([])

@@ -35,7 +35,7 @@ class Results:
         self.values: dict[str, Any] = {"began": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe(), "rounds": rounds, "cases": kept}
 
     def add(self, case: Case, contestant: str, found: dict[str, Any]) -> None:
-        known = self.values["cases"].setdefault(case.name, {"kind": case.kind, "settings": case.settings, "rounds": {}})
+        known = self.values["cases"].setdefault(case.name, {"kind": case.kind, "settings": case.settings, "revision": self.values["machine"]["revision"], "rounds": {}})
         known["rounds"].setdefault(contestant, []).append(found)
         known["medians"] = medians(known["rounds"])
         known["ratios"] = ratios(known)
