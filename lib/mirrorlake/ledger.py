@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from mirrorlake.flow import Flow
 
+EARLIEST = -2  # an offset, for Spark's Kafka source: the first one there is
+JUST_NOW_S = 10  # nobody has emptied a table since
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
@@ -185,7 +187,7 @@ class Ledger:
     def stream_offset_syncs(
         self, flow: Flow, partitions: int, interval_s: int | None, checkpoint: str, appended: Callable[[int, float], None] = lambda _runs, _seconds: None
     ) -> StreamingQuery:
-        """Starts the stream that appends the offset-syncs topic to the table of the same name.
+        """Starts the stream that appends the offset-syncs topic to the table of the same name. If somebody empties the table meanwhile, the next append fills it from the beginning.
 
         Args:
             flow: whose topic.
@@ -197,19 +199,26 @@ class Ledger:
         Raises:
             LedgerError: the table holds more than the topic, so one of them isn't the other's.
         """
+        last, seen_at = self.last_syncs(flow), time.monotonic()
         source = (
             self.spark.readStream.format("kafka")
             .options(**flow.target_connection.spark())
             .option("subscribe", flow.offset_syncs_topic)
             .option("kafka.isolation.level", "read_committed")
-            .option("startingOffsets", json.dumps({flow.offset_syncs_topic: self._bookmark(flow, partitions)}))
+            .option("startingOffsets", json.dumps({flow.offset_syncs_topic: self._bookmark(flow, partitions, last)}))
             .option("failOnDataLoss", "true")
             .load()
         )
 
         def append(frame: DataFrame, _: int) -> None:
+            nonlocal seen_at
             began = time.monotonic()
-            appended(self.merge_offset_syncs(frame), time.monotonic() - began)
+            if began > seen_at + JUST_NOW_S and not self._still_holds(flow, last):  # what comes from here on would be a map with a hole
+                self.merge_offset_syncs(offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST)))
+            runs, newest = self.merge_offset_syncs(frame)
+            last.update(newest)
+            seen_at = time.monotonic()
+            appended(runs, seen_at - began)
 
         writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
         writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # a session takes a name once only
@@ -229,8 +238,9 @@ class Ledger:
         except Exception as error:
             raise LedgerError(f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is committed on the target stays correct") from None
 
-    def merge_offset_syncs(self, records: DataFrame) -> int:
-        """Adds the runs and gaps of offset-syncs records (as Spark's Kafka source has them), and an anomaly for each loss; those already there stay as they are. Returns how many runs it was given.
+    def merge_offset_syncs(self, records: DataFrame) -> tuple[int, dict[int, int]]:
+        """Adds the runs and gaps of offset-syncs records (as Spark's Kafka source has them), and an anomaly for each loss; those already there stay as they are. Returns how many runs it was given,
+        and the last offset of each partition of the topic that had some.
 
         A merge and not an append: it is what makes a second writer, or a stream that starts again too early, harmless. Runs come last, as they are the bookmark.
         """
@@ -240,6 +250,7 @@ class Ledger:
         lost = F.filter("gaps", lambda gap: gap["kind"].isin(*LOSS))
         held = states.groupBy("source", "target", "sync_partition").agg(
             F.min("sync_offset").alias("first"),
+            F.max(F.when(F.size("runs") > 0, F.col("sync_offset"))).alias("last"),
             *(F.sum(F.greatest(F.size(found), F.lit(0))).alias(name) for name, found in (("runs", "runs"), ("gaps", "gaps"), ("lost", lost))),
         )
         found = held.collect()
@@ -256,7 +267,7 @@ class Ledger:
         runs = sum(row["runs"] for row in found)
         if runs:
             self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
-        return runs
+        return runs, {row["sync_partition"]: row["last"] for row in found if row["last"] is not None}
 
     def _merge_losses(self, gaps: DataFrame) -> None:
         from pyspark.sql import functions as F
@@ -276,22 +287,27 @@ class Ledger:
             table = DeltaTable.forName(rows.sparkSession, self.table(name))
             table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
 
-    def last_syncs(self, flow: Flow) -> dict[int, int]:
-        """How far the table offset_syncs goes: the last offset of each partition of the topic."""
+    def last_syncs(self, flow: Flow, at_least: int = 0) -> dict[int, int]:
+        """How far the table offset_syncs goes: the last offset of each partition of the topic, where it is not below `at_least`."""
         from pyspark.sql import functions as F
 
-        last = self.of_flow("offset_syncs", flow).groupBy("sync_partition").agg(F.max("sync_offset").alias("last")).collect()
+        rows = self.of_flow("offset_syncs", flow).filter(F.col("sync_offset") >= at_least)
+        last = rows.groupBy("sync_partition").agg(F.max("sync_offset").alias("last")).collect()
         return {row["sync_partition"]: row["last"] for row in last}
 
-    def _bookmark(self, flow: Flow, partitions: int) -> dict[str, int]:
-        last = self.last_syncs(flow)
+    def _still_holds(self, flow: Flow, last: Mapping[int, int]) -> bool:
+        """True if the table goes as far as it did; nothing but somebody's hand takes the newest rows away."""
+        found = self.last_syncs(flow, min(last.values(), default=0))
+        return all(found.get(partition, -1) >= offset for partition, offset in last.items())
+
+    def _bookmark(self, flow: Flow, partitions: int, last: Mapping[int, int]) -> dict[str, int]:
         beyond = sorted(set(last) - set(range(partitions)))
         if beyond:
             raise LedgerError(
                 f"flow {flow.name}: table {self.table('offset_syncs')} has rows of partition {beyond[0]} of {flow.offset_syncs_topic}, which has only "
                 f"{partitions} partitions: the topic was created anew, or the table belongs to other clusters. Use another schema, or delete the flow's rows"
             )
-        return {str(partition): last.get(partition, -3) + 1 for partition in range(partitions)}  # -2: from the beginning
+        return {str(partition): last[partition] + 1 if partition in last else EARLIEST for partition in range(partitions)}
 
     # -- files ---------------------------------------------------------------------------------------------------------------
 
@@ -326,6 +342,21 @@ class Ledger:
         with (Path(self.warehouse) / self.schema / f".{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def offset_sync_records(session: SparkSession, flow: Flow, first: Mapping[int, int], end: Mapping[int, int] | None = None) -> DataFrame:
+    """What is committed in partitions of a flow's offset-syncs topic, as Spark's Kafka source has it: from the offsets `first` on (or EARLIEST), before `end` (where the log ends now).
+
+    Nothing is ever deleted there; if somebody has, the ledger's stream says so, and this passes over it.
+    """
+    topic = flow.offset_syncs_topic
+    reader = session.read.format("kafka").options(**flow.target_connection.spark()).option("kafka.isolation.level", "read_committed").option("failOnDataLoss", "false")
+    reader = reader.option("assign", json.dumps({topic: sorted(first)})).option("startingOffsets", _offsets(topic, first))
+    return (reader if end is None else reader.option("endingOffsets", _offsets(topic, end))).load()
+
+
+def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
 
 
 def offset_sync_states(records: DataFrame) -> DataFrame:

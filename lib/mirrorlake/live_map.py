@@ -5,13 +5,13 @@ So a group is translated by what was committed a moment ago, however seldom the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mirrorlake.errors import LedgerError
 from mirrorlake.flow import Flow
-from mirrorlake.ledger import Ledger, gap_rows, offset_sync_states, run_rows
+from mirrorlake.ledger import Ledger, gap_rows, offset_sync_records, offset_sync_states, run_rows
 from mirrorlake.translate import current_runs
 from mirrorlake.wire import LATEST, Cluster
 
@@ -56,12 +56,14 @@ class LiveMap:
 
         Raises:
             TargetError: the target can't be read.
+            LedgerError: the table holds more than the topic, so one of them isn't the other's.
         """
         ledger = self._ledger.within(session)
         missing = self._missing(ledger.last_syncs(self._flow))
         runs, gaps = ledger.of_flow("offset_syncs", self._flow).select(*RUN_COLUMNS), ledger.of_flow("gaps", self._flow).select(*GAP_COLUMNS)
         if missing:  # or is in the ledger by now: what is there twice says the same
-            states = self._read(session, missing)
+            first, end = ({partition: bounds[number] for partition, bounds in missing.items()} for number in (0, 1))
+            states = offset_sync_states(offset_sync_records(session, self._flow, first, end))
             runs, gaps = runs.unionByName(run_rows(states).select(*RUN_COLUMNS)), gaps.unionByName(gap_rows(states).select(*GAP_COLUMNS))
         return Map(current_runs(runs, gaps), gaps)
 
@@ -71,20 +73,12 @@ class LiveMap:
         known = self._target.refresh([topic], self._flow.connect_timeout_ms).get(topic)
         keys = [(topic, partition) for partition in range(known.partitions if known else 0)]
         ends = self._target.offsets(keys, LATEST, self._flow.connect_timeout_ms) if keys else {}
+        for (_, partition), end in ends.items():
+            if last.get(partition, -1) >= end:
+                raise LedgerError(
+                    f"flow {self._flow.name}: table {self._ledger.table('offset_syncs')} has offset {last[partition]} of {topic}-{partition}, which ends at {end}: the topic was created anew, or "
+                    "the target has lost records. Groups would be moved by a map that is another one's. Use another schema, or delete the flow's rows",
+                    retriable=True,  # where a leader was elected a moment ago, the end may come back
+                )
         found = {partition: (last.get(partition, -1) + 1, end) for (_, partition), end in ends.items()}
         return {partition: (start, end) for partition, (start, end) in found.items() if end > start + (MARKER if start else 0)}
-
-    def _read(self, session: SparkSession, missing: dict[int, tuple[int, int]]) -> DataFrame:
-        topic = self._flow.offset_syncs_topic
-        first, last = ({str(partition): bounds[number] for partition, bounds in missing.items()} for number in (0, 1))
-        records = (
-            session.read.format("kafka")
-            .options(**self._flow.target_connection.spark())
-            .option("assign", json.dumps({topic: sorted(missing)}))
-            .option("kafka.isolation.level", "read_committed")
-            .option("failOnDataLoss", "false")  # nothing is ever deleted there; if somebody has, the ledger's own stream says so
-            .option("startingOffsets", json.dumps({topic: first}))
-            .option("endingOffsets", json.dumps({topic: last}))
-            .load()
-        )
-        return offset_sync_states(records)

@@ -1,7 +1,7 @@
 """One micro-batch of the mirror job: the copying tasks, and what becomes of the transactions that they leave open.
 
 Readers of the target wait for a transaction until it is ended or expires. Those of returned reports are the driver's to end; where a task is lost or another micro-batch won't help,
-`copy` ends all before it raises; and a slot that has failed with something that passes is ended by its next attempt, which begins with InitProducerId.
+`copy` aborts all it can before it raises (not those of a newer job); and a slot that has failed with something that passes is ended by its next attempt, which begins with InitProducerId.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MicroBatch:
             fails_at: where tasks die, in tests (`mirrorlake.failpoint`).
 
         Raises:
-            MirrorlakeError: a task was lost, or says what trying again won't help against. Every slot of the plan is aborted then.
+            MirrorlakeError: a task was lost, or says what trying again won't help against. What was open is aborted then.
         """
         planned = planned_ranges(rows)
         slots = {one.slot for one in planned}

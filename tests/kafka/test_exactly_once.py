@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from mirrorlake import copy_task, mirror, runs_frame, transaction
+from mirrorlake import copy_task, ledger, mirror, runs_frame, transaction
 from mirrorlake.copy import Report, copy_slot
 from mirrorlake.errors import FencedError, GateError, MirrorlakeError
 from mirrorlake.failpoint import VARIABLE
@@ -191,6 +193,31 @@ def test_deleted_delta_tables_are_rebuilt_identically(world: World, tmp_path: Pa
     assert before.count() > 5
     assert_df_equality(world.ledger.read("offset_syncs"), before, ignore_row_order=True, ignore_nullable=True)
     world.assert_equal(*topics)
+
+
+def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_next_append(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "JUST_NOW_S", 0)
+    topic = world.topic(partitions=2)
+    world.produce(topic, 100, 2)
+    world.mirror()
+    other = replace(world.ledger, schema=f"{world.ledger.schema}_emptied").ensure_tables()
+
+    def runs(of: ledger.Ledger) -> Any:
+        return of.of_flow("offset_syncs", world.flow)
+
+    with other.checkpoint("ledger") as place:
+        query = other.stream_offset_syncs(world.flow, world.flow.slots_on(2), 1, place)
+        try:
+            for seed in (1, 2):
+                eventually(lambda: runs(other).count() == runs(world.ledger).count(), what="an append")
+                world.spark.sql(f"DELETE FROM {other.table('offset_syncs')} WHERE source = '{world.alias}'")
+                world.produce(topic, 100, 2, seed=seed)
+                world.mirror()
+            eventually(lambda: runs(other).count() == runs(world.ledger).count(), what="the last append")
+        finally:
+            query.stop()
+    assert runs(other).count() >= 6
+    assert_df_equality(runs(other), runs(world.ledger), ignore_row_order=True, ignore_nullable=True)
 
 
 def test_an_interrupted_start_of_a_new_generation_loses_no_position(world: World) -> None:
