@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewTopic
 from mirrorlake import group_translation, live_map, offset_syncs
-from mirrorlake.errors import GateError, TargetError
+from mirrorlake.errors import GateError, LedgerError, TargetError
 from mirrorlake.group_requests import group_offsets
 from mirrorlake.recent_runs import RecentRuns
 from mirrorlake.translate import MIRRORED, POSITIONS, translate
@@ -133,6 +133,18 @@ def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_empti
             assert {row["upstream_offset"]: row["downstream_offset"] for row in found} == expected
             assert len(found) == end
             assert {row["status"] for row in found} == {"exact"}
+    finally:
+        cluster.close()
+
+
+def test_a_ledger_that_knows_more_than_the_topic_holds_is_of_another_topic_and_translates_nothing(world: World) -> None:
+    world.produce(world.topic(partitions=1), 50, 1)
+    world.mirror()
+    world.spark.sql(f"UPDATE {world.ledger.table('offset_syncs')} SET sync_offset = sync_offset + 1000 WHERE source = '{world.alias}'")
+    cluster = Cluster(world.flow.target_connection, "target", "test").connect()
+    try:
+        with pytest.raises(LedgerError, match=r"has offset 100\d of mirrorlake.offset-syncs.*, which ends at \d+: the topic was created anew"):
+            live_map.LiveMap(world.ledger, world.flow, cluster).read(world.spark)
     finally:
         cluster.close()
 
