@@ -52,8 +52,12 @@ def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: i
     """
     keys = [(topic, slot) for slot in slots]
     first, stable = target.offsets(keys, EARLIEST, timeout_ms), target.offsets(keys, LATEST, timeout_ms)
-    values = {slot: _last_values(target, (topic, slot), first[topic, slot], stable[topic, slot], LOOK_BACK, timeout_ms)[1] for _, slot in sorted(keys)}
-    return {slot: SlotState.from_json(found[-1]) for slot, found in values.items() if found}
+    states: dict[int, SlotState] = {}
+    for key in sorted(keys):
+        _, found = _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
+        if found:
+            states[key[1]] = SlotState.from_json(found[-1])
+    return states
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
