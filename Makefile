@@ -79,8 +79,10 @@ test-bundle: setup  ## databricks.yml and workflows/ against schema and code
 	@$(PYTEST) tests/bundle
 
 .PHONY: lint
-lint: setup  ## ruff, and notebooks without outputs
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && PYTHONPATH=lib $(BIN)/python tools/check_notebooks.py
+lint: setup  ## ruff, the layers of the packages, types, and notebooks without outputs
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@PYTHONPATH=lib $(BIN)/lint-imports
+	@PYTHONPATH=lib $(BIN)/python tools/check_notebooks.py
 
 .PHONY: bench
 bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, all, or names), ROUNDS (3)

@@ -1,8 +1,8 @@
 """How fast records arrive: what of a remote topic a read_committed consumer may see, looked at many times a second.
 
-The rate is that of a steady state. The window begins when a part of the records is there (or after some seconds), so that neither start-up nor a cold JVM counts, and
-ends with the last record, or after some seconds. Who commits seldom shows its records in bursts: a window begins and ends at the end of a burst, so that it holds as
-many pauses as bursts.
+The rate is that of a steady state. The window begins when a part of the records is there (or after some seconds), so
+that neither start-up nor a cold JVM counts, and ends with the last record, or after some seconds. Who commits seldom
+shows its records in bursts: a window begins and ends at the end of a burst, so that it holds as many pauses as bursts.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mirrorlake.log import read_stretch
-from mirrorlake.wire import LATEST, Cluster
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.log_reader import read_stretch
 
 LOOK_S = 0.04
 WARM_SHARE, WARM_S = 0.5, 45.0  # MirrorMaker 2 gets faster for three quarters of a minute on a slow machine
@@ -30,7 +30,8 @@ class StalledError(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment at which something had arrived: the end offsets of all partitions summed up, and what had been used until then."""
+    """A moment at which something had arrived: the end offsets of all partitions summed up, and what had been used
+    until then."""
 
     at: float
     offsets: int
@@ -39,7 +40,8 @@ class Mark:
 
 @dataclass(frozen=True)
 class Window:
-    """From one mark to another; `first` is the first arrival of all. `share`: how many of the offsets are records, not transaction markers."""
+    """From one mark to another; `first` is the first arrival of all. `share`: how many of the offsets are records, not
+    transaction markers."""
 
     first: Mark
     begin: Mark
@@ -70,7 +72,14 @@ class Arrivals:
         alive: False once there is nobody any more who could write.
     """
 
-    def __init__(self, target: Cluster, topic: str, partitions: int, usage: Callable[[], tuple[float, ...]], alive: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        target: Cluster,
+        topic: str,
+        partitions: int,
+        usage: Callable[[], tuple[float, ...]],
+        alive: Callable[[], bool],
+    ) -> None:
         self._target, self._topic, self._partitions = target, topic, partitions
         self._usage, self._alive = usage, alive
         self._last = Mark(time.monotonic(), 0, usage())
@@ -83,12 +92,19 @@ class Arrivals:
         """
         self._await_topic()
         first = self._await(lambda: self._last.offsets > 0, FIRST_S)
-        self._await(lambda: self._last.offsets >= WARM_SHARE * records or time.monotonic() >= first.at + WARM_S, STALL_S)
+        self._await(
+            lambda: self._last.offsets >= WARM_SHARE * records or time.monotonic() >= first.at + WARM_S, STALL_S
+        )
         begin = self._end_of_burst()
-        self._await(lambda: (self._last.offsets >= records and self._is_quiet()) or self._last.at >= begin.at + WINDOW_S, STALL_S)
+        self._await(
+            lambda: (self._last.offsets >= records and self._is_quiet()) or self._last.at >= begin.at + WINDOW_S,
+            STALL_S,
+        )
         end = self._last if self._last.offsets >= records else self._end_of_burst()
         if end.at <= begin.at:
-            raise StalledError(f"topic {self._topic}: all {end.offsets:,} offsets came at once; a steady state takes more of them")
+            raise StalledError(
+                f"topic {self._topic}: all {end.offsets:,} offsets came at once; a steady state takes more of them"
+            )
         return Window(first, begin, end, self._share_of_records())
 
     def _await_topic(self) -> None:
@@ -105,14 +121,21 @@ class Arrivals:
         began = time.monotonic()
         while not is_done():
             if time.monotonic() > max(began, self._last.at) + stall_s or not self._alive():
-                raise StalledError(f"topic {self._topic}: nothing has arrived for {time.monotonic() - self._last.at:.0f} s behind {self._last.offsets:,} offsets")
+                raise StalledError(
+                    f"topic {self._topic}: nothing has arrived for {time.monotonic() - self._last.at:.0f} s behind "
+                    f"{self._last.offsets:,} offsets"
+                )
             time.sleep(LOOK_S)
             self._look()
         return self._last
 
     def _look(self) -> bool:
         """True if something new is there."""
-        offsets = sum(self._target.offsets([(self._topic, partition) for partition in range(self._partitions)], LATEST, TIMEOUT_MS).values())
+        offsets = sum(
+            self._target.offsets(
+                [(self._topic, partition) for partition in range(self._partitions)], LATEST_TIMESTAMP, TIMEOUT_MS
+            ).values()
+        )
         is_news = offsets > self._last.offsets
         if is_news:
             self._last = Mark(time.monotonic(), offsets, self._usage())
@@ -132,7 +155,11 @@ class Arrivals:
     def _share_of_records(self) -> float:
         """From a stretch in the midst of some partitions: who commits often fills many offsets with markers."""
         records = offsets = 0
-        for key, end in list(self._target.offsets([(self._topic, partition) for partition in range(self._partitions)], LATEST, TIMEOUT_MS).items())[:SAMPLE_PARTITIONS]:
+        for key, end in list(
+            self._target.offsets(
+                [(self._topic, partition) for partition in range(self._partitions)], LATEST_TIMESTAMP, TIMEOUT_MS
+            ).items()
+        )[:SAMPLE_PARTITIONS]:
             start = max(0, end // 2 - SAMPLE_OFFSETS // 2)
             stop = min(end, start + SAMPLE_OFFSETS)
             found = self._target.net.run(lambda key=key, start=start, stop=stop: self._count(key, start, stop))

@@ -1,4 +1,5 @@
-"""A backlog: how fast one contestant works it off, what that takes of processors and memory, and of both brokers beside it."""
+"""A backlog: how fast one contestant works it off, what that takes of processors and memory, and of both brokers beside
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from mirrorlake.wire import LATEST
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP
 
 from bench.arrivals import TIMEOUT_MS, Arrivals, Window
 from bench.clusters import ROOT, connected
@@ -32,7 +33,11 @@ def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[
         trees = [stack.enter_context(ProcessTree(pid)) for pid in (running.processes[0].pid, *_brokers(task))]
         target = stack.enter_context(connected(task.clusters.target.bootstrap_servers, "target"))
         arrivals = Arrivals(
-            target, task.remote_topic, partitions, lambda: (*(tree.cpu_s() for tree in trees), trees[0].cpu_s(java_only=True), busy_s()), lambda: running.is_alive
+            target,
+            task.remote_topic,
+            partitions,
+            lambda: (*(tree.cpu_s() for tree in trees), trees[0].cpu_s(java_only=True), busy_s()),
+            lambda: running.is_alive,
         )
         try:
             window = arrivals.window(records)
@@ -46,23 +51,40 @@ def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[
 def _figures(window: Window, peak_bytes: int) -> dict[str, Any]:
     own, source, target, java, busy = (used * 1e6 / window.records for used in window.usage)
     return {
-        "records_per_s": window.records / window.seconds, "cpu_s_per_million": own, "java_cpu_s_per_million": java,
-        "source_broker_cpu_s_per_million": source, "target_broker_cpu_s_per_million": target,
-        "peak_mib": peak_bytes / MIB, "window_s": window.seconds, "window_records": round(window.records), "share_of_records": window.share,
+        "records_per_s": window.records / window.seconds,
+        "cpu_s_per_million": own,
+        "java_cpu_s_per_million": java,
+        "source_broker_cpu_s_per_million": source,
+        "target_broker_cpu_s_per_million": target,
+        "peak_mib": peak_bytes / MIB,
+        "window_s": window.seconds,
+        "window_records": round(window.records),
+        "share_of_records": window.share,
         "others_cpu_share": (busy - own - source - target) * window.records / 1e6 / window.seconds,
-    }  # fmt: skip
+    }
 
 
 def _ceiling(task: Task, partitions: int) -> dict[str, Any]:
-    """The loop measures itself: what it has copied is visible all at once. The brokers' time is that of its whole process."""
+    """The loop measures itself: what it has copied is visible all at once. The brokers' time is that of its whole
+    process."""
     clusters = task.clusters
     create(clusters.target.bootstrap_servers, task.remote_topic, partitions)
-    words = [sys.executable, "-m", "bench.ceiling", clusters.source.bootstrap_servers, clusters.target.bootstrap_servers, task.topic, task.remote_topic]
+    words = [
+        sys.executable,
+        "-m",
+        "bench.ceiling",
+        clusters.source.bootstrap_servers,
+        clusters.target.bootstrap_servers,
+        task.topic,
+        task.remote_topic,
+    ]
     path = os.pathsep.join((str(ROOT / "lib"), str(ROOT)))
     brokers = [ProcessTree(pid) for pid in _brokers(task)]
     with brokers[0], brokers[1]:
         before, busy, began = [tree.cpu_s() for tree in brokers], busy_s(), time.monotonic()
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, text=True)
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, text=True
+        )
         with ProcessTree(process.pid) as tree:
             output, _ = process.communicate(timeout=600)
         source, target = (one.cpu_s() - used for one, used in zip(brokers, before, strict=True))
@@ -70,14 +92,24 @@ def _ceiling(task: Task, partitions: int) -> dict[str, Any]:
     done = json.loads(output)
     with connected(clusters.target.bootstrap_servers, "target") as seen:
         seen.refresh([task.remote_topic], TIMEOUT_MS)
-        visible = sum(seen.offsets([(task.remote_topic, partition) for partition in range(partitions)], LATEST, TIMEOUT_MS).values())
+        visible = sum(
+            seen.offsets(
+                [(task.remote_topic, partition) for partition in range(partitions)], LATEST_TIMESTAMP, TIMEOUT_MS
+            ).values()
+        )
     assert visible >= done["records"], f"{visible:,} of {done['records']:,} records are visible behind the bare loop"
     millions = done["records"] / 1e6
     return {
-        "records_per_s": done["records"] / done["seconds"], "cpu_s_per_million": done["cpu_s"] / millions, "source_broker_cpu_s_per_million": source / millions,
-        "target_broker_cpu_s_per_million": target / millions, "peak_mib": tree.peak_bytes / MIB, "window_s": done["seconds"], "window_records": done["records"],
-        "batches": done["batches"], "others_cpu_share": others,
-    }  # fmt: skip
+        "records_per_s": done["records"] / done["seconds"],
+        "cpu_s_per_million": done["cpu_s"] / millions,
+        "source_broker_cpu_s_per_million": source / millions,
+        "target_broker_cpu_s_per_million": target / millions,
+        "peak_mib": tree.peak_bytes / MIB,
+        "window_s": done["seconds"],
+        "window_records": done["records"],
+        "batches": done["batches"],
+        "others_cpu_share": others,
+    }
 
 
 def _brokers(task: Task) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """What is measured: cases by name, and which of them a run has.
 
-A backlog's name says what it consists of: `512-lz4-8` are records of 512 B, compressed with lz4, in 8 partitions; with `-small` behind it, in batches as small as the
-Java producer's default makes them (16 KiB), where it pays least to pass batches on unopened.
+A backlog's name says what it consists of: `512-lz4-8` are records of 512 B, compressed with lz4, in 8 partitions; with
+`-small` behind it, in batches as small as the Java producer's default makes them (16 KiB), where it pays least to pass
+batches on unopened.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Case:
 
 
 def find(wanted: str, scale: float) -> list[Case]:
-    """The cases of a selection: names with commas between them, `default`, `axes` (one property varied at a time) or `all`.
+    """The cases of a selection: names with commas between them, `default`, `axes` (one property varied at a time) or
+    `all`.
 
     Args:
         scale: how many of the records and seconds of each case are measured, for a quick look.
@@ -85,7 +87,12 @@ def find(wanted: str, scale: float) -> list[Case]:
         "default": [_backlog(MAIN, scale), *others],
         "axes": [*(_backlog(name, scale) for name in AXES), *others],
         "all": [
-            *(_backlog(name, scale) for name in dict.fromkeys((*AXES, *("-".join(map(str, one)) for one in itertools.product(RECORDS, CODECS, PARTITIONS))))),
+            *(
+                _backlog(name, scale)
+                for name in dict.fromkeys(
+                    (*AXES, *("-".join(map(str, one)) for one in itertools.product(RECORDS, CODECS, PARTITIONS)))
+                )
+            ),
             *others,
         ],
     }
@@ -103,7 +110,13 @@ def _backlog(name: str, scale: float) -> Case:
     batch = SMALL_BATCH_BYTES // int(size) if small else BATCH_RECORDS[int(size)]
     load = Load(max(1, int(scale * RECORDS[int(size)] / (2 if small else 1))), int(size), codec, int(partitions), batch)
     once = (MM2_DEFAULT, MM2_DEFAULT_EOS) if name == MAIN else ()
-    settings = {"records": load.records, "bytes": load.bytes, "codec": codec, "partitions": load.partitions, "batch_records": batch}
+    settings = {
+        "records": load.records,
+        "bytes": load.bytes,
+        "codec": codec,
+        "partitions": load.partitions,
+        "batch_records": batch,
+    }
     return Case(
         name, "backlog", (MM2_TUNED, MM2_TUNED_EOS, *once, MIRRORLAKE, CEILING), settings,
         lambda contestant, task: backlog.measure(contestant, task, load.records, load.partitions), load, once=once,
@@ -113,16 +126,39 @@ def _backlog(name: str, scale: float) -> Case:
 def _trickle(scale: float) -> Case:
     seconds = max(5.0, scale * TRICKLE_S)
     settings = {"per_second": trickle.PER_SECOND, "seconds": seconds, "partitions": 8}
-    return Case("trickle", "trickle", (MM2_TUNED, MM2_TUNED_EOS, MIRRORLAKE), settings, lambda contestant, task: trickle.measure(contestant, task, 8, seconds), rounds=1)
+    return Case(
+        "trickle",
+        "trickle",
+        (MM2_TUNED, MM2_TUNED_EOS, MIRRORLAKE),
+        settings,
+        lambda contestant, task: trickle.measure(contestant, task, 8, seconds),
+        rounds=1,
+    )
 
 
 def _freshness() -> Case:
     settings = {"groups": freshness.GROUPS, "per_second": freshness.PER_SECOND, "partitions": 1}
-    return Case("freshness", "freshness", (MM2_DEFAULT, MIRRORLAKE), settings, freshness.measure, rounds=1, properties=freshness.PROPERTIES)
+    return Case(
+        "freshness",
+        "freshness",
+        (MM2_DEFAULT, MIRRORLAKE),
+        settings,
+        freshness.measure,
+        rounds=1,
+        properties=freshness.PROPERTIES,
+    )
 
 
 def _groups(scale: float) -> Case:
     count = max(2, int(scale * GROUPS))
     settings = {"groups": count, "partitions": 8}
     properties = {**groups.PROPERTIES, "emit.checkpoints.interval.seconds": "1"}
-    return Case("groups-1000", "groups", (MIRRORLAKE,), settings, lambda _, task: groups.measure(task, count, 8), rounds=1, properties=properties)
+    return Case(
+        "groups-1000",
+        "groups",
+        (MIRRORLAKE,),
+        settings,
+        lambda _, task: groups.measure(task, count, 8),
+        rounds=1,
+        properties=properties,
+    )

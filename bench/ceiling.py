@@ -1,7 +1,10 @@
-"""The bare ceiling: raw batches from one topic into another, in one open transaction, with nothing around it. SOURCE TARGET TOPIC REMOTE.
+"""The bare ceiling: raw batches from one topic into another, in one open transaction, with nothing around it. SOURCE
+TARGET TOPIC REMOTE.
 
-The loop of `copy.py` in one plain process: Fetch, seal, Produce, EndTxn. No Spark, no plan, no state, no map, no gate, no ledger, and no look at what is copied: neither
-CRCs nor aborted transactions. It prints as JSON what it has done, from the first Fetch to the answer to EndTxn.
+The loop of `jobs/mirror/copy/slot_copy.py` in one plain process: Fetch, seal, Produce, EndTxn. No Spark, no plan, no
+state, no map, no gate,
+no ledger, and no look at what is copied: neither CRCs nor aborted transactions. It prints as JSON what it has done,
+from the first Fetch to the answer to EndTxn.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import time
 from collections import deque
 from typing import Any
 
-from mirrorlake import transaction
-from mirrorlake.batch import next_sequence, read_log
-from mirrorlake.connection import Connection
-from mirrorlake.intake import FETCH_BYTES, FETCH_WAIT_MS, PARTITION_FETCH_BYTES
-from mirrorlake.outlet import PRODUCE_TIMEOUT_MS
-from mirrorlake.wire import EARLIEST, IN_FLIGHT, LATEST, Cluster, Key, by
+from mirrorlake.config.connection import Connection
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, FETCH_WAIT_MS, PARTITION_FETCH_BYTES
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, LATEST_TIMESTAMP, Cluster, by
+from mirrorlake.protocol.record_batch import next_sequence, read_log
+from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 TIMEOUT_MS = 30_000
 TRANSACTION_MS = 600_000
@@ -31,8 +35,8 @@ class Ceiling:
         partitions = source.refresh([topic], TIMEOUT_MS)[topic].partitions
         target.refresh([remote], TIMEOUT_MS)
         keys = [(topic, partition) for partition in range(partitions)]
-        self.positions = source.offsets(keys, EARLIEST, TIMEOUT_MS)
-        self.ends = source.offsets(keys, LATEST, TIMEOUT_MS)
+        self.positions = source.offsets(keys, EARLIEST_TIMESTAMP, TIMEOUT_MS)
+        self.ends = source.offsets(keys, LATEST_TIMESTAMP, TIMEOUT_MS)
         self.records = self.batches = 0
         self._sequences = dict.fromkeys(range(partitions), 0)
         self._in_flight: deque[Any] = deque()
@@ -57,13 +61,15 @@ class Ceiling:
     def _fetch(self) -> list[Any]:
         wanted = {key: position for key, position in self.positions.items() if position < self.ends[key]}
         return [
-            self.source.fetch(node, {key: wanted[key] for key in keys}, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS)
+            self.source.fetch(
+                node, {key: wanted[key] for key in keys}, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS
+            )
             for node, keys in by(lambda key: self.source.leader(*key), wanted).items()
         ]
 
     async def _produce(self, producer: transaction.Producer, batches: dict[int, Any]) -> None:
         for node, partitions in by(lambda partition: self.target.leader(self.remote, partition), batches).items():
-            sealed: dict[Key, bytes] = {}
+            sealed: dict[PartitionKey, bytes] = {}
             for partition in partitions:
                 batch, sequence = batches[partition], self._sequences[partition]
                 sealed[self.remote, partition] = batch.sealed(producer.producer_id, producer.producer_epoch, sequence)
@@ -79,7 +85,9 @@ class Ceiling:
 
 def main(source_servers: str, target_servers: str, topic: str, remote: str) -> None:
     source = Cluster(Connection("source", (("bootstrap.servers", source_servers),)), "source", "ceiling")
-    target = Cluster(Connection("target", (("bootstrap.servers", target_servers),)), "target", "ceiling", net=source.net)
+    target = Cluster(
+        Connection("target", (("bootstrap.servers", target_servers),)), "target", "ceiling", net=source.net
+    )
     source.connect()
     target.connect()
     ceiling = Ceiling(source, target, topic, remote)
@@ -88,7 +96,16 @@ def main(source_servers: str, target_servers: str, topic: str, remote: str) -> N
     target.net.run(lambda: ceiling.copy(producer))
     if transaction.end(target, producer, commit=True, timeout_ms=TIMEOUT_MS) is not transaction.Outcome.DECIDED:
         raise RuntimeError("the transaction was aborted before it could be committed")
-    print(json.dumps({"records": ceiling.records, "batches": ceiling.batches, "seconds": time.monotonic() - began, "cpu_s": time.process_time() - cpu}))
+    print(
+        json.dumps(
+            {
+                "records": ceiling.records,
+                "batches": ceiling.batches,
+                "seconds": time.monotonic() - began,
+                "cpu_s": time.process_time() - cpu,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""`make bench-check`: holds the limits of bench/limits.json against a run. A line for each limit that is missed; one whose figure is missing is missed, too."""
+"""`make bench-check`: holds the limits of bench/limits.json against a run. A line for each limit that is missed; one
+whose figure is missing is missed, too."""
 
 from __future__ import annotations
 
@@ -45,7 +46,10 @@ def main() -> int:
     given = parser.parse_args()
     if not given.results.exists():
         sys.exit(f"{given.results} is not there; `make bench` makes it")
-    limits, results = [Limit(**values) for values in json.loads(given.limits.read_text())], json.loads(given.results.read_text())
+    limits, results = (
+        [Limit(**values) for values in json.loads(given.limits.read_text())],
+        json.loads(given.results.read_text()),
+    )
     missed = [line for limit in limits if (line := limit.missed(results))]
     print("\n".join(missed) if missed else f"all {len(limits)} limits are kept")
     return 1 if missed else 0

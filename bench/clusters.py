@@ -1,4 +1,5 @@
-"""Where the benchmarks live, and the two clusters they run on: real brokers of this machine, compiled as far as an operator's are."""
+"""Where the benchmarks live, and the two clusters they run on: real brokers of this machine, compiled as far as an
+operator's are."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
-from mirrorlake.connection import Connection
+from mirrorlake.config.connection import Connection
 from mirrorlake.local.cluster import LocalCluster, running
-from mirrorlake.wire import Cluster
+from mirrorlake.protocol.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".local/bench"
@@ -32,14 +33,17 @@ class Clusters:
         """Deletes every topic but `keep` and the brokers' own, on both sides."""
         for cluster in (self.source, self.target):
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-            topics = [topic for topic in admin.list_topics(timeout=30).topics if topic != keep and not topic.startswith("__")]
+            topics = [
+                topic for topic in admin.list_topics(timeout=30).topics if topic != keep and not topic.startswith("__")
+            ]
             for future in (admin.delete_topics(topics) if topics else {}).values():
                 future.result()
 
 
 @contextmanager
 def two_clusters(directory: Path) -> Iterator[Clusters]:
-    """Starts both clusters for the length of a block, in a directory that is emptied before and after: backlogs are large."""
+    """Starts both clusters for the length of a block, in a directory that is emptied before and after: backlogs are
+    large."""
     shutil.rmtree(directory, ignore_errors=True)
     try:
         with (

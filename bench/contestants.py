@@ -21,16 +21,21 @@ from bench.mirrormaker import JAVA, exactly_once, mirrormaker, tuned
 MIRRORLAKE, CEILING = "mirrorlake", "ceiling"
 MM2_DEFAULT, MM2_DEFAULT_EOS, MM2_TUNED, MM2_TUNED_EOS = "mm2-default", "mm2-default-eos", "mm2-tuned", "mm2-tuned-eos"
 TITLES = {
-    MM2_DEFAULT: "MirrorMaker 2, default, at-least-once", MM2_DEFAULT_EOS: "MirrorMaker 2, default, exactly-once", MM2_TUNED: "MirrorMaker 2, tuned, at-least-once",
-    MM2_TUNED_EOS: "MirrorMaker 2, tuned, exactly-once", MIRRORLAKE: "mirrorlake, exactly-once", CEILING: "bare ceiling: the loop alone, one transaction",
-}  # fmt: skip
+    MM2_DEFAULT: "MirrorMaker 2, default, at-least-once",
+    MM2_DEFAULT_EOS: "MirrorMaker 2, default, exactly-once",
+    MM2_TUNED: "MirrorMaker 2, tuned, at-least-once",
+    MM2_TUNED_EOS: "MirrorMaker 2, tuned, exactly-once",
+    MIRRORLAKE: "mirrorlake, exactly-once",
+    CEILING: "bare ceiling: the loop alone, one transaction",
+}
 TARGET = "t"
 STOP_S = 120
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a contestant has to do: mirror the topic from the source, which it calls `alias`, to the target; with those properties besides."""
+    """What a contestant has to do: mirror the topic from the source, which it calls `alias`, to the target; with those
+    properties besides."""
 
     clusters: Clusters
     directory: Path
@@ -68,11 +73,18 @@ class Running:
 
 @contextmanager
 def at_work(contestant: str, task: Task, *, checkpoints: bool = False) -> Iterator[Running]:
-    """Lets a contestant work for the length of a block; `checkpoints` if it is to move groups, too, for which mirrorlake has a job of its own."""
+    """Lets a contestant work for the length of a block; `checkpoints` if it is to move groups, too, for which
+    mirrorlake has a job of its own."""
     task.directory.mkdir(parents=True, exist_ok=True)
     if contestant != MIRRORLAKE:
         source = (task.alias, task.clusters.source.bootstrap_servers)
-        with mirrormaker(task.directory, source, (TARGET, task.clusters.target.bootstrap_servers), _of_mirrormaker(contestant, task), java=JAVA) as process:
+        with mirrormaker(
+            task.directory,
+            source,
+            (TARGET, task.clusters.target.bootstrap_servers),
+            _of_mirrormaker(contestant, task),
+            java=JAVA,
+        ) as process:
             yield Running([process], task.directory / "mm2.log")
         return
     with ExitStack() as stack:
@@ -85,17 +97,35 @@ def job(what: str, task: Task, interval_s: float | None = None) -> Iterator[subp
     """Runs one of mirrorlake's jobs for the length of a block; see `result_of` for what it has done."""
     servers = {task.alias: task.clusters.source.bootstrap_servers, TARGET: task.clusters.target.bootstrap_servers}
     properties = {
-        "clusters": ", ".join(servers), **{f"{alias}.bootstrap.servers": value for alias, value in servers.items()}, f"{task.flow}.enabled": "true",
-        "replication.factor": "1", "offset-syncs.topic.replication.factor": "1", "checkpoints.topic.replication.factor": "1", **task.common,
-    }  # fmt: skip
+        "clusters": ", ".join(servers),
+        **{f"{alias}.bootstrap.servers": value for alias, value in servers.items()},
+        f"{task.flow}.enabled": "true",
+        "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "checkpoints.topic.replication.factor": "1",
+        **task.common,
+    }
     task.directory.mkdir(parents=True, exist_ok=True)
     config = task.directory / "mirrorlake.properties"
     config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
-    words = [sys.executable, "-m", "bench.job", what, str(config), task.flow, str(task.directory / "warehouse"), str(_result(what, task))]
+    words = [
+        sys.executable,
+        "-m",
+        "bench.job",
+        what,
+        str(config),
+        task.flow,
+        str(task.directory / "warehouse"),
+        str(_result(what, task)),
+    ]
     path = os.pathsep.join((str(ROOT / "lib"), str(ROOT)))
     with (task.directory / f"{what}.log").open("w") as log:
         process = subprocess.Popen(
-            [*words, *([] if interval_s is None else [str(interval_s)])], stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}
+            [*words, *([] if interval_s is None else [str(interval_s)])],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path},
         )
         try:
             yield process
@@ -135,8 +165,10 @@ def _of_mirrormaker(contestant: str, task: Task) -> dict[str, str]:
     is_tuned, is_exact = contestant in (MM2_TUNED, MM2_TUNED_EOS), contestant in (MM2_DEFAULT_EOS, MM2_TUNED_EOS)
     return {
         # Without the flow back, and without heartbeats for it, which would be a second worker in the same process.
-        "emit.heartbeats.enabled": "false", "heartbeats.replication.enabled": "false", "refresh.topics.interval.seconds": "600",
+        "emit.heartbeats.enabled": "false",
+        "heartbeats.replication.enabled": "false",
+        "refresh.topics.interval.seconds": "600",
         **(tuned(task.alias, TARGET, task.codec) if is_tuned else {}),
         **(exactly_once(task.alias, TARGET) if is_exact else {}),
         **task.common,
-    }  # fmt: skip
+    }

@@ -1,14 +1,15 @@
-"""A mirror job on a flow of its own in this process, which works off what a topic holds; for benchmarks of something else than speed beside others."""
+"""A mirror job on a flow of its own in this process, which works off what a topic holds; for benchmarks of something
+else than speed beside others."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.flow import Flow
-from mirrorlake.ledger import Ledger
-from mirrorlake.mirror import MirrorJob
-from mirrorlake.progress import MirrorResult
+from mirrorlake.config.flow import Flow
+from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.spark.timing import MirrorResult
 
 from bench.clusters import HOME, ROOT, Clusters
 
@@ -21,14 +22,28 @@ def drain(spark: Any, clusters: Clusters, topic: str, records: int, alias: str, 
 
 
 def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **settings: str) -> MirrorJob:
-    """The job that mirrors the topic from a source that is called by the alias; everything begins anew under a new one."""
+    """The job that mirrors the topic from a source that is called by the alias; everything begins anew under a new
+    one."""
     properties = {
-        "clusters": f"{alias}, t", f"{alias}.bootstrap.servers": clusters.source.bootstrap_servers, "t.bootstrap.servers": clusters.target.bootstrap_servers,
-        f"{alias}->t.enabled": "true", "topics": topic, "replication.factor": "1", "offset-syncs.topic.replication.factor": "1", **settings,
-    }  # fmt: skip
+        "clusters": f"{alias}, t",
+        f"{alias}.bootstrap.servers": clusters.source.bootstrap_servers,
+        "t.bootstrap.servers": clusters.target.bootstrap_servers,
+        f"{alias}->t.enabled": "true",
+        "topics": topic,
+        "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        **settings,
+    }
     config = _config_of(alias)
     config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
-    return MirrorJob(spark, str(config), flow_of(alias), ledger(spark), ROOT / "expectations/offset_syncs.json", say=lambda line: None)
+    return MirrorJob(
+        spark,
+        str(config),
+        flow_of(alias),
+        ledger(spark),
+        ROOT / "expectations/offset_syncs.json",
+        say=lambda line: None,
+    )
 
 
 def flow_of(alias: str) -> Flow:

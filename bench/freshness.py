@@ -1,7 +1,9 @@
-"""Checkpoint freshness: how long it takes from a group's commit on the source until the group on the target stands where it belongs.
+"""Checkpoint freshness: how long it takes from a group's commit on the source until the group on the target stands
+where it belongs.
 
-Several groups commit one after the other, spread over more than a cycle of either contestant, each at the end of a topic that goes on growing. A group has `moved` when its
-commit has had any effect on the target, and is `exact` when it has nothing to read again there. MirrorMaker 2 remembers ever fewer places of what lies behind, so by its next
+Several groups commit one after the other, spread over more than a cycle of either contestant, each at the end of a
+topic that goes on growing. A group has `moved` when its commit has had any effect on the target, and is `exact` when it
+has nothing to read again there. MirrorMaker 2 remembers ever fewer places of what lies behind, so by its next
 cycle it has none near a group that has stood still since: how many records that would read again is a figure, too.
 """
 
@@ -13,9 +15,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from mirrorlake.group_requests import commit_group_offsets, group_offsets
-from mirrorlake.log import read_stretch
-from mirrorlake.wire import LATEST, Cluster
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.log_reader import read_stretch
 
 from bench.arrivals import TIMEOUT_MS, StalledError
 from bench.clusters import connected
@@ -26,7 +28,10 @@ from bench.stream import Reader, Trickle
 from bench.trickle import await_first, await_topic
 
 PER_SECOND = 100
-GROUPS, SPREAD_S = 12, 65.0  # one commit every 5.4 s: every 5 s would meet one and the same phase of mirrorlake's cycle of 5 s
+GROUPS, SPREAD_S = (
+    12,
+    65.0,
+)  # one commit every 5.4 s: every 5 s would meet one and the same phase of mirrorlake's cycle of 5 s
 WARM_S, LAST_S = 30, 240
 POLL_S, PLACES_S = 0.25, 5
 READ_BYTES = 8 << 20
@@ -35,7 +40,8 @@ PROPERTIES = {"sync.group.offsets.enabled": "true"}
 
 @dataclass
 class Commit:
-    """A group's commit on the source, and the positions it was seen at on the target afterwards, each with the time of the first look."""
+    """A group's commit on the source, and the positions it was seen at on the target afterwards, each with the time of
+    the first look."""
 
     at: float
     offset: int
@@ -66,7 +72,7 @@ def measure(contestant: str, task: Task) -> dict[str, Any]:
         while time.monotonic() < began + SPREAD_S + LAST_S:
             due = groups[len(commits) : int(1 + (time.monotonic() - began) * GROUPS / SPREAD_S)]
             for group in due:
-                offset = source.offsets([key], LATEST, TIMEOUT_MS)[key]
+                offset = source.offsets([key], LATEST_TIMESTAMP, TIMEOUT_MS)[key]
                 commit_group_offsets(source, {group: {key: (offset, "")}}, TIMEOUT_MS)
                 commits[group] = Commit(time.monotonic(), offset, [])
             _look(target, commits)
@@ -74,7 +80,10 @@ def measure(contestant: str, task: Task) -> dict[str, Any]:
                 raise StalledError(running.end_of_log())
             if len(commits) == GROUPS and time.monotonic() > looked + PLACES_S:
                 looked, batches = time.monotonic(), _data_batches(target, task.remote_topic)
-                if all((_exact_s if contestant == MIRRORLAKE else _moved_s)(commit, batches) is not None for commit in commits.values()):
+                if all(
+                    (_exact_s if contestant == MIRRORLAKE else _moved_s)(commit, batches) is not None
+                    for commit in commits.values()
+                ):
                     break
             time.sleep(POLL_S)
         trickle.stop()
@@ -83,9 +92,14 @@ def measure(contestant: str, task: Task) -> dict[str, Any]:
     moved, exact = ([seconds(commit, batches) for commit in commits.values()] for seconds in (_moved_s, _exact_s))
     again = [commit.offset - _records_before(commit.seen[-1][1], batches) for commit in commits.values() if commit.seen]
     return {
-        "groups": len(commits), "moved_s": moved, "exact_s": exact, **_summary("moved", moved), **_summary("exact", exact), "peak_mib": peak_bytes / MIB,
+        "groups": len(commits),
+        "moved_s": moved,
+        "exact_s": exact,
+        **_summary("moved", moved),
+        **_summary("exact", exact),
+        "peak_mib": peak_bytes / MIB,
         "read_again": statistics.median(again) if len(again) == len(commits) else None,
-    }  # fmt: skip
+    }
 
 
 def _look(target: Cluster, commits: dict[str, Commit]) -> None:
@@ -100,9 +114,13 @@ def _data_batches(target: Cluster, topic: str) -> list[tuple[int, int]]:
     """(first offset, records) of what the remote partition holds."""
 
     async def read() -> list[tuple[int, int]]:
-        end = (await target.list_offsets([(topic, 0)], LATEST))[topic, 0]
+        end = (await target.list_offsets([(topic, 0)], LATEST_TIMESTAMP))[topic, 0]
         log = read_stretch(target, (topic, 0), 0, end, READ_BYTES)
-        return [(batch.base_offset, batch.records) async for batch, is_aborted in log if not (batch.is_control or is_aborted)]
+        return [
+            (batch.base_offset, batch.records)
+            async for batch, is_aborted in log
+            if not (batch.is_control or is_aborted)
+        ]
 
     return target.net.run(read)
 
@@ -119,10 +137,16 @@ def _moved_s(commit: Commit, _batches: list[tuple[int, int]]) -> float | None:
 
 def _exact_s(commit: Commit, batches: list[tuple[int, int]]) -> float | None:
     """Seconds until nothing would have been read again, None if that was never so."""
-    return next((at - commit.at for at, position in commit.seen if _records_before(position, batches) >= commit.offset), None)
+    return next(
+        (at - commit.at for at, position in commit.seen if _records_before(position, batches) >= commit.offset), None
+    )
 
 
 def _summary(name: str, found: list[float | None]) -> dict[str, float]:
     """Figures exist only where every group has got there."""
     values = [value for value in found if value is not None]
-    return {f"{name}_p50_s": statistics.median(values), f"{name}_max_s": max(values)} if len(values) == len(found) and values else {}
+    return (
+        {f"{name}_p50_s": statistics.median(values), f"{name}_max_s": max(values)}
+        if len(values) == len(found) and values
+        else {}
+    )

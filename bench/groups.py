@@ -1,4 +1,5 @@
-"""Many groups at once: how long it takes from the commit of the last of them on the source until the last of them is in place on the target.
+"""Many groups at once: how long it takes from the commit of the last of them on the source until the last of them is in
+place on the target.
 
 All of them move, round after round, while the checkpoint job runs one cycle after the other.
 """
@@ -11,8 +12,8 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from mirrorlake.group_requests import commit_group_offsets, group_offsets
-from mirrorlake.wire import LATEST, Cluster
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
 
 from bench.arrivals import TIMEOUT_MS, StalledError
 from bench.clusters import connected
@@ -39,7 +40,7 @@ def measure(task: Task, groups: int, partitions: int) -> dict[str, Any]:
         source = stack.enter_context(connected(clusters.source.bootstrap_servers, "source"))
         target = stack.enter_context(connected(clusters.target.bootstrap_servers, "target"))
         source.refresh([task.topic], TIMEOUT_MS)
-        ends = source.offsets(keys, LATEST, TIMEOUT_MS)
+        ends = source.offsets(keys, LATEST_TIMESTAMP, TIMEOUT_MS)
         commit_group_offsets(source, {name: dict.fromkeys(keys, (0, "")) for name in names}, TIMEOUT_MS)
         with job("mirror", task, 0) as mirror:
             mirror.wait(180)
@@ -50,17 +51,34 @@ def measure(task: Task, groups: int, partitions: int) -> dict[str, Any]:
         for number in range(1, ROUNDS + 1):
             places = {key: end * number // ROUNDS for key, end in ends.items()}
             began = time.monotonic()
-            commit_group_offsets(source, {name: {key: (place, "") for key, place in places.items()} for name in names}, TIMEOUT_MS)
+            commit_group_offsets(
+                source, {name: {key: (place, "") for key, place in places.items()} for name in names}, TIMEOUT_MS
+            )
             committed = time.monotonic()
-            _await(target, names, places)  # one transaction without a marker before it: offsets are the same on both sides
+            _await(
+                target, names, places
+            )  # one transaction without a marker before it: offsets are the same on both sides
             seconds.append(time.monotonic() - committed)
-            print(f"    {groups:,} groups x {partitions}: committed in {committed - began:.1f} s, in place after {seconds[-1]:.1f} s", flush=True)
+            print(
+                f"    {groups:,} groups x {partitions}: committed in {committed - began:.1f} s, in place after "
+                f"{seconds[-1]:.1f} s",
+                flush=True,
+            )
         peak_bytes = tree.peak_bytes
-    cycles = [float(took) for rows, took in CYCLE.findall((task.directory / "checkpoint.log").read_text()) if int(rows.replace(",", "")) >= groups * partitions]
+    cycles = [
+        float(took)
+        for rows, took in CYCLE.findall((task.directory / "checkpoint.log").read_text())
+        if int(rows.replace(",", "")) >= groups * partitions
+    ]
     return {
-        "groups": groups, "positions": groups * partitions, "in_place_s": statistics.median(seconds[1:]), "cycle_s": statistics.median(cycles[1:] or cycles or [0.0]),
-        "rounds_s": seconds, "cycles_s": cycles, "peak_mib": peak_bytes / MIB,
-    }  # fmt: skip
+        "groups": groups,
+        "positions": groups * partitions,
+        "in_place_s": statistics.median(seconds[1:]),
+        "cycle_s": statistics.median(cycles[1:] or cycles or [0.0]),
+        "rounds_s": seconds,
+        "cycles_s": cycles,
+        "peak_mib": peak_bytes / MIB,
+    }
 
 
 def _await(target: Cluster, names: list[str], places: dict[tuple[str, int], int]) -> None:
@@ -69,7 +87,11 @@ def _await(target: Cluster, names: list[str], places: dict[tuple[str, int], int]
     deadline = time.monotonic() + PLACED_S
     while True:
         found = group_offsets(target, names, TIMEOUT_MS)
-        late = [name for name in names if {position.partition: position.offset for position in found.get(name, ())} != wanted]
+        late = [
+            name
+            for name in names
+            if {position.partition: position.offset for position in found.get(name, ())} != wanted
+        ]
         if not late:
             return
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """`make bench-growth`: what a micro-batch costs when a flow grows: idle partitions, and slots.
 
-One partition is written to, beside n that are idle; the stages of its micro-batches are what idle partitions cost. The same backlog is copied by 1, 2 and 4
-slots. Results: a table, and .local/bench/growth.json.
+One partition is written to, beside n that are idle; the stages of its micro-batches are what idle partitions cost. The
+same backlog is copied by 1, 2 and 4 slots. Results: a table, and .local/bench/growth.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.local.session import local_session
-from mirrorlake.progress import MirrorResult
+from mirrorlake.spark.timing import MirrorResult
 
 from bench.clusters import HOME, ROOT, Clusters, two_clusters
 from bench.drain import drain, mirror_job
@@ -47,7 +47,11 @@ def main() -> int:
         slots = _slots(spark, clusters, given.slots, given.records) if given.slots else []
         spark.stop()
     (HOME / "growth.json").write_text(json.dumps({"idle": idle, "slots": slots}, indent=1))
-    print(_table(("partitions", "first_pass_s", "seconds", *STAGES), idle), _table(("slots", "records_per_s"), slots), sep="\n\n")
+    print(
+        _table(("partitions", "first_pass_s", "seconds", *STAGES), idle),
+        _table(("slots", "records_per_s"), slots),
+        sep="\n\n",
+    )
     return 0
 
 
@@ -72,7 +76,15 @@ def _slots(spark: SparkSession, clusters: Clusters, slots: Sequence[int], record
     fill(clusters.source.bootstrap_servers, "backlog", Load(records))
     results = []
     for number in [slots[0], *slots]:  # the first one warms up
-        done = drain(spark, clusters, "backlog", records, f"s{number}r{len(results)}", **WITHOUT_HEARTBEATS, **{"mirrorlake.slots": str(number)})
+        done = drain(
+            spark,
+            clusters,
+            "backlog",
+            records,
+            f"s{number}r{len(results)}",
+            **WITHOUT_HEARTBEATS,
+            **{"mirrorlake.slots": str(number)},
+        )
         results.append({"slots": number, "records_per_s": round(done.records / _busy_s(done))})
         print(results[-1], flush=True)
     return results[1:]
@@ -84,7 +96,10 @@ def _busy_s(result: MirrorResult) -> float:
 
 
 def _table(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in (columns, ["---"] * len(columns), *([f"{row[name]:,}" for name in columns] for row in rows)))
+    return "\n".join(
+        "| " + " | ".join(map(str, row)) + " |"
+        for row in (columns, ["---"] * len(columns), *([f"{row[name]:,}" for name in columns] for row in rows))
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`make bench-ledger`: how large the ledger gets, and how long translation takes, for many runs and many groups.
 
-Runs are generated in the order in which a mirror commits them: every active partition gets one in each micro-batch. Groups stand at random offsets; each reads all partitions of one topic.
-Every size is measured after a round that isn't counted. Results: a table, and .local/bench/ledger.json.
+Runs are generated in the order in which a mirror commits them: every active partition gets one in each micro-batch.
+Groups stand at random offsets; each reads all partitions of one topic. Every size is measured after a round that isn't
+counted. Results: a table, and .local/bench/ledger.json.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.views import ensure_views, read
 from mirrorlake.local.session import local_session
-from mirrorlake.translate import current_runs, translate
-from mirrorlake.views import ensure_views, read
+from mirrorlake.translation.sql_join import current_runs, translate
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".local/bench/ledger"
@@ -28,14 +29,19 @@ RECORDS = 1_000  # of each run; an offset more on either side is the marker's
 SLOTS = 16
 
 RUNS = f"""
-SELECT 'west' AS source, 'east' AS target, concat('topic-', id % {TOPICS}) AS topic, CAST(id DIV {TOPICS} % {PARTITIONS} AS INT) AS partition,
+SELECT 'west' AS source, 'east' AS target, concat('topic-', id % {TOPICS}) AS topic,
+  CAST(id DIV {TOPICS} % {PARTITIONS} AS INT) AS partition,
   concat('west.topic-', id % {TOPICS}) AS target_topic, CAST(id DIV {TOPICS} % {PARTITIONS} AS INT) AS target_partition,
-  n * {RECORDS + 1} AS upstream_start, n * {RECORDS + 1} + {RECORDS} AS upstream_end, n * {RECORDS + 1} AS downstream_start, n * {RECORDS + 1} + {RECORDS} AS downstream_end,
+  n * {RECORDS + 1} AS upstream_start, n * {RECORDS + 1} + {RECORDS} AS upstream_end,
+    n * {RECORDS + 1} AS downstream_start, n * {RECORDS + 1} + {RECORDS} AS downstream_end,
   {RECORDS}L AS records, 200000 + pmod(hash(id), 100000) AS bytes,
-  timestamp_millis(1790000000000 + 5000 * n - 5000 + pmod(hash(id, 1), 500)) AS first_timestamp, timestamp_millis(1790000000000 + 5000 * n - pmod(hash(id, 2), 500)) AS last_timestamp,
+  timestamp_millis(1790000000000 + 5000 * n - 5000 + pmod(hash(id, 1), 500)) AS first_timestamp,
+    timestamp_millis(1790000000000 + 5000 * n - pmod(hash(id, 2), 500)) AS last_timestamp,
   lower(lpad(hex(pmod(xxhash64(id), 4294967296)), 8, '0')) AS digest,
-  concat('mirrorlake.west.east.slot-', id % {SLOTS}) AS transactional_id, 1000 + id % {SLOTS} AS producer_id, CAST(n % 32000 AS INT) AS producer_epoch,
-  CAST(id % {SLOTS} AS INT) AS sync_partition, 2 * n AS sync_offset, timestamp_millis(1790000000000 + 5000 * n + 300) AS committed_at, false AS inferred, 0 AS incarnation
+  concat('mirrorlake.west.east.slot-', id % {SLOTS}) AS transactional_id, 1000 + id % {SLOTS} AS producer_id,
+    CAST(n % 32000 AS INT) AS producer_epoch,
+  CAST(id % {SLOTS} AS INT) AS sync_partition, 2 * n AS sync_offset,
+    timestamp_millis(1790000000000 + 5000 * n + 300) AS committed_at, false AS inferred, 0 AS incarnation
 FROM (SELECT id, id DIV {TOPICS * PARTITIONS} AS n FROM {{ids}})
 """
 
@@ -45,7 +51,8 @@ def positions(spark: Any, groups: int, runs: int) -> Any:
     end = max(1, runs // (TOPICS * PARTITIONS)) * (RECORDS + 1)
     ids = spark.range(groups * PARTITIONS)
     return spark.sql(
-        f"""SELECT concat('group-', id DIV {PARTITIONS}) AS group_id, concat('topic-', id DIV {PARTITIONS} % {TOPICS}) AS topic, CAST(id % {PARTITIONS} AS INT) AS partition,
+        f"""SELECT concat('group-', id DIV {PARTITIONS}) AS group_id, concat('topic-',
+          id DIV {PARTITIONS} % {TOPICS}) AS topic, CAST(id % {PARTITIONS} AS INT) AS partition,
               pmod(xxhash64(id), {end}) AS upstream_offset, '' AS metadata FROM {{ids}}""",
         ids=ids,
     )
@@ -54,14 +61,17 @@ def positions(spark: Any, groups: int, runs: int) -> Any:
 def mirrored(spark: Any, runs: int) -> Any:
     end = max(1, runs // (TOPICS * PARTITIONS)) * (RECORDS + 1)
     return spark.sql(
-        f"""SELECT concat('topic-', id % {TOPICS}) AS topic, CAST(id DIV {TOPICS} AS INT) AS partition, concat('west.topic-', id % {TOPICS}) AS target_topic,
-              0L AS log_start, {end}L AS log_end, {end}L AS upstream_next, {end - 1}L AS downstream_next FROM {{ids}}""",
+        f"""SELECT concat('topic-', id % {TOPICS}) AS topic, CAST(id DIV {TOPICS} AS INT) AS partition,
+          concat('west.topic-', id % {TOPICS}) AS target_topic,
+              0L AS log_start, {end}L AS log_end, {end}L AS upstream_next, {end - 1}L AS downstream_next
+                FROM {{ids}}""",
         ids=spark.range(TOPICS * PARTITIONS),
     )
 
 
 class Clock:
-    """Seconds that work takes, by the clock and of processors; the latter hardly depend on what else the machine does."""
+    """Seconds that work takes, by the clock and of processors; the latter hardly depend on what else the machine
+    does."""
 
     def __init__(self, spark: Any) -> None:
         self._process = psutil.Process(spark.sparkContext._gateway.proc.pid)
@@ -90,7 +100,9 @@ def measure(spark: Any, runs: int, groups: list[int]) -> dict[str, Any]:
     spark.sql(f"USE spark_catalog.{schema}")
     columns = ledger.read("offset_syncs").columns
     result: dict[str, Any] = {"runs": runs}
-    result["append"] = clock.time(lambda: ledger.append_frame("offset_syncs", spark.sql(RUNS, ids=spark.range(runs)).select(*columns)))
+    result["append"] = clock.time(
+        lambda: ledger.append_frame("offset_syncs", spark.sql(RUNS, ids=spark.range(runs)).select(*columns))
+    )
     result["mb"] = _mb(ledger)
     result["optimize"] = clock.time(lambda: ledger.change("offset_syncs", f"OPTIMIZE {ledger.table('offset_syncs')}"))
     result["mb_optimized"] = _mb(ledger)
@@ -125,7 +137,11 @@ def main() -> int:
         "bench",
         f"local[{given.cores}]",
         quick_start=False,
-        **{"spark.driver.memory": given.memory, "spark.sql.shuffle.partitions": "16", "spark.local.dir": str(HOME.parent)},
+        **{
+            "spark.driver.memory": given.memory,
+            "spark.sql.shuffle.partitions": "16",
+            "spark.local.dir": str(HOME.parent),
+        },
     )
     try:
         measure(spark, 100_000, [100])  # not counted

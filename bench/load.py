@@ -1,4 +1,5 @@
-"""Topics full of records, written by an ordinary producer. Timestamps are fresh, so that retention leaves them alone."""
+"""Topics full of records, written by an ordinary producer. Timestamps are fresh, so that retention leaves them
+alone."""
 
 from __future__ import annotations
 
@@ -31,12 +32,21 @@ class Load:
 def fill(servers: str, topic: str, load: Load, first: int = 0) -> None:
     """Writes the records of a load into a topic, dealt out to its partitions; the keys are numbers from `first` on."""
     values = values_of(load.bytes)
-    producer = Producer({
-        "bootstrap.servers": servers, "compression.type": load.codec, "linger.ms": 50, "batch.size": LONGEST_BATCH_BYTES, "batch.num.messages": load.batch_records,
-        "queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes": 512 << 10, "log_level": 0,
-    })  # fmt: skip
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "compression.type": load.codec,
+            "linger.ms": 50,
+            "batch.size": LONGEST_BATCH_BYTES,
+            "batch.num.messages": load.batch_records,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 512 << 10,
+            "log_level": 0,
+        }
+    )
     for number in range(load.records):
-        # A partition gets a whole batch before the next one's turn, so that its batches fill however many partitions there are.
+        # A partition gets a whole batch before the next one's turn, so that its batches fill however many partitions
+        # there are.
         partition = number // load.batch_records % load.partitions
         while True:
             try:

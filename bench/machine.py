@@ -20,22 +20,37 @@ SETTLE_S = 10
 def describe() -> dict[str, Any]:
     """Processor, memory, system and versions, as far as they can be found out."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
-    revision = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    revision = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
     return {
-        "processor": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(), "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1), "system": platform.platform(), "java": java[0] if java else "", "python": platform.python_version(),
-        "kafka": _version_of("kafka_2.13-"), "revision": revision,
-    }  # fmt: skip
+        "processor": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
+        "system": platform.platform(),
+        "java": java[0] if java else "",
+        "python": platform.python_version(),
+        "kafka": _version_of("kafka_2.13-"),
+        "revision": revision,
+    }
 
 
 def busy_s() -> float:
-    """Seconds that all processors together have worked since the machine was started, for whomever, or were taken away by its host."""
+    """Seconds that all processors together have worked since the machine was started, for whomever, or were taken away
+    by its host."""
     times = psutil.cpu_times()
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return (
+        sum(times)
+        - times.idle
+        - getattr(times, "iowait", 0.0)
+        - getattr(times, "guest", 0.0)
+        - getattr(times, "guest_nice", 0.0)
+    )
 
 
 def settle() -> None:
-    """Waits, a few seconds at most, until what was written before is on disk: it must not be charged to whoever comes next."""
+    """Waits, a few seconds at most, until what was written before is on disk: it must not be charged to whoever comes
+    next."""
     deadline = time.monotonic() + SETTLE_S
     time.sleep(1)
     while time.monotonic() < deadline and _dirty_kib() > SETTLED_DIRTY_KIB:

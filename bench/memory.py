@@ -1,7 +1,9 @@
-"""`make bench-memory`: the most memory that a copying task takes, for backlogs that grow and batch settings that differ.
+"""`make bench-memory`: the most memory that a copying task takes, for backlogs that grow and batch settings that
+differ.
 
-A task produces what a round of Fetch requests has brought before it asks for more, so neither the backlog nor `mirrorlake.batch.max.bytes` should show. The figure is the largest
-resident size of any Python worker of Spark while the mirror job runs. Results: a table, and .local/bench/memory.json.
+A task produces what a round of Fetch requests has brought before it asks for more, so neither the backlog nor
+`mirrorlake.batch.max.bytes` should show. The figure is the largest resident size of any Python worker of Spark while
+the mirror job runs. Results: a table, and .local/bench/memory.json.
 """
 
 from __future__ import annotations
@@ -57,18 +59,35 @@ def main() -> int:
         create(clusters.source.bootstrap_servers, TOPIC, given.partitions)
         loaded = 0
         for factor in GROWTH:
-            fill(clusters.source.bootstrap_servers, TOPIC, Load(factor * given.records - loaded, given.bytes, given.codec, given.partitions))
+            fill(
+                clusters.source.bootstrap_servers,
+                TOPIC,
+                Load(factor * given.records - loaded, given.bytes, given.codec, given.partitions),
+            )
             loaded = factor * given.records
             for batch_mib in BATCH_MIB:
                 spark = local_session(ROOT, "bench")
                 with Watch() as watch:
-                    found = drain(spark, clusters, TOPIC, loaded, f"s{factor}x{batch_mib}", **{"mirrorlake.batch.max.bytes": str(batch_mib * MIB)})
+                    found = drain(
+                        spark,
+                        clusters,
+                        TOPIC,
+                        loaded,
+                        f"s{factor}x{batch_mib}",
+                        **{"mirrorlake.batch.max.bytes": str(batch_mib * MIB)},
+                    )
                 spark.stop()
-                rows.append({"backlog_mib": loaded * given.bytes // MIB, "batch_max_mib": batch_mib, "peak_mib": watch.peak_bytes // MIB, "batches": found.batches})
+                rows.append(
+                    {
+                        "backlog_mib": loaded * given.bytes // MIB,
+                        "batch_max_mib": batch_mib,
+                        "peak_mib": watch.peak_bytes // MIB,
+                        "batches": found.batches,
+                    }
+                )
                 print(
-                    "{backlog_mib:>6} MiB to copy, batch.max.bytes {batch_max_mib:>3} MiB: a worker takes at most {peak_mib:>4} MiB, {batches} micro-batches".format(
-                        **rows[-1]
-                    ),
+                    "{backlog_mib:>6} MiB to copy, batch.max.bytes {batch_max_mib:>3} MiB: a worker takes at most "
+                    "{peak_mib:>4} MiB, {batches} micro-batches".format(**rows[-1]),
                     flush=True,
                 )
     (HOME / "memory.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))

@@ -13,28 +13,54 @@ from mirrorlake.local.cluster import HOST, free_port
 JARS = Path(__file__).resolve().parents[1] / ".local/jars/kafka"
 STOP_S = 60
 ONE_BROKER = (
-    "replication.factor", "checkpoints.topic.replication.factor", "heartbeats.topic.replication.factor", "offset-syncs.topic.replication.factor",
-    "offset.storage.replication.factor", "status.storage.replication.factor", "config.storage.replication.factor",
-)  # fmt: skip
+    "replication.factor",
+    "checkpoints.topic.replication.factor",
+    "heartbeats.topic.replication.factor",
+    "offset-syncs.topic.replication.factor",
+    "offset.storage.replication.factor",
+    "status.storage.replication.factor",
+    "config.storage.replication.factor",
+)
 
 # As kafka-run-class.sh starts it, with a heap of 1 GiB; compiled as far as the JVM can.
-JAVA = ("-Xms256m", "-Xmx1g", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")
+JAVA = (
+    "-Xms256m",
+    "-Xmx1g",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
 QUICK_JAVA = ("-Xmx512m", "-XX:TieredStopAtLevel=1")
 
 
 @contextmanager
 def mirrormaker(
-    directory: Path, source: tuple[str, str], target: tuple[str, str], properties: Mapping[str, str], *, kill: bool = False, java: Sequence[str] = QUICK_JAVA
+    directory: Path,
+    source: tuple[str, str],
+    target: tuple[str, str],
+    properties: Mapping[str, str],
+    *,
+    kill: bool = False,
+    java: Sequence[str] = QUICK_JAVA,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs MirrorMaker 2 from source to target (alias, bootstrap servers) for the length of a block; ends it cleanly, or with SIGKILL.
+    """Runs MirrorMaker 2 from source to target (alias, bootstrap servers) for the length of a block; ends it cleanly,
+    or with SIGKILL.
 
     Its log is `mm2.log` in the directory.
     """
     (a, a_servers), (b, b_servers) = source, target
     values = {
-        "clusters": f"{a}, {b}", f"{a}.bootstrap.servers": a_servers, f"{b}.bootstrap.servers": b_servers, f"{a}->{b}.enabled": "true",
-        "refresh.topics.interval.seconds": "2", "scheduled.rebalance.max.delay.ms": "0", **dict.fromkeys(ONE_BROKER, "1"), **properties,
-    }  # fmt: skip
+        "clusters": f"{a}, {b}",
+        f"{a}.bootstrap.servers": a_servers,
+        f"{b}.bootstrap.servers": b_servers,
+        f"{a}->{b}.enabled": "true",
+        "refresh.topics.interval.seconds": "2",
+        "scheduled.rebalance.max.delay.ms": "0",
+        **dict.fromkeys(ONE_BROKER, "1"),
+        **properties,
+    }
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "mm2.properties"
     config.write_text("".join(f"{name} = {value}\n" for name, value in values.items()))
@@ -51,27 +77,38 @@ def mirrormaker(
 
 
 def tuned(source: str, target: str, codec: str) -> dict[str, str]:
-    """Settings for throughput: several tasks, large fetches and polls, large compressed batches of which several are on their way at once."""
+    """Settings for throughput: several tasks, large fetches and polls, large compressed batches of which several are on
+    their way at once."""
     return {
         f"{source}->{target}.tasks.max": "4",
         **{
             f"{source}.consumer.{name}": value
             for name, value in {
-                "max.poll.records": "20000", "fetch.max.bytes": str(64 << 20), "max.partition.fetch.bytes": str(8 << 20), "receive.buffer.bytes": str(2 << 20),
+                "max.poll.records": "20000",
+                "fetch.max.bytes": str(64 << 20),
+                "max.partition.fetch.bytes": str(8 << 20),
+                "receive.buffer.bytes": str(2 << 20),
             }.items()
         },
         **{
             f"{target}.producer.{name}": value
             for name, value in {
-                "batch.size": str(1 << 20), "linger.ms": "20", "compression.type": codec, "buffer.memory": str(64 << 20), "max.request.size": str(8 << 20),
-                "send.buffer.bytes": str(2 << 20), "enable.idempotence": "true", "max.in.flight.requests.per.connection": "5",
+                "batch.size": str(1 << 20),
+                "linger.ms": "20",
+                "compression.type": codec,
+                "buffer.memory": str(64 << 20),
+                "max.request.size": str(8 << 20),
+                "send.buffer.bytes": str(2 << 20),
+                "enable.idempotence": "true",
+                "max.in.flight.requests.per.connection": "5",
             }.items()
         },
-    }  # fmt: skip
+    }
 
 
 def exactly_once(source: str, target: str) -> dict[str, str]:
-    """What exactly-once needs: the worker's support for it, requests between its nodes, and a consumer that leaves out what was aborted."""
+    """What exactly-once needs: the worker's support for it, requests between its nodes, and a consumer that leaves out
+    what was aborted."""
     return {
         f"{target}.exactly.once.source.support": "enabled",
         f"{source}.consumer.isolation.level": "read_committed",

@@ -1,4 +1,5 @@
-"""What processes take: CPU seconds and memory of a process with all its descendants, those that have ended meanwhile counted."""
+"""What processes take: CPU seconds and memory of a process with all its descendants, those that have ended meanwhile
+counted."""
 
 from __future__ import annotations
 
@@ -60,8 +61,12 @@ class ProcessTree:
     def _find_family(self) -> None:
         with suppress(psutil.Error):
             root = psutil.Process(self.pid)
-            found = {(process.pid, process.create_time()): process for process in (root, *root.children(recursive=True))}
-            java = {key for key, process in found.items() if process.name() == "java"}  # one that is started as a script becomes one later
+            found = {
+                (process.pid, process.create_time()): process for process in (root, *root.children(recursive=True))
+            }
+            java = {
+                key for key, process in found.items() if process.name() == "java"
+            }  # one that is started as a script becomes one later
             with self._lock:
                 self._family = found
                 self._java |= java

@@ -1,4 +1,5 @@
-"""How fast batches are taken apart and packed again, the way of those that can't be passed on as they are: CPU time of one core, for each codec.
+"""How fast batches are taken apart and packed again, the way of those that can't be passed on as they are: CPU time of
+one core, for each codec.
 
 Beside it, kafka-python's own decoder and encoder, which could do the same.
 """
@@ -12,8 +13,8 @@ from collections.abc import Callable
 
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from mirrorlake.batch import Batch, read_log
-from mirrorlake.records import CODECS, pack, read_records
+from mirrorlake.protocol.record_batch import Batch, read_log
+from mirrorlake.protocol.records import CODECS, pack, read_records
 
 RECORDS, SIZE_BYTES, AT_ONCE = 100_000, 512, 100
 
@@ -50,7 +51,9 @@ def rate(repack: Callable[[Batch, int], None], log: list[Batch], codec: int) -> 
 
 
 if __name__ == "__main__":
-    print(f"{RECORDS:,} records of {SIZE_BYTES} B, {AT_ONCE} to a batch; records/s of CPU time: records.py, kafka-python")
+    print(
+        f"{RECORDS:,} records of {SIZE_BYTES} B, {AT_ONCE} to a batch; records/s of CPU time: records.py, kafka-python"
+    )
     for name, codec in CODECS.items():
         log = batches(codec)
         print(f"  {name:<7}{rate(ours, log, codec):>12,.0f}{rate(theirs, log, codec):>12,.0f}")

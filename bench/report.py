@@ -1,4 +1,5 @@
-"""`make bench-report`: puts the figures of a run into docs/performance.md, between its two marks, and draws the picture beside it. The prose is by hand."""
+"""`make bench-report`: puts the figures of a run into docs/performance.md, between its two marks, and draws the picture
+beside it. The prose is by hand."""
 
 from __future__ import annotations
 
@@ -33,9 +34,12 @@ def main() -> int:
 
 def _machine(results: dict[str, Any]) -> str:
     machine = results["machine"]
-    revisions = dict.fromkeys(case.get("revision", "unknown") for case in results["cases"].values())  # several where a run has added cases to another one's
+    revisions = dict.fromkeys(
+        case.get("revision", "unknown") for case in results["cases"].values()
+    )  # several where a run has added cases to another one's
     return (
-        f"Measured {results['began'][:10]}, revision {' and '.join(revisions)}: {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
+        f"Measured {results['began'][:10]}, revision {' and '.join(revisions)}: {machine['processor']}, "
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "
         f"Kafka {machine['kafka']}, {machine['java']}, Python {machine['python']}. Medians of the rounds."
     )
 

@@ -1,7 +1,9 @@
-"""`make bench`: MirrorMaker 2 and mirrorlake side by side, on the same clusters, with the same topics, alternating, several rounds; medians count.
+"""`make bench`: MirrorMaker 2 and mirrorlake side by side, on the same clusters, with the same topics, alternating,
+several rounds; medians count.
 
-Results are in .local/bench/results.json after every measurement, so that a run that is interrupted keeps what it has. `make bench-check` holds limits against them, `make
-bench-report` makes the table and the picture of docs/performance.md.
+Results are in .local/bench/results.json after every measurement, so that a run that is interrupted keeps what it has.
+`make bench-check` holds limits against them, `make bench-report` makes the table and the picture of
+docs/performance.md.
 """
 
 from __future__ import annotations
@@ -32,10 +34,23 @@ class Results:
 
     def __init__(self, file: Path, rounds: int, kept: dict[str, Any]) -> None:
         self._file = file
-        self.values: dict[str, Any] = {"began": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe(), "rounds": rounds, "cases": kept}
+        self.values: dict[str, Any] = {
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "machine": describe(),
+            "rounds": rounds,
+            "cases": kept,
+        }
 
     def add(self, case: Case, contestant: str, found: dict[str, Any]) -> None:
-        known = self.values["cases"].setdefault(case.name, {"kind": case.kind, "settings": case.settings, "revision": self.values["machine"]["revision"], "rounds": {}})
+        known = self.values["cases"].setdefault(
+            case.name,
+            {
+                "kind": case.kind,
+                "settings": case.settings,
+                "revision": self.values["machine"]["revision"],
+                "rounds": {},
+            },
+        )
         known["rounds"].setdefault(contestant, []).append(found)
         known["medians"] = medians(known["rounds"])
         known["ratios"] = ratios(known)
@@ -49,11 +64,16 @@ def main() -> int:
     parser.add_argument("--cases", default="default", help="names with commas between them, or default, axes, all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestants", default="", help="only these, with commas between them")
-    parser.add_argument("--scale", type=float, default=1.0, help="of the records and seconds of each case; below 1 for a quick look")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the records and seconds of each case; below 1 for a quick look"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--add", action="store_true", help="keep what the results have of other cases")
     given = parser.parse_args()
-    for ending in (signal.SIGINT, signal.SIGTERM):  # in the background, too, where a shell has SIGINT ignored: brokers and contestants must not stay behind
+    for ending in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # in the background, too, where a shell has SIGINT ignored: brokers and contestants must not stay behind
         signal.signal(ending, signal.default_int_handler)
     try:
         cases = find(given.cases, given.scale)
@@ -62,7 +82,11 @@ def main() -> int:
     only = {name for name in given.contestants.split(",") if name}
     given.results.parent.mkdir(parents=True, exist_ok=True)
     kept = json.loads(given.results.read_text())["cases"] if given.add and given.results.exists() else {}
-    results = Results(given.results, given.rounds, {name: case for name, case in kept.items() if name not in {case.name for case in cases}})
+    results = Results(
+        given.results,
+        given.rounds,
+        {name: case for name, case in kept.items() if name not in {case.name for case in cases}},
+    )
     shutil.rmtree(HOME / "runs", ignore_errors=True)
     failures = 0
     with two_clusters(HOME / "side-by-side") as clusters:
@@ -78,11 +102,17 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
     _say(f"{case.name}: {', '.join(f'{name} {value}' for name, value in case.settings.items())}")
     case.prepare(clusters)
     if CEILING in case.contestants:
-        case.measure(CEILING, case.task(clusters, CEILING, rounds))  # the brokers' own compilers have work to do at first, which whoever came first would pay for
+        case.measure(
+            CEILING, case.task(clusters, CEILING, rounds)
+        )  # the brokers' own compilers have work to do at first, which whoever came first would pay for
         clusters.clean(keep=case.topic)
     for number in range(rounds):
-        contestants = [name for name in case.contestants if (not only or name in only) and not (number and name in case.once)]
-        for contestant in contestants[number % len(contestants) :] + contestants[: number % len(contestants)]:  # nobody is always the first
+        contestants = [
+            name for name in case.contestants if (not only or name in only) and not (number and name in case.once)
+        ]
+        for contestant in (
+            contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
+        ):  # nobody is always the first
             task = case.task(clusters, contestant, number)
             settle()
             try:
@@ -93,7 +123,9 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
             results.add(case, contestant, found)
             _say(f"  round {number + 1}, {contestant}: {said(found)}")
             if found.get("others_cpu_share", 0.0) > OTHERS_SHARE:
-                _say("    warning: something else was at work on this machine, which this measurement has suffered from")
+                _say(
+                    "    warning: something else was at work on this machine, which this measurement has suffered from"
+                )
             clusters.clean(keep=case.topic)
     clusters.clean()
     _say(f"{case.name}: took {time.monotonic() - began:.0f} s")
@@ -104,7 +136,11 @@ def said(found: dict[str, Any]) -> str:
     """A measurement in one line."""
     if "error" in found:
         return found["error"]
-    return ", ".join(f"{name} {value:,.0f}" if abs(value) >= 1000 else f"{name} {value:.2f}" for name, value in found.items() if isinstance(value, int | float))
+    return ", ".join(
+        f"{name} {value:,.0f}" if abs(value) >= 1000 else f"{name} {value:.2f}"
+        for name, value in found.items()
+        if isinstance(value, int | float)
+    )
 
 
 def _say(line: str) -> None:

@@ -25,7 +25,12 @@ class Trickle(Background):
         super().__init__()
         self.sent: list[float] = []
         self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0})
-        self._topic, self._partitions, self._per_second, self._padding = topic, partitions, per_second, b"." * (size - SENT.size)
+        self._topic, self._partitions, self._per_second, self._padding = (
+            topic,
+            partitions,
+            per_second,
+            b"." * (size - SENT.size),
+        )
 
     def stop(self) -> None:
         super().stop()
@@ -38,7 +43,9 @@ class Trickle(Background):
             if due > now:
                 time.sleep(due - now)
             number, at = len(self.sent), time.time()
-            self._producer.produce(self._topic, SENT.pack(at, number) + self._padding, partition=number % self._partitions)
+            self._producer.produce(
+                self._topic, SENT.pack(at, number) + self._padding, partition=number % self._partitions
+            )
             self.sent.append(at)
             self._producer.poll(0)
             due += 1 / self._per_second
@@ -56,10 +63,17 @@ class Reader(Background):
         super().__init__()
         self.seen: dict[int, float] = {}
         self.repeated = 0
-        self._consumer = Consumer({
-            "bootstrap.servers": servers, "group.id": f"reader-{topic}", "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest",
-            "topic.metadata.refresh.interval.ms": 500, "log_level": 0,
-        })  # fmt: skip
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": f"reader-{topic}",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": 500,
+                "log_level": 0,
+            }
+        )
         self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
 
     def stop(self) -> None:

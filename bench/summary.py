@@ -17,19 +17,28 @@ def medians(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict
     found: dict[str, dict[str, float]] = {}
     for contestant, results in rounds.items():
         good = [result for result in results if "error" not in result]
-        names = dict.fromkeys(name for result in good for name, value in result.items() if isinstance(value, int | float))
+        names = dict.fromkeys(
+            name for result in good for name, value in result.items() if isinstance(value, int | float)
+        )
         if good:
-            found[contestant] = {name: statistics.median(result[name] for result in good if name in result) for name in names}
+            found[contestant] = {
+                name: statistics.median(result[name] for result in good if name in result) for name in names
+            }
     return found
 
 
 def ratios(case: Mapping[str, Any]) -> dict[str, float]:
-    """What a case comes to: mirrorlake beside each of the others, or mirrorlake's own figure where the limit is one of time."""
+    """What a case comes to: mirrorlake beside each of the others, or mirrorlake's own figure where the limit is one of
+    time."""
     found, ours = case["medians"], case["medians"].get(MIRRORLAKE)
     if not ours:
         return {}
     if case["kind"] != "backlog":
-        names = {"trickle": ("latency_p50_s", "latency_p99_s"), "freshness": ("exact_p50_s", "exact_max_s"), "groups": ("in_place_s", "cycle_s")}[case["kind"]]
+        names = {
+            "trickle": ("latency_p50_s", "latency_p99_s"),
+            "freshness": ("exact_p50_s", "exact_max_s"),
+            "groups": ("in_place_s", "cycle_s"),
+        }[case["kind"]]
         return {name: ours[name] for name in names if name in ours}
     result = {}
     for other in (name for name in OTHERS if name in found):
@@ -42,13 +51,15 @@ def ratios(case: Mapping[str, Any]) -> dict[str, float]:
 
 
 def stages(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Where the time of mirrorlake's micro-batches went, but for the first of each round, which warms up: milliseconds of each stage, all rounds together, and `between`,
-    from the end of one micro-batch to the beginning of the next."""
+    """Where the time of mirrorlake's micro-batches went, but for the first of each round, which warms up: milliseconds
+    of each stage, all rounds together, and `between`, from the end of one micro-batch to the beginning of the next."""
     total: dict[str, float] = {}
     for result in results:
         for before, done in itertools.pairwise(result.get("job", {}).get("history", [])):
             between = {"between": 1000 * max(0.0, done["finished_at"] - done["seconds"] - before["finished_at"])}
-            whole = {name: value for name, value in done["stages_ms"].items() if "." not in name}  # others are parts of these
+            whole = {
+                name: value for name, value in done["stages_ms"].items() if "." not in name
+            }  # others are parts of these
             for name, value in {**whole, **between}.items():
                 total[name] = total.get(name, 0.0) + value
     return total

@@ -10,24 +10,41 @@ from bench.summary import stages
 
 KINDS = {
     "backlog": {
-        "records_per_s": "records/s", "cpu_s_per_million": "CPU s per million", "java_cpu_s_per_million": "of that in a JVM",
-        "source_broker_cpu_s_per_million": "source broker", "target_broker_cpu_s_per_million": "target broker",
+        "records_per_s": "records/s",
+        "cpu_s_per_million": "CPU s per million",
+        "java_cpu_s_per_million": "of that in a JVM",
+        "source_broker_cpu_s_per_million": "source broker",
+        "target_broker_cpu_s_per_million": "target broker",
         "peak_mib": "peak MiB",
     },
-    "trickle": {"latency_p50_s": "p50 s", "latency_p99_s": "p99 s", "latency_max_s": "max s", "cpu_share": "CPU s per s", "peak_mib": "peak MiB"},
+    "trickle": {
+        "latency_p50_s": "p50 s",
+        "latency_p99_s": "p99 s",
+        "latency_max_s": "max s",
+        "cpu_share": "CPU s per s",
+        "peak_mib": "peak MiB",
+    },
     "freshness": {
-        "moved_p50_s": "moved: p50 s", "moved_max_s": "moved: max s", "exact_p50_s": "exact: p50 s", "exact_max_s": "exact: max s", "read_again": "records read again", "peak_mib": "peak MiB",
+        "moved_p50_s": "moved: p50 s",
+        "moved_max_s": "moved: max s",
+        "exact_p50_s": "exact: p50 s",
+        "exact_max_s": "exact: max s",
+        "read_again": "records read again",
+        "peak_mib": "peak MiB",
     },
     "groups": {"in_place_s": "in place after s", "cycle_s": "one cycle s", "peak_mib": "peak MiB"},
-}  # fmt: skip
+}
 RATIOS = {
-    "speed_over": "{value:.2f} times the records/s of {other}", "cpu_of": "{value:.2f} of the CPU per record of {other}", "time_of_ceiling": "{value:.2f} times the time of the bare ceiling",
+    "speed_over": "{value:.2f} times the records/s of {other}",
+    "cpu_of": "{value:.2f} of the CPU per record of {other}",
+    "time_of_ceiling": "{value:.2f} times the time of the bare ceiling",
     "cpu_of_ceiling": "{value:.2f} times the CPU per record of the bare ceiling",
-}  # fmt: skip
+}
 
 
 def lines(results: Mapping[str, Any]) -> list[str]:
-    """Everything as Markdown: a table for each case, what mirrorlake comes to beside the others, and where the time of its micro-batches went."""
+    """Everything as Markdown: a table for each case, what mirrorlake comes to beside the others, and where the time of
+    its micro-batches went."""
     found = []
     for name, case in results["cases"].items():
         found += [f"**{name}**: {_settings(case['settings'])}", "", *_table(case), ""]
@@ -39,7 +56,10 @@ def lines(results: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int | float) else f"{name} {value}" for name, value in settings.items())
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
+        for name, value in settings.items()
+    )
 
 
 def _table(case: Mapping[str, Any]) -> list[str]:
@@ -61,7 +81,9 @@ def _number(value: float | None) -> str:
 def _ratio(name: str, value: float) -> str:
     if name in RATIOS:
         return RATIOS[name].format(value=value)
-    kind, other = next((kind, name.removeprefix(f"{kind}_")) for kind in ("speed_over", "cpu_of") if name.startswith(f"{kind}_"))
+    kind, other = next(
+        (kind, name.removeprefix(f"{kind}_")) for kind in ("speed_over", "cpu_of") if name.startswith(f"{kind}_")
+    )
     return RATIOS[kind].format(value=value, other=TITLES[other])
 
 
@@ -70,4 +92,8 @@ def _stages(case: Mapping[str, Any]) -> str:
         return ""
     total = stages(case["rounds"].get(MIRRORLAKE, []))
     whole = sum(total.values())
-    return "Its micro-batches: " + ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in total.items()) + "." if whole else ""
+    return (
+        "Its micro-batches: " + ", ".join(f"{name} {100 * value / whole:.0f} %" for name, value in total.items()) + "."
+        if whole
+        else ""
+    )

@@ -1,4 +1,5 @@
-"""A steady trickle: how long a record takes from the producer's send on the source to a read_committed consumer on the target."""
+"""A steady trickle: how long a record takes from the producer's send on the source to a read_committed consumer on the
+target."""
 
 from __future__ import annotations
 
@@ -35,19 +36,32 @@ def measure(contestant: str, task: Task, partitions: int, seconds: float) -> dic
         time.sleep(WARM_S)
         first, cpu, rest = len(trickle.sent), tree.cpu_s(), busy_s() - sum(other.cpu_s() for other in (tree, *others))
         time.sleep(seconds)
-        last, cpu, rest = len(trickle.sent), tree.cpu_s() - cpu, busy_s() - sum(other.cpu_s() for other in (tree, *others)) - rest
+        last, cpu, rest = (
+            len(trickle.sent),
+            tree.cpu_s() - cpu,
+            busy_s() - sum(other.cpu_s() for other in (tree, *others)) - rest,
+        )
         deadline = time.monotonic() + LAST_S
         while any(number not in reader.seen for number in range(first, last)):
             if time.monotonic() > deadline:
-                raise StalledError(f"{sum(number not in reader.seen for number in range(first, last))} records have not arrived\n{running.end_of_log()}")
+                raise StalledError(
+                    f"{sum(number not in reader.seen for number in range(first, last))} records have not "
+                    f"arrived\n{running.end_of_log()}"
+                )
             time.sleep(0.2)
         trickle.stop()
         peak_bytes = tree.peak_bytes
     latencies = sorted(reader.seen[number] - trickle.sent[number] for number in range(first, last))
     found = {
-        "latency_p50_s": statistics.median(latencies), "latency_p99_s": latencies[int(0.99 * len(latencies))], "latency_max_s": latencies[-1],
-        "records": last - first, "repeated": reader.repeated, "cpu_share": cpu / seconds, "others_cpu_share": rest / seconds, "peak_mib": peak_bytes / MIB,
-    }  # fmt: skip
+        "latency_p50_s": statistics.median(latencies),
+        "latency_p99_s": latencies[int(0.99 * len(latencies))],
+        "latency_max_s": latencies[-1],
+        "records": last - first,
+        "repeated": reader.repeated,
+        "cpu_share": cpu / seconds,
+        "others_cpu_share": rest / seconds,
+        "peak_mib": peak_bytes / MIB,
+    }
     return found | ({"job": result_of("mirror", task)} if contestant == MIRRORLAKE else {})
 
 

@@ -1,7 +1,9 @@
-"""`make bench-verification`: records per second of a verification, record by record (`full`) and by the digests of batches (`sample`).
+"""`make bench-verification`: records per second of a verification, record by record (`full`) and by the digests of
+batches (`sample`).
 
-One backlog is mirrored once and then verified, several rounds each; medians count, after one round to warm up. The time is that of the whole verification: reading both
-clusters, joining, judging, storing. Results: a table, and .local/bench/verification.json.
+One backlog is mirrored once and then verified, several rounds each; medians count, after one round to warm up. The time
+is that of the whole verification: reading both clusters, joining, judging, storing. Results: a table, and
+.local/bench/verification.json.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ import statistics
 import sys
 import time
 
+from mirrorlake.jobs.verification.job import Verification
+from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.local.session import local_session
-from mirrorlake.verification import Verification
-from mirrorlake.verification_scope import VerificationScope
 
 from bench.clusters import HOME, ROOT, two_clusters
 from bench.drain import drain, flow_of, ledger
@@ -36,18 +38,31 @@ def main() -> int:
     given = parser.parse_args()
     shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     with two_clusters(HOME / "verification") as clusters:
-        print(f"loading {given.records:,} records of {given.bytes} B, {given.codec}, {given.partitions} partitions", flush=True)
+        print(
+            f"loading {given.records:,} records of {given.bytes} B, {given.codec}, {given.partitions} partitions",
+            flush=True,
+        )
         create(clusters.source.bootstrap_servers, TOPIC, given.partitions)
         fill(clusters.source.bootstrap_servers, TOPIC, Load(given.records, given.bytes, given.codec, given.partitions))
         spark = local_session(ROOT, "bench", quick_start=False)
         drain(spark, clusters, TOPIC, given.records, "s")
-        job = Verification(spark, flow_of("s"), ledger(spark), ROOT / "expectations/verification.json", say=lambda line: None)
-        rates = {mode: [rate(job, mode, given.records, number) for number in range(given.rounds + 1)][1:] for mode in ("full", "sample")}
+        job = Verification(
+            spark, flow_of("s"), ledger(spark), ROOT / "expectations/verification.json", say=lambda line: None
+        )
+        rates = {
+            mode: [rate(job, mode, given.records, number) for number in range(given.rounds + 1)][1:]
+            for mode in ("full", "sample")
+        }
         spark.stop()
     medians = {mode: statistics.median(values) for mode, values in rates.items()}
     machine = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.platform()}
-    (HOME / "verification.json").write_text(json.dumps({"case": vars(given), "machine": machine, "rounds": rates, "medians": medians}, indent=1))
-    print(f"\nmedian of {given.rounds} rounds: " + ", ".join(f"{mode} {value:,.0f} records/s" for mode, value in medians.items()))
+    (HOME / "verification.json").write_text(
+        json.dumps({"case": vars(given), "machine": machine, "rounds": rates, "medians": medians}, indent=1)
+    )
+    print(
+        f"\nmedian of {given.rounds} rounds: "
+        + ", ".join(f"{mode} {value:,.0f} records/s" for mode, value in medians.items())
+    )
     return 0
 
 
@@ -58,7 +73,11 @@ def rate(job: Verification, mode: str, records: int, number: int) -> float:
     seconds = time.perf_counter() - began
     result.require()
     assert result.total("records") == records, f"{result.total('records')} of {records} records were verified"
-    print(f"round {number}{' (warming up)' if number == 0 else ''}: {mode:<6} {records / seconds:>10,.0f} records/s, {seconds:.1f} s", flush=True)
+    print(
+        f"round {number}{' (warming up)' if number == 0 else ''}: {mode:<6} {records / seconds:>10,.0f} records/s, "
+        f"{seconds:.1f} s",
+        flush=True,
+    )
     return records / seconds
 
 

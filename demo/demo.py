@@ -1,10 +1,11 @@
-"""`make demo`: two real clusters, live traffic, a mirror, a move. What it shows is checked, and a demo that is wrong ends with a non-zero status.
+"""`make demo`: two real clusters, live traffic, a mirror, a move. What it shows is checked, and a demo that is wrong
+ends with a non-zero status.
 
 1. Two Kafka clusters start on this machine, `a` and `b`.
-2. Producers write to three topics of `a` (keys, headers, different codecs, transactions); six groups read at different speeds and commit.
-3. Meanwhile the notebooks run, by papermill: mirror.ipynb copies `a` to `b`, checkpoint.ipynb moves the groups.
-4. The consumers on `a` stop and go on on `b`, from the offsets the groups have there. Every record they get is held against what they had read.
-5. audit.ipynb asks the ledger; the executed notebooks are kept as HTML.
+2. Producers write to three topics of `a` (keys, headers, different codecs, transactions); six groups read at different
+speeds and commit. 3. Meanwhile the notebooks run, by papermill: mirror.ipynb copies `a` to `b`, checkpoint.ipynb moves
+the groups. 4. The consumers on `a` stop and go on on `b`, from the offsets the groups have there. Every record they get
+is held against what they had read. 5. audit.ipynb asks the ledger; the executed notebooks are kept as HTML.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ class Reader:
     read: dict[Key, set[bytes]] = field(default_factory=dict)
 
 
-TOPICS = (Topic("orders", 4, "lz4", 800), Topic("payments", 2, "zstd", 200, transactional=True), Topic("clicks", 3, "none", 500))
+TOPICS = (
+    Topic("orders", 4, "lz4", 800),
+    Topic("payments", 2, "zstd", 200, transactional=True),
+    Topic("clicks", 3, "none", 500),
+)
 READERS = (
     Reader("billing", ("orders",), 1e9),
     Reader("search", ("orders", "clicks"), 500),
@@ -84,7 +89,10 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True)
 
-    clusters = {name: LocalCluster(name, HOME / "clusters" / name, ROOT / ".local/jars/kafka", port=port) for name, port in (("a", 19092), ("b", 29092))}
+    clusters = {
+        name: LocalCluster(name, HOME / "clusters" / name, ROOT / ".local/jars/kafka", port=port)
+        for name, port in (("a", 19092), ("b", 29092))
+    }
     for cluster in clusters.values():
         cluster.delete()  # of the last demo, which may have been interrupted
     shutil.rmtree(HOME, ignore_errors=True)
@@ -131,8 +139,14 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
     say("producers and consumers on cluster a have stopped; the jobs finish what is left")
     mirror, checkpoint = jobs
     cycles = len(checkpoint.lines("cycle "))
-    problems = checkpoint.until(lambda: any("clamped" not in line for line in checkpoint.lines("cycle ")[cycles + 1 :]), "every group is translated exactly")
-    problems += mirror.until(lambda: "lag 0 " in "".join(mirror.lines("batch ")[-1:]) and mirror.quiet_s() > QUIET_S, "everything is mirrored")
+    problems = checkpoint.until(
+        lambda: any("clamped" not in line for line in checkpoint.lines("cycle ")[cycles + 1 :]),
+        "every group is translated exactly",
+    )
+    problems += mirror.until(
+        lambda: "lag 0 " in "".join(mirror.lines("batch ")[-1:]) and mirror.quiet_s() > QUIET_S,
+        "everything is mirrored",
+    )
     for job in jobs:
         job.interrupt()
     problems += [problem for job in jobs for problem in job.wait()]
@@ -157,8 +171,17 @@ class Notebook:
         self.name, self._say = name, say
         self.output = HOME / "notebooks" / f"{name}.ipynb"
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        words = [Path(sys.executable).with_name("papermill"), "--no-progress-bar", "--log-output", ROOT / f"notebooks/{name}.ipynb", self.output, *parameters]
-        self._process = subprocess.Popen(list(map(str, words)), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        words = [
+            Path(sys.executable).with_name("papermill"),
+            "--no-progress-bar",
+            "--log-output",
+            ROOT / f"notebooks/{name}.ipynb",
+            self.output,
+            *parameters,
+        ]
+        self._process = subprocess.Popen(
+            list(map(str, words)), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self._lines: list[str] = []
         self._heard = time.monotonic()
         self.begun = threading.Event()
@@ -193,7 +216,8 @@ class Notebook:
         return []
 
     def interrupt(self) -> None:
-        """Does what the stop button of Jupyter does: the job finishes its micro-batch, and the notebook goes on behind it."""
+        """Does what the stop button of Jupyter does: the job finishes its micro-batch, and the notebook goes on behind
+        it."""
         for child in psutil.Process(self._process.pid).children() if self._process.poll() is None else ():
             if any("ipykernel" in word for word in child.cmdline()):
                 child.send_signal(signal.SIGINT)
@@ -202,7 +226,12 @@ class Notebook:
         """Waits for the end, keeps the HTML; returns what went wrong."""
         status = self._process.wait()
         self._reader.join()
-        html = subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", "--log-level", "ERROR", str(self.output)], capture_output=True, text=True, check=False)
+        html = subprocess.run(
+            [sys.executable, "-m", "nbconvert", "--to", "html", "--log-level", "ERROR", str(self.output)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if status:
             return [f"{self.name}.ipynb failed: {''.join(self._lines[-15:])}"]
         return [f"{self.name}.html: {html.stderr[-500:]}"] if html.returncode else []
@@ -211,7 +240,9 @@ class Notebook:
 def produce(servers: str, topic: Topic, stop: threading.Event) -> None:
     """Writes until it is told to stop; every value begins with a number that no other record of the topic has."""
     settings = {"transactional.id": f"demo-{topic.name}"} if topic.transactional else {}
-    producer = Producer({"bootstrap.servers": servers, "compression.type": topic.codec, "linger.ms": 20, "log_level": 0, **settings})
+    producer = Producer(
+        {"bootstrap.servers": servers, "compression.type": topic.codec, "linger.ms": 20, "log_level": 0, **settings}
+    )
     dice, number = random.Random(topic.name), 0
     if topic.transactional:
         producer.init_transactions(DEADLINE_S)
@@ -222,7 +253,13 @@ def produce(servers: str, topic: Topic, stop: threading.Event) -> None:
             number += 1
             headers = [("trace", dice.randbytes(8)), ("attempt", None)][: dice.randint(0, 2)]
             value = f"{topic.name}/{number}/".encode() + dice.randbytes(60).hex().encode()
-            producer.produce(topic.name, value, dice.choice([None, f"customer-{dice.randint(1, 500)}".encode()]), dice.randrange(topic.partitions), headers=headers)
+            producer.produce(
+                topic.name,
+                value,
+                dice.choice([None, f"customer-{dice.randint(1, 500)}".encode()]),
+                dice.randrange(topic.partitions),
+                headers=headers,
+            )
         producer.poll(0)
         if topic.transactional:
             producer.abort_transaction() if dice.random() < 0.2 else producer.commit_transaction()
@@ -232,12 +269,22 @@ def produce(servers: str, topic: Topic, stop: threading.Event) -> None:
 
 def consume(servers: str, reader: Reader, stop: threading.Event) -> None:
     """Reads at its own speed, and commits exactly what it has read."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": reader.group, "auto.offset.reset": "earliest", "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": reader.group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     consumer.subscribe(list(reader.topics))
     started, count = time.monotonic(), 0
     while not stop.is_set():
         wanted = min(2_000, int((time.monotonic() - started) * reader.per_second) - count)
-        messages = [message for message in consumer.consume(wanted, 0.2) if message.error() is None] if wanted > 0 else []
+        messages = (
+            [message for message in consumer.consume(wanted, 0.2) if message.error() is None] if wanted > 0 else []
+        )
         if not messages:
             stop.wait(0.05)
             continue
@@ -247,7 +294,13 @@ def consume(servers: str, reader: Reader, stop: threading.Event) -> None:
             key = (message.topic(), message.partition())
             reader.read.setdefault(key, set()).add(message.value())
             next_offsets[key] = message.offset() + 1
-        consumer.commit(offsets=[TopicPartition(topic, partition, offset, f"read {count}") for (topic, partition), offset in next_offsets.items()], asynchronous=False)
+        consumer.commit(
+            offsets=[
+                TopicPartition(topic, partition, offset, f"read {count}")
+                for (topic, partition), offset in next_offsets.items()
+            ],
+            asynchronous=False,
+        )
     consumer.close()
 
 
@@ -260,7 +313,9 @@ def compare_topics(source: str, target: str, say: Callable[[str], None]) -> list
             there = records(target, "demo-compare", f"a.{topic.name}", partition, 0)
             total += len(here)
             if [record[1:] for record in here] != [record[1:] for record in there]:
-                problems.append(f"{topic.name}-{partition}: {len(here)} records on a, {len(there)} on b, and they differ")
+                problems.append(
+                    f"{topic.name}-{partition}: {len(here)} records on a, {len(there)} on b, and they differ"
+                )
     say(f"{total:,} records compared, key, value, headers, timestamp and order: {len(problems)} partitions differ")
     return problems + ([] if total else ["nothing was compared"])
 
@@ -271,17 +326,26 @@ def compare_groups(source: str, target: str) -> list[str]:
     print("\n" + line.format("group", "partition", "upstream", "downstream", "unread", "re-read", "skipped"))
     problems, shown = [], 0
     for reader in READERS:
-        committed = {key: offset for key, offset in positions(source, reader.group, reader.topics).items() if offset >= 0}
+        committed = {
+            key: offset for key, offset in positions(source, reader.group, reader.topics).items() if offset >= 0
+        }
         arrived = positions(target, reader.group, [f"a.{topic}" for topic in reader.topics])
         for (topic, partition), upstream in sorted(committed.items()):
             downstream = arrived[f"a.{topic}", partition]
             unread = {record[2] for record in records(source, "demo-compare", topic, partition, upstream)}
-            got = [record[2] for record in records(target, reader.group, f"a.{topic}", partition, downstream)] if downstream >= 0 else []
+            got = (
+                [record[2] for record in records(target, reader.group, f"a.{topic}", partition, downstream)]
+                if downstream >= 0
+                else []
+            )
             again, skipped = len(set(got) & reader.read.get((topic, partition), set())), len(unread - set(got))
             print(line.format(reader.group, f"{topic}-{partition}", upstream, downstream, len(unread), again, skipped))
             shown += 1
             if downstream < 0 or again or skipped or len(got) != len(unread):
-                problems.append(f"group {reader.group}, {topic}-{partition}: {again} re-read, {skipped} skipped, {len(got)} of {len(unread)} read")
+                problems.append(
+                    f"group {reader.group}, {topic}-{partition}: {again} re-read, {skipped} skipped, {len(got)} of "
+                    f"{len(unread)} read"
+                )
     print(f"\n  {shown} positions moved, {len(problems)} wrong")
     return problems + ([] if shown > 5 else ["hardly any group has read anything"])
 
@@ -289,7 +353,11 @@ def compare_groups(source: str, target: str) -> list[str]:
 def positions(servers: str, group: str, topics: Iterable[str]) -> dict[Key, int]:
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
     try:
-        asked = [TopicPartition(topic, partition) for topic in topics for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions]
+        asked = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ]
         return {(found.topic, found.partition): found.offset for found in consumer.committed(asked, timeout=10)}
     finally:
         consumer.close()
@@ -297,7 +365,15 @@ def positions(servers: str, group: str, topics: Iterable[str]) -> dict[Key, int]
 
 def records(servers: str, group: str, topic: str, partition: int, start: int) -> list[tuple[object, ...]]:
     """Offset, key, value, headers and timestamp of every record of a partition, from an offset to the end."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.partition.eof": True, "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     found: list[tuple[object, ...]] = []
     try:
         consumer.assign([TopicPartition(topic, partition, start)])
@@ -305,7 +381,9 @@ def records(servers: str, group: str, topic: str, partition: int, start: int) ->
         while time.monotonic() < deadline:
             for message in consumer.consume(10_000, 0.1):
                 if message.error() is None:
-                    found.append((message.offset(), message.key(), message.value(), message.headers(), message.timestamp()))
+                    found.append(
+                        (message.offset(), message.key(), message.value(), message.headers(), message.timestamp())
+                    )
                 elif message.error().code() == EOF_REACHED:
                     return found
                 else:

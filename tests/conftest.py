@@ -1,7 +1,7 @@
 """Fixtures for every layer: a Spark session for those that need one, real clusters for those that need brokers.
 
-MIRRORLAKE_TEST_SOURCE and MIRRORLAKE_TEST_TARGET (bootstrap servers) point the tests at brokers that already run; tests that stop or reconfigure
-brokers start their own all the same.
+MIRRORLAKE_TEST_SOURCE and MIRRORLAKE_TEST_TARGET (bootstrap servers) point the tests at brokers that already run; tests
+that stop or reconfigure brokers start their own all the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 # Brokers clean every 15 s and look after retention every 5 minutes otherwise.
-CLEANER = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "1000", "log.initial.task.delay.ms": "1000"}
+CLEANER = {
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
+}
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
 
@@ -45,5 +49,8 @@ def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
     base, jars = tmp_path_factory.mktemp("clusters"), root / ".local/jars/kafka"
     # the log cleaner wakes up every 15 s otherwise
-    with running(LocalCluster("source", base / "source", jars, properties=CLEANER)) as source, running(LocalCluster("target", base / "target", jars)) as target:
+    with (
+        running(LocalCluster("source", base / "source", jars, properties=CLEANER)) as source,
+        running(LocalCluster("target", base / "target", jars)) as target,
+    ):
         yield source.bootstrap_servers, target.bootstrap_servers

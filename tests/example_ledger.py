@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.store import Ledger
 
 DAY = datetime(2026, 11, 20)
 WEST_EAST = {"source": "west", "target": "east"}
@@ -18,42 +18,134 @@ def at(time: str) -> datetime:
 
 
 def run(
-    sync_offset: int, topic: str, partition: int, upstream: tuple[int, int], downstream_start: int, committed: str, incarnation: int = 0, /, **changes: Any
+    sync_offset: int,
+    topic: str,
+    partition: int,
+    upstream: tuple[int, int],
+    downstream_start: int,
+    committed: str,
+    incarnation: int = 0,
+    /,
+    **changes: Any,
 ) -> dict[str, Any]:
     start, end = upstream
     return {
-        **WEST_EAST, "topic": topic, "partition": partition, "target_topic": f"west.{topic}", "target_partition": partition,
-        "upstream_start": start, "upstream_end": end, "downstream_start": downstream_start, "downstream_end": downstream_start + end - start,
-        "records": end - start, "bytes": 100 * (end - start), "first_timestamp": at(committed) - timedelta(seconds=60), "last_timestamp": at(committed) - timedelta(seconds=2),
-        "digest": "0badcafe", "transactional_id": "mirrorlake.west.east.slot-0", "producer_id": 1, "producer_epoch": sync_offset,
-        "sync_partition": 0, "sync_offset": sync_offset, "committed_at": at(committed), "inferred": False, "incarnation": incarnation, **changes,
-    }  # fmt: skip
+        **WEST_EAST,
+        "topic": topic,
+        "partition": partition,
+        "target_topic": f"west.{topic}",
+        "target_partition": partition,
+        "upstream_start": start,
+        "upstream_end": end,
+        "downstream_start": downstream_start,
+        "downstream_end": downstream_start + end - start,
+        "records": end - start,
+        "bytes": 100 * (end - start),
+        "first_timestamp": at(committed) - timedelta(seconds=60),
+        "last_timestamp": at(committed) - timedelta(seconds=2),
+        "digest": "0badcafe",
+        "transactional_id": "mirrorlake.west.east.slot-0",
+        "producer_id": 1,
+        "producer_epoch": sync_offset,
+        "sync_partition": 0,
+        "sync_offset": sync_offset,
+        "committed_at": at(committed),
+        "inferred": False,
+        "incarnation": incarnation,
+        **changes,
+    }
 
 
 def gap(
-    sync_offset: int, topic: str, partition: int, upstream: tuple[int, int], kind: str, downstream_offset: int, committed: str, incarnation: int = 0, /, **changes: Any
+    sync_offset: int,
+    topic: str,
+    partition: int,
+    upstream: tuple[int, int],
+    kind: str,
+    downstream_offset: int,
+    committed: str,
+    incarnation: int = 0,
+    /,
+    **changes: Any,
 ) -> dict[str, Any]:
     return {
-        **WEST_EAST, "topic": topic, "partition": partition, "from_offset": upstream[0], "to_offset": upstream[1], "kind": kind, "incarnation": incarnation,
-        "downstream_offset": downstream_offset, "sync_partition": 0, "sync_offset": sync_offset, "committed_at": at(committed), **changes,
-    }  # fmt: skip
+        **WEST_EAST,
+        "topic": topic,
+        "partition": partition,
+        "from_offset": upstream[0],
+        "to_offset": upstream[1],
+        "kind": kind,
+        "incarnation": incarnation,
+        "downstream_offset": downstream_offset,
+        "sync_partition": 0,
+        "sync_offset": sync_offset,
+        "committed_at": at(committed),
+        **changes,
+    }
 
 
-def checkpoint(group_id: str, topic: str | None, partition: int | None, offsets: tuple[int | None, int | None], created: str, **changes: Any) -> dict[str, Any]:
+def checkpoint(
+    group_id: str,
+    topic: str | None,
+    partition: int | None,
+    offsets: tuple[int | None, int | None],
+    created: str,
+    **changes: Any,
+) -> dict[str, Any]:
     return {
-        **WEST_EAST, "group_id": group_id, "topic": topic, "partition": partition, "target_topic": topic and f"west.{topic}", "target_partition": partition,
-        "upstream_offset": offsets[0], "downstream_offset": offsets[1], "metadata": "", "status": "exact", "cycle_id": created, "created_at": at(created),
-        "sync": "committed", **changes,
-    }  # fmt: skip
+        **WEST_EAST,
+        "group_id": group_id,
+        "topic": topic,
+        "partition": partition,
+        "target_topic": topic and f"west.{topic}",
+        "target_partition": partition,
+        "upstream_offset": offsets[0],
+        "downstream_offset": offsets[1],
+        "metadata": "",
+        "status": "exact",
+        "cycle_id": created,
+        "created_at": at(created),
+        "sync": "committed",
+        **changes,
+    }
 
 
-def verification(number: int, topic: str, partition: int, upstream: tuple[int, int], started: str, *, passed: bool = True, **changes: Any) -> dict[str, Any]:
+def verification(
+    number: int,
+    topic: str,
+    partition: int,
+    upstream: tuple[int, int],
+    started: str,
+    *,
+    passed: bool = True,
+    **changes: Any,
+) -> dict[str, Any]:
     return {
-        **WEST_EAST, "verification_id": f"v{number}", "mode": "incremental", "topic": topic, "partition": partition, "target_topic": f"west.{topic}", "target_partition": partition,
-        "upstream_from": upstream[0], "upstream_to": upstream[1], "records": upstream[1] - upstream[0], "digested": 0, "missing": 0, "duplicated": 0, "out_of_order": 0,
-        "different": 0 if passed else 1, "unexpected": 0, "not_comparable": 0, "status": "equal" if passed else "different", "passed": passed,
-        "offset_syncs_version": 1, "gaps_version": 1, "started_at": at(started), "finished_at": at(started) + timedelta(seconds=20), **changes,
-    }  # fmt: skip
+        **WEST_EAST,
+        "verification_id": f"v{number}",
+        "mode": "incremental",
+        "topic": topic,
+        "partition": partition,
+        "target_topic": f"west.{topic}",
+        "target_partition": partition,
+        "upstream_from": upstream[0],
+        "upstream_to": upstream[1],
+        "records": upstream[1] - upstream[0],
+        "digested": 0,
+        "missing": 0,
+        "duplicated": 0,
+        "out_of_order": 0,
+        "different": 0 if passed else 1,
+        "unexpected": 0,
+        "not_comparable": 0,
+        "status": "equal" if passed else "different",
+        "passed": passed,
+        "offset_syncs_version": 1,
+        "gaps_version": 1,
+        "started_at": at(started),
+        "finished_at": at(started) + timedelta(seconds=20),
+        **changes,
+    }
 
 
 def fill(ledger: Ledger) -> Ledger:
@@ -86,10 +178,37 @@ def fill(ledger: Ledger) -> Ledger:
             checkpoint("billing", "orders", 1, (390, 270), "13:50:30", source_lag=10),
             checkpoint("billing", "orders", 0, (510, 501), "13:54:10", source_lag=391),
             checkpoint("billing", "orders", 0, (901, 881), "13:58:00", source_lag=49),
-            checkpoint("fraud", "payments", 0, (120, 120), "13:50:30", source_lag=180, sync="held", reason="the group has members on the target"),
-            checkpoint("reports", "orders", 0, (950, 881), "13:58:00", source_lag=0, status="clamped", reason="past what is mirrored"),
+            checkpoint(
+                "fraud",
+                "payments",
+                0,
+                (120, 120),
+                "13:50:30",
+                source_lag=180,
+                sync="held",
+                reason="the group has members on the target",
+            ),
+            checkpoint(
+                "reports",
+                "orders",
+                0,
+                (950, 881),
+                "13:58:00",
+                source_lag=0,
+                status="clamped",
+                reason="past what is mirrored",
+            ),
             checkpoint("trial", "orders", 1, (200, 80), "13:50:30", source_lag=200),
-            checkpoint("trial", None, None, (None, None), "13:53:00", status="deleted", sync="held", reason="the group is gone on the source; on the target it stays"),
+            checkpoint(
+                "trial",
+                None,
+                None,
+                (None, None),
+                "13:53:00",
+                status="deleted",
+                sync="held",
+                reason="the group is gone on the source; on the target it stays",
+            ),
         ],
     )
     ledger.append(

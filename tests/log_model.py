@@ -1,4 +1,5 @@
-"""A partition as a mirror sees it over time, and what holds of it in the end, offset by offset: what views and maintenance are held against."""
+"""A partition as a mirror sees it over time, and what holds of it in the end, offset by offset: what views and
+maintenance are held against."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.store import Ledger
 
 from tests.example_ledger import DAY, gap, run
 
@@ -30,21 +31,63 @@ class Log:
 
     def _committed(self) -> dict[str, Any]:
         step = len(self.runs) + len(self.gaps)
-        return {"source": self.source, "sync_partition": self.partition % 3, "sync_offset": 10 * step + self.partition, "committed_at": DAY + timedelta(hours=step)}
+        return {
+            "source": self.source,
+            "sync_partition": self.partition % 3,
+            "sync_offset": 10 * step + self.partition,
+            "committed_at": DAY + timedelta(hours=step),
+        }
 
     def mirror(self, length: int) -> None:
-        self.runs.append(run(0, "t", self.partition, (self.upstream, self.upstream + length), self.downstream, "12:00:00", self.incarnation, **self._committed()))
+        self.runs.append(
+            run(
+                0,
+                "t",
+                self.partition,
+                (self.upstream, self.upstream + length),
+                self.downstream,
+                "12:00:00",
+                self.incarnation,
+                **self._committed(),
+            )
+        )
         self.mapped |= {self.upstream + at: self.downstream + at for at in range(length)}
         self.upstream, self.downstream = self.upstream + length, self.downstream + length
 
     def skip(self, length: int, kind: str) -> None:
-        self.gaps.append(gap(0, "t", self.partition, (self.upstream, self.upstream + length), kind, self.downstream, "12:00:00", self.incarnation, **self._committed()))
+        self.gaps.append(
+            gap(
+                0,
+                "t",
+                self.partition,
+                (self.upstream, self.upstream + length),
+                kind,
+                self.downstream,
+                "12:00:00",
+                self.incarnation,
+                **self._committed(),
+            )
+        )
         self.missing |= dict.fromkeys(range(self.upstream, self.upstream + length), kind)
         self.upstream += length
 
     def reset(self, offset: int) -> None:
-        self.gaps.append(gap(0, "t", self.partition, (offset, self.upstream), "truncated", self.downstream, "12:00:00", self.incarnation, **self._committed()))
-        self.mapped, self.missing = ({at: value for at, value in had.items() if at < offset} for had in (self.mapped, self.missing))
+        self.gaps.append(
+            gap(
+                0,
+                "t",
+                self.partition,
+                (offset, self.upstream),
+                "truncated",
+                self.downstream,
+                "12:00:00",
+                self.incarnation,
+                **self._committed(),
+            )
+        )
+        self.mapped, self.missing = (
+            {at: value for at, value in had.items() if at < offset} for had in (self.mapped, self.missing)
+        )
         self.upstream, self.incarnation = offset, self.incarnation + 1
 
     @classmethod

@@ -1,4 +1,5 @@
-"""What tests of failover and failback do and look at: both as the notebooks carry them out, a flow and its way back, traffic that knows what was acknowledged."""
+"""What tests of failover and failback do and look at: both as the notebooks carry them out, a flow and its way back,
+traffic that knows what was acknowledged."""
 
 from __future__ import annotations
 
@@ -6,16 +7,18 @@ import threading
 from typing import Any
 
 from confluent_kafka import Producer
-from mirrorlake.failback import Failback, FailbackResult
-from mirrorlake.failover import Failover, FailoverResult
-from mirrorlake.failover_plan import BEGIN, MODES, Choice, Line
+from mirrorlake.jobs.failover.failback import Failback, FailbackResult
+from mirrorlake.jobs.failover.job import Failover, FailoverResult
+from mirrorlake.jobs.failover.plan import BEGIN, MODES, Choice, Line
 
 from tests.world import ROOT, World, consume_as
 
 
 def failover(world: World, **given: str) -> FailoverResult:
     """What the notebook does with these parameters."""
-    return Failover(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations", world.lines.append).carry_out(Choice.parse(given))
+    return Failover(
+        world.spark, world.config, world.flow, world.ledger, ROOT / "expectations", world.lines.append
+    ).carry_out(Choice.parse(given))
 
 
 def line(result: FailoverResult, group: str, partition: int = 0) -> Line:
@@ -26,7 +29,13 @@ class Traffic:
     """A producer that writes numbered records, and knows which were acknowledged."""
 
     def __init__(self, servers: str, topic: str, prefix: str, partitions: int = 2, pause_s: float = 0.05) -> None:
-        self._servers, self._topic, self._prefix, self._partitions, self._pause_s = servers, topic, prefix, partitions, pause_s
+        self._servers, self._topic, self._prefix, self._partitions, self._pause_s = (
+            servers,
+            topic,
+            prefix,
+            partitions,
+            pause_s,
+        )
         self.acknowledged: list[str] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -41,11 +50,24 @@ class Traffic:
         return self
 
     def _write(self) -> None:
-        producer = Producer({"bootstrap.servers": self._servers, "enable.idempotence": True, "delivery.timeout.ms": 5_000, "linger.ms": 2, "log_level": 0})
+        producer = Producer(
+            {
+                "bootstrap.servers": self._servers,
+                "enable.idempotence": True,
+                "delivery.timeout.ms": 5_000,
+                "linger.ms": 2,
+                "log_level": 0,
+            }
+        )
         number = 0
         while not self._stopped.is_set():
             value = f"{self._prefix}{number}"
-            producer.produce(self._topic, value, partition=number % self._partitions, on_delivery=lambda error, _, value=value: error or self.acknowledged.append(value))
+            producer.produce(
+                self._topic,
+                value,
+                partition=number % self._partitions,
+                on_delivery=lambda error, _, value=value: error or self.acknowledged.append(value),
+            )
             number += 1
             if number % 20 == 0:
                 producer.flush(5)
@@ -64,7 +86,14 @@ def texts(records: dict[int, list[Any]]) -> dict[int, list[str]]:
 def home_of(world: World) -> World:
     """The flow back, in the same property file."""
     other = World(
-        world.target_servers, world.source_servers, world.directory / "back", world.spark, world.warehouse, dict(world.properties), world.target_alias, world.alias
+        world.target_servers,
+        world.source_servers,
+        world.directory / "back",
+        world.spark,
+        world.warehouse,
+        dict(world.properties),
+        world.target_alias,
+        world.alias,
     )
     other.properties |= {f"{other.flow_name}.enabled": "true", f"{world.flow_name}.enabled": "true"}
     other.lines = world.lines
@@ -75,11 +104,16 @@ def home_of(world: World) -> World:
 def failback(world: World, decide: str = "", export: str = "", **given: str) -> FailbackResult:
     """What the notebook does with these parameters."""
     choice = Choice.parse(given, (*MODES, BEGIN))
-    return Failback(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations", world.lines.append).carry_out(choice, decide, export)
+    return Failback(
+        world.spark, world.config, world.flow, world.ledger, ROOT / "expectations", world.lines.append
+    ).carry_out(choice, decide, export)
 
 
-def assert_nothing_is_lost_but_what_is_listed(world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool) -> None:
-    """Each record is on both sides once, but for those that were dropped; and at home, groups read what they had not read."""
+def assert_nothing_is_lost_but_what_is_listed(
+    world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool
+) -> None:
+    """Each record is on both sides once, but for those that were dropped; and at home, groups read what they had not
+    read."""
     copies = world.target_records(topic)
     west, east = texts(world.source_records(topic)), texts(copies)
     for partition in west:

@@ -7,8 +7,8 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
-from mirrorlake.journal import CHECKPOINT, MIRROR
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.journal import CHECKPOINT, MIRROR
+from mirrorlake.ledger.store import Ledger
 
 from tests.example_ledger import run, verification
 
@@ -16,14 +16,19 @@ UNTIL = datetime(2026, 11, 20, 14, 0)
 HOURS = 6
 STEP = timedelta(seconds=30)
 WELL, UNWELL = ("west", "east"), ("north", "south")
-OUTAGE = (datetime(2026, 11, 20, 12, 0), datetime(2026, 11, 20, 12, 40))  # the checkpoint job of the second flow stands still
+OUTAGE = (
+    datetime(2026, 11, 20, 12, 0),
+    datetime(2026, 11, 20, 12, 40),
+)  # the checkpoint job of the second flow stands still
 LOSS_AT = datetime(2026, 11, 20, 12, 41)
 
 
 def fill_report(ledger: Ledger) -> Ledger:
     """Writes it into empty tables."""
     dice = random.Random(6)
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("offset_syncs", "cycles", "expectation_results", "anomalies", "verifications")}
+    rows: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in ("offset_syncs", "cycles", "expectation_results", "anomalies", "verifications")
+    }
     for flow in (WELL, UNWELL):
         _mirrored(flow, rows, dice)
     for name, some in rows.items():
@@ -41,18 +46,42 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
         lag = int((now - OUTAGE[0]).total_seconds() * 1_100) if is_down else dice.randrange(0, 400)
         if records:
             rows["offset_syncs"].append(
-                {**run(number, "orders", 0, (offset, offset + records), offset, "00:00:00"), **names, "bytes": 300 * records, "committed_at": now, "last_timestamp": now}
+                {
+                    **run(number, "orders", 0, (offset, offset + records), offset, "00:00:00"),
+                    **names,
+                    "bytes": 300 * records,
+                    "committed_at": now,
+                    "last_timestamp": now,
+                }
             )
             offset += records
             stages = {"plan": 20, "spark": 180, "collect": 60, "copy": 400 + records / 200, "gate": 90, "commit": 30}
             stages = {name: value * dice.uniform(0.9, 1.3) for name, value in stages.items()}
             counts = {"records": records, "bytes": 300 * records, "runs": 1, "partitions": 1, "lag": lag}
             rows["cycles"].append(
-                {**names, "job": MIRROR, "cycle_id": f"m-{number}", "finished_at": now, "duration_ms": sum(stages.values()), "stages_ms": stages, **counts}
+                {
+                    **names,
+                    "job": MIRROR,
+                    "cycle_id": f"m-{number}",
+                    "finished_at": now,
+                    "duration_ms": sum(stages.values()),
+                    "stages_ms": stages,
+                    **counts,
+                }
             )
         elif is_down:
             idle = {"records": 0, "bytes": 0, "runs": 0, "partitions": 0, "lag": lag}
-            rows["cycles"].append({**names, "job": MIRROR, "cycle_id": "m-idle", "finished_at": now, "duration_ms": 0.0, "stages_ms": {}, **idle})
+            rows["cycles"].append(
+                {
+                    **names,
+                    "job": MIRROR,
+                    "cycle_id": "m-idle",
+                    "finished_at": now,
+                    "duration_ms": 0.0,
+                    "stages_ms": {},
+                    **idle,
+                }
+            )
         if not is_down:
             counts = {"positions": 48, "unfinished": 0}
             rows["cycles"].append(
@@ -69,16 +98,32 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
         if number % 10 == 0 or now == OUTAGE[1]:
             success = not (flow == UNWELL and OUTAGE[1] <= now < OUTAGE[1] + STEP)
             for suite in ("offset_syncs", "checkpoints"):
-                result = {"suite": suite, "subject": "->".join(flow), "expectation": "expect_it", "evaluated_at": now, "cycle_id": f"{suite}-{number}"}
+                result = {
+                    "suite": suite,
+                    "subject": "->".join(flow),
+                    "expectation": "expect_it",
+                    "evaluated_at": now,
+                    "cycle_id": f"{suite}-{number}",
+                }
                 rows["expectation_results"].append({**result, "success": success or suite == "checkpoints"})
         now += STEP
     if flow == WELL:
         rows["verifications"].append(
-            {**verification(1, "orders", 0, (0, offset), "13:50:00"), **names, "verified_to": UNTIL - STEP, "started_at": UNTIL - 2 * STEP, "finished_at": UNTIL - STEP}
+            {
+                **verification(1, "orders", 0, (0, offset), "13:50:00"),
+                **names,
+                "verified_to": UNTIL - STEP,
+                "started_at": UNTIL - 2 * STEP,
+                "finished_at": UNTIL - STEP,
+            }
         )
         return
     half = offset // 2
-    rows["verifications"].append({**verification(2, "orders", 0, (0, half), "11:00:00"), **names, "verified_to": datetime(2026, 11, 20, 10, 58)})
+    rows["verifications"].append(
+        {**verification(2, "orders", 0, (0, half), "11:00:00"), **names, "verified_to": datetime(2026, 11, 20, 10, 58)}
+    )
     detail = "deleted on the source before they were mirrored (retention or DeleteRecords)"
     lost = {"topic": "orders", "partition": 0, "from_offset": half, "to_offset": half + 1_250, "records": 1_250}
-    rows["anomalies"].append({**names, **lost, "kind": "retention", "detail": detail, "action": "continue", "detected_at": LOSS_AT})
+    rows["anomalies"].append(
+        {**names, **lost, "kind": "retention", "detail": detail, "action": "continue", "detected_at": LOSS_AT}
+    )

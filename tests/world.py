@@ -1,4 +1,5 @@
-"""A world for one test: topics with a name of their own on two real clusters, a flow between them, and an independent look at both sides.
+"""A world for one test: topics with a name of their own on two real clusters, a flow between them, and an independent
+look at both sides.
 
 What is compared is read by librdkafka (confluent-kafka), not by the code that copies.
 """
@@ -17,11 +18,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
-from mirrorlake.checkpoint import CheckpointJob, CheckpointResult
-from mirrorlake.flow import Flow
-from mirrorlake.gap import RESETS
-from mirrorlake.ledger import Ledger
-from mirrorlake.mirror import MirrorJob, MirrorResult
+from mirrorlake.config.flow import Flow
+from mirrorlake.jobs.checkpoint.job import CheckpointJob, CheckpointResult
+from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.gap import RESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -55,7 +56,7 @@ class World:
         self.target_admin = AdminClient({"bootstrap.servers": self.target_servers, "log_level": 0})
         self.write_config()
 
-    # -- configuration and jobs ----------------------------------------------------------------------------------------------
+    # -- configuration and jobs ---------------------------------------------------------------------
 
     @property
     def flow_name(self) -> str:
@@ -98,43 +99,83 @@ class World:
         return Ledger(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
 
     def mirror_job(self, failpoint: str = "") -> MirrorJob:
-        return MirrorJob(self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/offset_syncs.json", self.lines.append, failpoint)
+        return MirrorJob(
+            self.spark,
+            self.config,
+            self.flow,
+            self.ledger,
+            ROOT / "expectations/offset_syncs.json",
+            self.lines.append,
+            failpoint,
+        )
 
-    def mirror(self, interval_s: float | None = None, run_for_s: float | None = None, failpoint: str = "") -> MirrorResult:
+    def mirror(
+        self, interval_s: float | None = None, run_for_s: float | None = None, failpoint: str = ""
+    ) -> MirrorResult:
         """Runs the mirror job: until all that is there now is mirrored, if nothing else is said."""
         return self.mirror_job(failpoint).run(interval_s, run_for_s)
 
     def checkpoint(self, interval_s: float | None = None, run_for_s: float | None = None) -> CheckpointResult:
         """Runs one cycle of the checkpoint job, or several."""
-        return CheckpointJob(self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/checkpoints.json", self.lines.append).run(interval_s, run_for_s)
+        return CheckpointJob(
+            self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/checkpoints.json", self.lines.append
+        ).run(interval_s, run_for_s)
 
     def checkpoints(self) -> dict[tuple[str, str | None, int | None], Any]:
         """The newest row of the table checkpoints for every group and partition."""
         rows = self.ledger.ensure_tables().read("checkpoints").orderBy("created_at").collect()
         return {(row["group_id"], row["topic"], row["partition"]): row for row in rows}
 
-    # -- the source ----------------------------------------------------------------------------------------------------------
+    # -- the source ---------------------------------------------------------------------------------
 
-    def topic(self, name: str = "orders", partitions: int = 2, config: dict[str, str] | None = None, replication_factor: int = 1) -> str:
+    def topic(
+        self,
+        name: str = "orders",
+        partitions: int = 2,
+        config: dict[str, str] | None = None,
+        replication_factor: int = 1,
+    ) -> str:
         """Creates a topic on the source that belongs to the flow; returns its name."""
         full = f"{self.alias}-{name}"
-        self.source_admin.create_topics([NewTopic(full, partitions, replication_factor, config=config or {})])[full].result()
+        self.source_admin.create_topics([NewTopic(full, partitions, replication_factor, config=config or {})])[
+            full
+        ].result()
         eventually(lambda: len(self.source_admin.list_topics(full, timeout=5).topics[full].partitions) == partitions)
         return full
 
     def remote(self, topic: str) -> str:
         return self.flow.policy.remote_topic(topic)
 
-    def produce(self, topic: str, count: int, partitions: int = 2, codec: str = "lz4", size: int = 100, seed: int = 0, **settings: Any) -> None:
+    def produce(
+        self,
+        topic: str,
+        count: int,
+        partitions: int = 2,
+        codec: str = "lz4",
+        size: int = 100,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
         """Records with keys, headers and timestamps of all sorts; the same for the same seed."""
-        producer = Producer({"bootstrap.servers": self.source_servers, "compression.type": codec, "linger.ms": 5, "batch.num.messages": 50, "log_level": 0, **settings})
+        producer = Producer(
+            {
+                "bootstrap.servers": self.source_servers,
+                "compression.type": codec,
+                "linger.ms": 5,
+                "batch.num.messages": 50,
+                "log_level": 0,
+                **settings,
+            }
+        )
         refused: list[Any] = []
         for record in _records(count, size, seed):
             _send(producer, topic, record, partitions, lambda error, _: refused.append(error) if error else None)
         assert producer.flush(DEADLINE_S) == 0
         assert not refused, refused[0]
 
-    def produce_transactions(self, topic: str, transactions: int, each: int, partitions: int = 2, seed: int = 0, aborted: float = 0.3) -> None:
+    def produce_transactions(
+        self, topic: str, transactions: int, each: int, partitions: int = 2, seed: int = 0, aborted: float = 0.3
+    ) -> None:
         """Transactions, some of which are aborted."""
         dice = random.Random(seed)
         producer = Producer(
@@ -152,9 +193,11 @@ class World:
             for record in _records(dice.randint(1, each), 60, seed * 1_000 + number):
                 _send(producer, topic, record, partitions)
             producer.flush(DEADLINE_S)
-            producer.abort_transaction(DEADLINE_S) if dice.random() < aborted else producer.commit_transaction(DEADLINE_S)
+            producer.abort_transaction(DEADLINE_S) if dice.random() < aborted else producer.commit_transaction(
+                DEADLINE_S
+            )
 
-    # -- both sides, as others see them --------------------------------------------------------------------------------------
+    # -- both sides, as others see them -------------------------------------------------------------
 
     def source_records(self, topic: str) -> dict[int, list[tuple[int, Record]]]:
         return read_committed(self.source_servers, topic)
@@ -163,7 +206,8 @@ class World:
         return read_committed(self.target_servers, self.remote(topic))
 
     def assert_equal(self, *topics: str) -> int:
-        """The read_committed target equals the source record by record, and every run of the ledger is true; returns how many records."""
+        """The read_committed target equals the source record by record, and every run of the ledger is true; returns
+        how many records."""
         total = 0
         runs, gaps = self.ledger_map(*topics)
         for topic in topics:
@@ -171,7 +215,9 @@ class World:
             assert source.keys() == target.keys(), f"{topic}: partitions {sorted(source)} and {sorted(target)}"
             for partition, expected in source.items():
                 actual = target[partition]
-                assert len(actual) == len(expected), f"{topic}-{partition}: {len(expected)} records on the source, {len(actual)} on the target"
+                assert len(actual) == len(expected), (
+                    f"{topic}-{partition}: {len(expected)} records on the source, {len(actual)} on the target"
+                )
                 for (offset, record), (target_offset, copy) in zip(expected, actual, strict=True):
                     assert record == copy, f"{topic}-{partition}: offset {offset} differs from {target_offset}"
                 total += len(expected)
@@ -181,34 +227,62 @@ class World:
         return total
 
     def ledger_map(self, *topics: str) -> tuple[list[Any], list[Any]]:
-        """The flow's rows of offset_syncs and of gaps, all with the offsets of a run, and with a kind where they are gaps. One query: each takes a second."""
+        """The flow's rows of offset_syncs and of gaps, all with the offsets of a run, and with a kind where they are
+        gaps. One query: each takes a second."""
         from pyspark.sql import functions as F
 
         self.ledger.ensure_tables()
         syncs, gaps = self.ledger.of_flow("offset_syncs", self.flow), self.ledger.of_flow("gaps", self.flow)
-        of_both, of_runs = ["topic", "partition", "upstream_start", "upstream_end", "incarnation"], ["downstream_start", "downstream_end", "records"]
-        gaps = gaps.withColumnsRenamed({"from_offset": "upstream_start", "to_offset": "upstream_end"}).select("kind", *of_both)
-        rows = syncs.select(*of_both, *of_runs).unionByName(gaps, allowMissingColumns=True).filter(F.col("topic").isin(*topics)).collect()
+        of_both, of_runs = (
+            ["topic", "partition", "upstream_start", "upstream_end", "incarnation"],
+            ["downstream_start", "downstream_end", "records"],
+        )
+        gaps = gaps.withColumnsRenamed({"from_offset": "upstream_start", "to_offset": "upstream_end"}).select(
+            "kind", *of_both
+        )
+        rows = (
+            syncs.select(*of_both, *of_runs)
+            .unionByName(gaps, allowMissingColumns=True)
+            .filter(F.col("topic").isin(*topics))
+            .collect()
+        )
         return [row for row in rows if row["kind"] is None], [row for row in rows if row["kind"] is not None]
 
-    def assert_runs_are_true(self, runs: list[Any], source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]) -> None:
+    def assert_runs_are_true(
+        self, runs: list[Any], source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]
+    ) -> None:
         """The runs of a topic say exactly the pairs of offsets that lining up both sides gives."""
         said: dict[int, list[tuple[int, int]]] = {partition: [] for partition in source}
         for row in sorted(runs, key=lambda row: row["upstream_start"]):
-            assert row["records"] == row["upstream_end"] - row["upstream_start"] == row["downstream_end"] - row["downstream_start"]
-            said[row["partition"]] += [(row["upstream_start"] + at, row["downstream_start"] + at) for at in range(row["records"])]
+            assert (
+                row["records"]
+                == row["upstream_end"] - row["upstream_start"]
+                == row["downstream_end"] - row["downstream_start"]
+            )
+            said[row["partition"]] += [
+                (row["upstream_start"] + at, row["downstream_start"] + at) for at in range(row["records"])
+            ]
         for partition, records in source.items():
-            seen = [(offset, target_offset) for (offset, _), (target_offset, _) in zip(records, target[partition], strict=True)]
-            assert said[partition] == seen, f"partition {partition}: the map says {said[partition][:3]}..., the logs {seen[:3]}..."
+            seen = [
+                (offset, target_offset)
+                for (offset, _), (target_offset, _) in zip(records, target[partition], strict=True)
+            ]
+            assert said[partition] == seen, (
+                f"partition {partition}: the map says {said[partition][:3]}..., the logs {seen[:3]}..."
+            )
 
     def assert_accounted(self, *topics: str) -> None:
-        """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of them."""
+        """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of
+        them."""
         _assert_accounted(*self.ledger_map(*topics))
 
     def gaps(self, topic: str) -> list[tuple[int, int, int, str]]:
         """(partition, from_offset, to_offset, kind) of a topic's gaps, in order."""
         table = self.ledger.ensure_tables().of_flow("gaps", self.flow)
-        return sorted((row["partition"], row["from_offset"], row["to_offset"], row["kind"]) for row in table.filter(table.topic == topic).collect())
+        return sorted(
+            (row["partition"], row["from_offset"], row["to_offset"], row["kind"])
+            for row in table.filter(table.topic == topic).collect()
+        )
 
     def assert_nothing_open(self) -> None:
         """No transaction of the flow is open on the target, so nothing holds back readers."""
@@ -216,16 +290,23 @@ class World:
             if self.alias in topic:
                 for partition in metadata.partitions:
                     eventually(
-                        lambda topic=topic, partition=partition: _offset(self.target_servers, topic, partition, 0) == _offset(self.target_servers, topic, partition, 1)
+                        lambda topic=topic, partition=partition: (
+                            _offset(self.target_servers, topic, partition, 0)
+                            == _offset(self.target_servers, topic, partition, 1)
+                        )
                     )
 
-    # -- groups --------------------------------------------------------------------------------------------------------------
+    # -- groups -------------------------------------------------------------------------------------
 
-    def commit(self, group: str, offsets: dict[tuple[str, int], int], *, metadata: str = "", target: bool = False) -> str:
+    def commit(
+        self, group: str, offsets: dict[tuple[str, int], int], *, metadata: str = "", target: bool = False
+    ) -> str:
         """Commits offsets for a group without members; returns its full name."""
         full = group if group.startswith(self.alias) else f"{self.alias}-{group}"
         admin = self.target_admin if target else self.source_admin
-        positions = [TopicPartition(topic, partition, offset, metadata) for (topic, partition), offset in offsets.items()]
+        positions = [
+            TopicPartition(topic, partition, offset, metadata) for (topic, partition), offset in offsets.items()
+        ]
         admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(full, positions)])[full].result()
         return full
 
@@ -234,12 +315,22 @@ class World:
         servers = self.target_servers if target else self.source_servers
         consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
         try:
-            topics = {name: topic for name, topic in consumer.list_topics(timeout=10).topics.items() if self.alias in name and not name.startswith("mirrorlake.")}
-            asked = [TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions]
+            topics = {
+                name: topic
+                for name, topic in consumer.list_topics(timeout=10).topics.items()
+                if self.alias in name and not name.startswith("mirrorlake.")
+            }
+            asked = [
+                TopicPartition(name, partition) for name, topic in topics.items() for partition in topic.partitions
+            ]
             found = consumer.committed(asked, timeout=30)
         finally:
             consumer.close()
-        return {(position.topic, position.partition): (position.offset, position.metadata or "") for position in found if position.offset >= 0}
+        return {
+            (position.topic, position.partition): (position.offset, position.metadata or "")
+            for position in found
+            if position.offset >= 0
+        }
 
 
 def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
@@ -249,7 +340,11 @@ def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
     for row in [*runs, *(row for row in gaps if row["kind"] not in RESETS)]:
         key = row["topic"], row["partition"]
         void_from = min(
-            (reset["upstream_start"] for reset in resets if (reset["topic"], reset["partition"]) == key and reset["incarnation"] >= row["incarnation"]),
+            (
+                reset["upstream_start"]
+                for reset in resets
+                if (reset["topic"], reset["partition"]) == key and reset["incarnation"] >= row["incarnation"]
+            ),
             default=row["upstream_end"],
         )
         if row["upstream_start"] < void_from:
@@ -261,25 +356,53 @@ def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
 
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:
     """(offset, record) of every partition, up to its end."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": f"reader-{uuid.uuid4().hex}", "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0,
-                         "enable.partition.eof": True, "auto.offset.reset": "earliest", "check.crcs": True, "fetch.wait.max.ms": 20})  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"reader-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "fetch.wait.max.ms": 20,
+        }
+    )
     try:
         partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         found: dict[int, list[tuple[int, Record]]] = {partition: [] for partition in partitions}
         for message in _to_the_end(consumer, len(partitions)):
-            found[message.partition()].append((message.offset(), (message.key(), message.value(), message.headers(), message.timestamp())))
+            found[message.partition()].append(
+                (message.offset(), (message.key(), message.value(), message.headers(), message.timestamp()))
+            )
         return found
     finally:
         consumer.close()
 
 
 def consume_as(servers: str, group: str, topics: Iterable[str]) -> dict[tuple[str, int], list[Any]]:
-    """The values a group gets when it goes on where it has committed, up to the end of every partition it has committed."""
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", "log_level": 0, "enable.partition.eof": True,
-                         "auto.offset.reset": "error", "fetch.wait.max.ms": 20})  # fmt: skip
+    """The values a group gets when it goes on where it has committed, up to the end of every partition it has
+    committed."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "log_level": 0,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 20,
+        }
+    )
     try:
-        asked = [TopicPartition(topic, partition) for topic in topics for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions]
+        asked = [
+            TopicPartition(topic, partition)
+            for topic in topics
+            for partition in consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        ]
         positions = [position for position in consumer.committed(asked, timeout=10) if position.offset >= 0]
         consumer.assign(positions)
         found: dict[tuple[str, int], list[Any]] = {(position.topic, position.partition): [] for position in positions}
@@ -295,7 +418,9 @@ def _to_the_end(consumer: Consumer, partitions: int) -> Iterator[Any]:
     ended: set[tuple[str, int]] = set()
     deadline = time.monotonic() + DEADLINE_S
     while len(ended) < partitions:
-        assert time.monotonic() < deadline, f"only {sorted(ended)} of {partitions} partitions could be read to their end"
+        assert time.monotonic() < deadline, (
+            f"only {sorted(ended)} of {partitions} partitions could be read to their end"
+        )
         for message in consumer.consume(10_000, 0.2):
             if message.error() is None:
                 yield message
@@ -323,12 +448,20 @@ def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, wha
 def configure(world: World, topic: str, values: dict[str, str]) -> None:
     """Sets properties of a source topic."""
     entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
-    (future,) = world.source_admin.incremental_alter_configs([ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]).values()
+    (future,) = world.source_admin.incremental_alter_configs(
+        [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]
+    ).values()
     future.result()
 
 
 def _offset(servers: str, topic: str, partition: int, isolation: int) -> int:
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "isolation.level": "read_committed" if isolation else "read_uncommitted"})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "x",
+            "isolation.level": "read_committed" if isolation else "read_uncommitted",
+        }
+    )
     try:
         return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1]
     finally:
@@ -342,13 +475,21 @@ def _records(count: int, size: int, seed: int) -> Iterable[dict[str, Any]]:
         headers = [("trace", dice.randbytes(8)), ("n", str(number).encode()), ("n", None)][: dice.randint(0, 3)]
         yield {
             "key": dice.choice([None, b"", f"key-{dice.randint(0, 50)}".encode()]),
-            "value": dice.choice([None, b""]) if dice.random() < 0.03 else f"{seed}/{number}/".encode() + os.urandom(dice.randint(0, size)).hex().encode(),
+            "value": dice.choice([None, b""])
+            if dice.random() < 0.03
+            else f"{seed}/{number}/".encode() + os.urandom(dice.randint(0, size)).hex().encode(),
             "headers": headers,
             "timestamp": now - dice.randint(0, 60_000),
         }
 
 
-def _send(producer: Producer, topic: str, record: dict[str, Any], partitions: int, on_delivery: Callable[[Any, Any], None] = lambda error, message: None) -> None:
+def _send(
+    producer: Producer,
+    topic: str,
+    record: dict[str, Any],
+    partitions: int,
+    on_delivery: Callable[[Any, Any], None] = lambda error, message: None,
+) -> None:
     while True:
         try:
             producer.produce(topic, partition=random.randrange(partitions), on_delivery=on_delivery, **record)

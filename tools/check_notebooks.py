@@ -1,4 +1,5 @@
-"""Checks that notebooks are fit to be committed: no outputs, a parameters cell, a result cell, stable ids. Prints what is wrong; exits with 1."""
+"""Checks that notebooks are fit to be committed: no outputs, a parameters cell, a result cell, stable ids. Prints what
+is wrong; exits with 1."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def problems(path: Path) -> list[str]:
 
 def main() -> int:
     notebooks = sorted((ROOT / "notebooks").glob("*.ipynb"))
-    found = [problem for path in notebooks for problem in problems(path)] or ([] if notebooks else ["there are no notebooks"])
+    found = [problem for path in notebooks for problem in problems(path)] or (
+        [] if notebooks else ["there are no notebooks"]
+    )
     print("\n".join(found) or f"{len(notebooks)} notebooks are clean")
     return bool(found)
 

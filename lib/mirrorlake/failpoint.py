@@ -1,10 +1,11 @@
 """Ends the process at a chosen step, as a crash would: for the tests that prove what survives one.
 
-`MIRRORLAKE_FAILPOINT=<step>[:<n>][@<file>]` kills the process (SIGKILL) when it reaches that step for the n-th time; with a file, only if the file is
-not there yet, which it is from then on, so that of all Spark workers just one dies, once. Without the variable no failpoint does anything.
+`MIRRORLAKE_FAILPOINT=<step>[:<n>][@<file>]` kills the process (SIGKILL) when it reaches that step for the n-th time;
+with a file, only if the file is not there yet, which it is from then on, so that of all Spark workers just one dies,
+once. Without the variable no failpoint does anything.
 
-The steps: task.initialised, task.compared, task.producing, task.copied, task.written; driver.planned, driver.copied, driver.gated, driver.committing
-(after each slot), driver.committed, driver.ledger.
+The steps: task.initialised, task.compared, task.producing, task.copied, task.written; driver.planned, driver.copied,
+driver.gated, driver.committing (after each slot), driver.committed, driver.ledger.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def never(_step: str) -> None:
 
 
 def from_specification(specification: str) -> Failpoint:
-    """A function to call with the name of each step as it is reached; see above for the specification, empty for none."""
+    """A function to call with the name of each step as it is reached; see above for the specification, empty for
+    none."""
     match = SPECIFICATION.fullmatch(specification)
     if match is None:
         return never

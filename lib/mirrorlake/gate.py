@@ -1,7 +1,8 @@
 """The gate: what must hold before anything becomes visible, as Great Expectations suites over small pandas frames.
 
-The suites are JSON, in expectations/. Great Expectations is forgiving where a gate must not be: it drops what it doesn't know and calls an
-empty suite a success. So a suite is loaded only whole, and a result counts only if every expectation of the file was evaluated.
+The suites are JSON, in expectations/. Great Expectations is forgiving where a gate must not be: it drops what it
+doesn't know and calls an empty suite a success. So a suite is loaded only whole, and a result counts only if every
+expectation of the file was evaluated.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ SHOWN_UNEXPECTED = 5
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """One row of the table expectation_results. `observed` and `unexpected` are JSON; `expectation` is type and arguments."""
+    """One row of the table expectation_results. `observed` and `unexpected` are JSON; `expectation` is type and
+    arguments."""
 
     suite: str
     subject: str
@@ -58,11 +60,20 @@ class Gate:
         if len(suite.expectations) != self.expectations:
             known = [_describe(expectation.configuration.to_json_dict()) for expectation in suite.expectations]
             dropped = [_describe(wanted) for wanted in specification["expectations"] if _describe(wanted) not in known]
-            raise ConfigurationError(f"expectations {path}: Great Expectations does not know {'; '.join(dropped)}; a suite is evaluated whole or not at all")
+            raise ConfigurationError(
+                f"expectations {path}: Great Expectations does not know {'; '.join(dropped)}; a suite is evaluated "
+                "whole or not at all"
+            )
         context = gx.get_context(mode="ephemeral")
         context.variables.progress_bars = {"globally": False}
-        batch = context.data_sources.add_pandas(self.name).add_dataframe_asset("frame").add_batch_definition_whole_dataframe("whole")
-        self._validation = context.validation_definitions.add(gx.ValidationDefinition(name=self.name, data=batch, suite=context.suites.add(suite)))
+        batch = (
+            context.data_sources.add_pandas(self.name)
+            .add_dataframe_asset("frame")
+            .add_batch_definition_whole_dataframe("whole")
+        )
+        self._validation = context.validation_definitions.add(
+            gx.ValidationDefinition(name=self.name, data=batch, suite=context.suites.add(suite))
+        )
 
     def evaluate(self, frame: pd.DataFrame, subject: str, cycle_id: str) -> list[ExpectationResult]:
         """One result for each expectation of the file.
@@ -76,13 +87,18 @@ class Gate:
             GateError: not every expectation was evaluated, so that nothing can be said.
         """
         evaluated_at = datetime.now(UTC).replace(tzinfo=None)
-        outcome = self._validation.run(batch_parameters={"dataframe": frame}, result_format={"result_format": "BASIC", "partial_unexpected_count": SHOWN_UNEXPECTED})
+        outcome = self._validation.run(
+            batch_parameters={"dataframe": frame},
+            result_format={"result_format": "BASIC", "partial_unexpected_count": SHOWN_UNEXPECTED},
+        )
         results = []
         for result in outcome.results:
             found = result.to_json_dict()
             details = found["result"]
             raised = found.get("exception_info") or {}
-            message = raised.get("exception_message") or next((value.get("exception_message") for value in raised.values() if isinstance(value, dict)), None)
+            message = raised.get("exception_message") or next(
+                (value.get("exception_message") for value in raised.values() if isinstance(value, dict)), None
+            )
             results.append(
                 ExpectationResult(
                     self.name,
@@ -90,7 +106,12 @@ class Gate:
                     _describe(found["expectation_config"]),
                     bool(result.success),
                     json.dumps(
-                        {key: details[key] for key in ("observed_value", "element_count", "unexpected_count") if key in details} | ({"error": message} if message else {})
+                        {
+                            key: details[key]
+                            for key in ("observed_value", "element_count", "unexpected_count")
+                            if key in details
+                        }
+                        | ({"error": message} if message else {})
                     ),
                     json.dumps(details.get("partial_unexpected_list", [])),
                     evaluated_at,
@@ -98,7 +119,10 @@ class Gate:
                 )
             )
         if len(results) != self.expectations:
-            raise GateError(f"{subject}: {len(results)} of the {self.expectations} expectations of suite {self.name} were evaluated; nothing is committed on half a gate")
+            raise GateError(
+                f"{subject}: {len(results)} of the {self.expectations} expectations of suite {self.name} were "
+                "evaluated; nothing is committed on half a gate"
+            )
         return results
 
 
@@ -110,7 +134,10 @@ def require(results: list[ExpectationResult], what: str, consequence: str) -> No
     """
     failed = [result for result in results if not result.success]
     if failed or not results:
-        reasons = "; ".join(f"{result.expectation}: {result.unexpected if result.unexpected != '[]' else result.observed}" for result in failed)
+        reasons = "; ".join(
+            f"{result.expectation}: {result.unexpected if result.unexpected != '[]' else result.observed}"
+            for result in failed
+        )
         raise GateError(f"{what}: {len(failed)} of {len(results)} expectations failed; {consequence}. {reasons}")
 
 
@@ -121,7 +148,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"expectations {path} can't be read: {error.strerror}") from None
     except ValueError as error:
         raise ConfigurationError(f"expectations {path} are not JSON: {error}") from None
-    if not isinstance(specification, dict) or not specification.get("name") or not isinstance(specification.get("expectations"), list):
+    if (
+        not isinstance(specification, dict)
+        or not specification.get("name")
+        or not isinstance(specification.get("expectations"), list)
+    ):
         raise ConfigurationError(f"expectations {path} are not a suite: an object with name and expectations")
     if not specification["expectations"]:
         raise ConfigurationError(f"expectations {path} are empty: an empty suite would let everything pass")
@@ -131,7 +162,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _describe(expectation: dict[str, Any]) -> str:
     """Type and arguments on one line, the same before and after Great Expectations had it."""
     arguments = {name: value for name, value in expectation["kwargs"].items() if name != "batch_id"}
-    return f"{expectation['type']}({', '.join(f'{name}={json.dumps(value)}' for name, value in sorted(arguments.items()))})"
+    described = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(arguments.items()))
+    return f"{expectation['type']}({described})"
 
 
 def _great_expectations() -> Any:

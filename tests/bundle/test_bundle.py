@@ -1,7 +1,7 @@
 """databricks.yml and workflows/: valid, and everything they name exists.
 
-The resources are held against the models of the package databricks-bundles, which Databricks generates from the bundle's JSON schema; the rest against
-bundle.schema.json here.
+The resources are held against the models of the package databricks-bundles, which Databricks generates from the
+bundle's JSON schema; the rest against bundle.schema.json here.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def test_every_file_is_included() -> None:
 def test_every_variable_that_is_used_is_declared_and_every_declared_one_is_used() -> None:
     declared = {name for path in FILES for name in load(path).get("variables", {})}
     used = {name for path in FILES for name in re.findall(r"\$\{var\.(\w+)\}", path.read_text())}
-    set_by_targets = {name for target in load(ROOT / "databricks.yml")["targets"].values() for name in target.get("variables", {})}
+    set_by_targets = {
+        name for target in load(ROOT / "databricks.yml")["targets"].values() for name in target.get("variables", {})
+    }
     assert used == declared
     assert set_by_targets <= declared
 
@@ -80,7 +82,9 @@ def test_every_variable_that_is_used_is_declared_and_every_declared_one_is_used(
 def test_every_other_reference_is_to_something_that_exists() -> None:
     known = {f"resources.{kind}.{name}.name" for kind in MODELS for name in resources(kind)}
     known |= {"workspace.current_user.short_name", "bundle.target"}
-    found = {name for path in FILES for name in re.findall(r"\$\{([^}]+)\}", path.read_text()) if not name.startswith("var.")}
+    found = {
+        name for path in FILES for name in re.findall(r"\$\{([^}]+)\}", path.read_text()) if not name.startswith("var.")
+    }
     assert found <= known
 
 
@@ -103,7 +107,9 @@ def test_clusters_that_tasks_name_exist_and_only_one_run_is_allowed(job: str) ->
     assert {task["job_cluster_key"] for task in definition["tasks"]} == clusters
     assert definition["max_concurrent_runs"] == 1
     assert ("schedule" in definition) == (job in SCHEDULED), "a failover is nothing that a clock decides about"
-    assert "pause_status" not in definition.get("schedule", {}), "development mode pauses schedules that do not say it themselves"
+    assert "pause_status" not in definition.get("schedule", {}), (
+        "development mode pauses schedules that do not say it themselves"
+    )
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -1,6 +1,8 @@
-"""Logs as nobody wishes for them, generated: batches of every codec and size, transactions that overlap, abort or stay open, contents and times of all sorts.
+"""Logs as nobody wishes for them, generated: batches of every codec and size, transactions that overlap, abort or stay
+open, contents and times of all sorts.
 
-They are encoded by kafka-python, whose encoder this project does not use for data, and produced batch by batch as they are.
+They are encoded by kafka-python, whose encoder this project does not use for data, and produced batch by batch as they
+are.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from mirrorlake import transaction
-from mirrorlake.wire import Cluster
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import Cluster
 
 TIMEOUT_MS = 30_000
 LARGE_BYTES = (900_000, 2_500_000)
@@ -80,13 +82,19 @@ class NastyLog:
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
-blobs = st.one_of(st.none(), st.just(b""), st.binary(max_size=40), st.sampled_from([b"a" * 3_000, b"\x00", b"\xff" * 7]))
+blobs = st.one_of(
+    st.none(), st.just(b""), st.binary(max_size=40), st.sampled_from([b"a" * 3_000, b"\x00", b"\xff" * 7])
+)
 keys = st.one_of(st.none(), st.just(b""), st.sampled_from([b"k1", b"k2", b"k3"]), st.binary(max_size=6))
 timestamps = st.one_of(st.sampled_from([-1, 0, 1, NEWEST_TIMESTAMP]), st.integers(0, NEWEST_TIMESTAMP))
 contents = st.builds(
-    Content, keys, blobs, st.lists(st.tuples(st.one_of(texts, st.just("twice")), blobs), max_size=3).map(tuple), timestamps,
+    Content,
+    keys,
+    blobs,
+    st.lists(st.tuples(st.one_of(texts, st.just("twice")), blobs), max_size=3).map(tuple),
+    timestamps,
     st.one_of(*[st.just(0)] * 60, st.sampled_from(LARGE_BYTES)),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -104,7 +112,14 @@ def nasty_logs(draw: st.DrawFn) -> NastyLog:
     steps = draw(st.lists(st.one_of(written, written, ended), min_size=4, max_size=16))
     if is_compacted:  # brokers refuse records without a key there
         steps = [_with_keys(step) if isinstance(step, Written) else step for step in steps]
-    return NastyLog(partitions, draw(st.booleans()) and draw(st.booleans()), is_compacted, draw(st.integers(0, 4)) == 4, tuple(steps), draw(st.integers(0, len(steps))))
+    return NastyLog(
+        partitions,
+        draw(st.booleans()) and draw(st.booleans()),
+        is_compacted,
+        draw(st.integers(0, 4)) == 4,
+        tuple(steps),
+        draw(st.integers(0, len(steps))),
+    )
 
 
 def _with_keys(step: Written) -> Written:
@@ -112,7 +127,10 @@ def _with_keys(step: Written) -> Written:
         step.partition,
         step.codec,
         step.writer,
-        tuple(Content(content.key or b"k", content.value, content.headers, content.timestamp, content.large) for content in step.contents),
+        tuple(
+            Content(content.key or b"k", content.value, content.headers, content.timestamp, content.large)
+            for content in step.contents
+        ),
     )
 
 
@@ -152,10 +170,17 @@ class Author:
     async def _produce(self, step: Written, producer: transaction.Producer) -> None:
         sequence = self._sequences.get((step.writer, step.partition), 0)
         base_sequence = sequence if step.writer else -1
-        builder = DefaultRecordBatchBuilder(2, step.codec, bool(step.writer), producer.producer_id, producer.producer_epoch, base_sequence, 1 << 26)
+        builder = DefaultRecordBatchBuilder(
+            2, step.codec, bool(step.writer), producer.producer_id, producer.producer_epoch, base_sequence, 1 << 26
+        )
         for number, content in enumerate(step.contents):
-            assert builder.append(number, content.timestamp, content.key, content.bytes(), list(content.headers)) is not None
+            assert (
+                builder.append(number, content.timestamp, content.key, content.bytes(), list(content.headers))
+                is not None
+            )
         self._sequences[step.writer, step.partition] = sequence + len(step.contents)
         key = (self.topic, step.partition)
-        response = await self.cluster.produce(self.cluster.leader(*key), producer.transactional_id or None, {key: bytes(builder.build())}, TIMEOUT_MS)
+        response = await self.cluster.produce(
+            self.cluster.leader(*key), producer.transactional_id or None, {key: bytes(builder.build())}, TIMEOUT_MS
+        )
         ((_, _),) = self.cluster.produced(response)

@@ -1,6 +1,8 @@
-"""Whatever a log looks like, the target holds the same records in the same order, and the map is right for every offset: generated logs, real brokers, another reader.
+"""Whatever a log looks like, the target holds the same records in the same order, and the map is right for every
+offset: generated logs, real brokers, another reader.
 
-MIRRORLAKE_FIDELITY_CASES says how many logs (`make test-fidelity`: 200); the same ones every time, but with MIRRORLAKE_FIDELITY_SEED others.
+MIRRORLAKE_FIDELITY_CASES says how many logs (`make test-fidelity`: 200); the same ones every time, but with
+MIRRORLAKE_FIDELITY_SEED others.
 """
 
 from __future__ import annotations
@@ -11,19 +13,21 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from mirrorlake.flow import CONFIG_PROPERTIES_EXCLUDE
-from mirrorlake.run import Run, translate
-from mirrorlake.wire import Cluster
+from mirrorlake.config.flow import CONFIG_PROPERTIES_EXCLUDE
+from mirrorlake.model.run import Run, translate
+from mirrorlake.protocol.cluster import Cluster
 
 from tests.fidelity.nasty_logs import Author, NastyLog, Written, nasty_logs
 from tests.world import Record, World, configure
 
 CASES = int(os.environ.get("MIRRORLAKE_FIDELITY_CASES", "24"))
 AT_ONCE = 50  # topics that one flow mirrors together
-# Copies of compacted topics stay as they are: else the target's own cleaner may be the quicker one, and take what the source still has.
+# Copies of compacted topics stay as they are: else the target's own cleaner may be the quicker one, and take what the
+# source still has.
 UNCOMPACTED = {
     "target.topic.creation.min.compaction.lag.ms": str(100 * 365 * 86_400_000),
-    "config.properties.exclude": f"{' '.join(CONFIG_PROPERTIES_EXCLUDE.split())}, min.compaction.lag.ms, max.compaction.lag.ms",
+    "config.properties.exclude": f"{' '.join(CONFIG_PROPERTIES_EXCLUDE.split())}, min.compaction.lag.ms, "
+    "max.compaction.lag.ms",
 }
 KEPT = 3  # of a filtered topic, the records are left out whose offset is a multiple of this
 
@@ -42,7 +46,8 @@ class Case:
             self.author.write(step)
 
     def compare(self, rows: list[Any]) -> int:
-        """Compares both sides record by record, and the map (the flow's rows of offset_syncs); returns how many records there were."""
+        """Compares both sides record by record, and the map (the flow's rows of offset_syncs); returns how many records
+        there were."""
         try:
             return self._compare(rows)
         except AssertionError as error:
@@ -51,36 +56,66 @@ class Case:
 
     def _compare(self, rows: list[Any]) -> int:
         if self.log.is_compacted:  # so that both sides can be read at leisure
-            configure(self.world, self.topic, {"min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": "3600000", "max.compaction.lag.ms": "7200000"})
+            configure(
+                self.world,
+                self.topic,
+                {
+                    "min.cleanable.dirty.ratio": "1",
+                    "min.compaction.lag.ms": "3600000",
+                    "max.compaction.lag.ms": "7200000",
+                },
+            )
         source, target = self.world.source_records(self.topic), self.world.target_records(self.topic)
         total = 0
         for partition, records in source.items():
-            wanted = [(offset, created(record)) for offset, record in records if not self.log.is_filtered or offset % KEPT]
+            wanted = [
+                (offset, created(record)) for offset, record in records if not self.log.is_filtered or offset % KEPT
+            ]
             copies = target[partition]
             if not self.log.is_compacted:  # else the cleaner may have taken some of the source's meanwhile
                 assert [record for _, record in copies] == [record for _, record in wanted], f"{self.topic}-{partition}"
-                self.compare_map([row for row in rows if (row["topic"], row["partition"]) == (self.topic, partition)], wanted, copies)
+                self.compare_map(
+                    [row for row in rows if (row["topic"], row["partition"]) == (self.topic, partition)], wanted, copies
+                )
             else:
                 there = iter([record for _, record in map(frozen, copies)])
-                missing = next((f"offset {offset}, key {record[0]!r}" for offset, record in map(frozen, wanted) if record not in there), None)  # in this order
-                assert missing is None, f"{self.topic}-{partition}: {missing}; there is {[(offset, record[0]) for offset, record in copies]}"
+                missing = next(
+                    (
+                        f"offset {offset}, key {record[0]!r}"
+                        for offset, record in map(frozen, wanted)
+                        if record not in there
+                    ),
+                    None,
+                )  # in this order
+                assert missing is None, (
+                    f"{self.topic}-{partition}: {missing}; there is "
+                    f"{[(offset, record[0]) for offset, record in copies]}"
+                )
             total += len(wanted)
         return total
 
     def compare_map(self, rows: list[Any], source: list[tuple[int, Record]], target: list[tuple[int, Record]]) -> None:
         names = list(Run.__dataclass_fields__)
         runs = [
-            Run(**{name: row[name] for name in names if name not in ("first_timestamp", "last_timestamp", "digest")}, first_timestamp=0, last_timestamp=0, digest=0)
+            Run(
+                **{name: row[name] for name in names if name not in ("first_timestamp", "last_timestamp", "digest")},
+                first_timestamp=0,
+                last_timestamp=0,
+                digest=0,
+            )
             for row in rows
         ]
         pairs = [(offset, copy) for (offset, _), (copy, _) in zip(source, target, strict=True)]
-        assert [(run.upstream_start + at, run.downstream_start + at) for run in runs for at in range(run.records)] == pairs
+        assert [
+            (run.upstream_start + at, run.downstream_start + at) for run in runs for at in range(run.records)
+        ] == pairs
         for offset in range(pairs[-1][0] + 1 if pairs else 0):
             assert translate(runs, offset) == next(copy for at, copy in pairs if at >= offset)
 
 
 def created(record: Record) -> Record:
-    """A record as it should arrive: the source's own time (LogAppendTime) becomes a time of creation; a time that readers call unavailable is -1."""
+    """A record as it should arrive: the source's own time (LogAppendTime) becomes a time of creation; a time that
+    readers call unavailable is -1."""
     key, value, headers, (kind, stamp) = record
     return key, value, headers, ((1, stamp) if kind else (0, 0))
 
@@ -95,7 +130,13 @@ def generated(count: int) -> list[NastyLog]:
     logs: list[NastyLog] = []
 
     @seed(int(os.environ.get("MIRRORLAKE_FIDELITY_SEED", "1")))
-    @settings(max_examples=count, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(nasty_logs())
     def keep(log: NastyLog) -> None:
         logs.append(log)
@@ -105,11 +146,15 @@ def generated(count: int) -> list[NastyLog]:
 
 
 @pytest.mark.timeout(3_600)  # generated logs are many, however slow the machine
-def test_any_log_arrives_record_by_record_with_an_exact_map(servers: tuple[str, str], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_log_arrives_record_by_record_with_an_exact_map(
+    servers: tuple[str, str], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     logs = generated(CASES)
     assert len(logs) >= CASES
     records = sum(
-        mirrored_and_compared(World(*servers, Path(tmp_path_factory.mktemp("world")), spark, warehouse), logs[start : start + AT_ONCE])
+        mirrored_and_compared(
+            World(*servers, Path(tmp_path_factory.mktemp("world")), spark, warehouse), logs[start : start + AT_ONCE]
+        )
         for start in range(0, len(logs), AT_ONCE)
     )
     assert records > 5 * len(logs), "too little was compared"
@@ -117,8 +162,16 @@ def test_any_log_arrives_record_by_record_with_an_exact_map(servers: tuple[str, 
 
 def mirrored_and_compared(world: World, logs: list[NastyLog]) -> int:
     """One flow mirrors all of them, in stages; returns how many records were equal."""
-    world.write_config(**{"mirrorlake.transforms": "filtered", "mirrorlake.transform.filtered.topics": ".*-filtered", "mirrorlake.transform.filtered.where": f"offset % {KEPT} <> 0",
-                          "mirrorlake.on.loss": "stop", "mirrorlake.slots": "3", **UNCOMPACTED})  # fmt: skip
+    world.write_config(
+        **{
+            "mirrorlake.transforms": "filtered",
+            "mirrorlake.transform.filtered.topics": ".*-filtered",
+            "mirrorlake.transform.filtered.where": f"offset % {KEPT} <> 0",
+            "mirrorlake.on.loss": "stop",
+            "mirrorlake.slots": "3",
+            **UNCOMPACTED,
+        }
+    )
     cluster = Cluster(world.flow.source_connection, "source", "author").connect()
     try:
         cases = [Case(world, cluster, log, number) for number, log in enumerate(logs)]
@@ -132,7 +185,9 @@ def mirrored_and_compared(world: World, logs: list[NastyLog]) -> int:
             case.author.end_all(commit=number % 2 == 0)
         world.mirror()
         assert world.mirror().records == 0
-        rows = world.ledger.of_flow("offset_syncs", world.flow).orderBy("topic", "partition", "upstream_start").collect()
+        rows = (
+            world.ledger.of_flow("offset_syncs", world.flow).orderBy("topic", "partition", "upstream_start").collect()
+        )
         records = sum(case.compare(rows) for case in cases)
         world.assert_accounted(*(case.topic for case in cases))
         return records
@@ -145,7 +200,9 @@ def test_the_generator_makes_what_it_should() -> None:
     seen: set[str] = set()
 
     @seed(1)
-    @settings(max_examples=300, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=300, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
     @given(nasty_logs())
     def look(log: NastyLog) -> None:
         written = [step for step in log.steps if isinstance(step, Written)]
@@ -159,9 +216,25 @@ def test_the_generator_makes_what_it_should() -> None:
         seen.update("tombstone" for content in records if content.key is not None and content.value is None)
         seen.update("large" for content in records if content.large)
         seen.update("null header" for content in records if any(value is None for _, value in content.headers))
-        seen.update("header twice" for content in records if len({name for name, _ in content.headers}) < len(content.headers))
+        seen.update(
+            "header twice" for content in records if len({name for name, _ in content.headers}) < len(content.headers)
+        )
         seen.update("empty value" for content in records if content.value == b"")
 
     look()
-    assert seen >= {*(f"codec {codec}" for codec in range(5)), "writer 0", "writer 1", "writer 2", "timestamp -1", "timestamp 0", "stamped", "compacted", "filtered", "tombstone",
-                    "large", "null header", "header twice", "empty value"}  # fmt: skip
+    assert seen >= {
+        *(f"codec {codec}" for codec in range(5)),
+        "writer 0",
+        "writer 1",
+        "writer 2",
+        "timestamp -1",
+        "timestamp 0",
+        "stamped",
+        "compacted",
+        "filtered",
+        "tombstone",
+        "large",
+        "null header",
+        "header twice",
+        "empty value",
+    }

@@ -1,4 +1,5 @@
-"""The beginning of a failback as a process of its own, to be killed (`mirrorlake.failpoint`): CONFIG FLOW WAREHOUSE SCHEMA DIVERGED EXPORT. It says `ready`, and waits for a line."""
+"""The beginning of a failback as a process of its own, to be killed (`mirrorlake.failpoint`): CONFIG FLOW WAREHOUSE
+SCHEMA DIVERGED EXPORT. It says `ready`, and waits for a line."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ sys.path.insert(0, str(ROOT / "lib"))
 
 
 def main(config: str, flow: str, warehouse: str, schema: str, diverged: str, export: str) -> None:
-    from mirrorlake import failback
+    from mirrorlake.config.flow import Flow
     from mirrorlake.failpoint import VARIABLE
-    from mirrorlake.flow import Flow
-    from mirrorlake.ledger import Ledger
+    from mirrorlake.jobs.failover import failback
+    from mirrorlake.ledger.store import Ledger
     from mirrorlake.local.session import local_session
 
     spark = local_session(ROOT, "failback process")
@@ -23,7 +24,9 @@ def main(config: str, flow: str, warehouse: str, schema: str, diverged: str, exp
     sys.stdin.readline()
     failback.MirrorJob = partial(failback.MirrorJob, failpoint=os.environ.get(VARIABLE, ""))
     ledger = Ledger(spark, "spark_catalog", schema, warehouse)
-    job = failback.Failback(spark, config, Flow.load(config, flow), ledger, ROOT / "expectations", lambda line: print(line, flush=True))
+    job = failback.Failback(
+        spark, config, Flow.load(config, flow), ledger, ROOT / "expectations", lambda line: print(line, flush=True)
+    )
     print(job.carry_out(failback.choice({"mode": "begin", "signed_by": "ann"}), diverged, export).to_json(), flush=True)
 
 

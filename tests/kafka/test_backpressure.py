@@ -30,7 +30,14 @@ def target(root: Path, tmp_path: Path) -> Iterator[LocalCluster]:
 
 def written(cluster: LocalCluster, topic: str) -> int:
     """The end of its first partition, transactions that are open included; 0 if it isn't there."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "watch", "isolation.level": "read_uncommitted", "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "watch",
+            "isolation.level": "read_uncommitted",
+            "log_level": 0,
+        }
+    )
     try:
         return max(0, consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)[1])
     except KafkaException:
@@ -45,7 +52,14 @@ def test_a_target_that_stands_still_costs_no_memory_and_everything_arrives_once_
     world = World(servers[0], target.bootstrap_servers, tmp_path, spark, warehouse)
     world.write_config(**{"mirrorlake.slots": "1", "mirrorlake.transaction.timeout.ms": "60000"})
     topic = world.topic(partitions=4)
-    producer = Producer({"bootstrap.servers": world.source_servers, "linger.ms": 50, "queue.buffering.max.kbytes": 1 << 20, "log_level": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": world.source_servers,
+            "linger.ms": 50,
+            "queue.buffering.max.kbytes": 1 << 20,
+            "log_level": 0,
+        }
+    )
     value = os.urandom(RECORD_BYTES)
     for number in range(RECORDS):
         producer.produce(topic, value, partition=number % 4)
@@ -61,7 +75,10 @@ def test_a_target_that_stands_still_costs_no_memory_and_everything_arrives_once_
 
     job = threading.Thread(target=mirror)
     job.start()
-    eventually(lambda: failures or written(target, world.remote(topic)) > 0, what="the first records, of a transaction that is still open")
+    eventually(
+        lambda: failures or written(target, world.remote(topic)) > 0,
+        what="the first records, of a transaction that is still open",
+    )
     broker = target.brokers[0].pid
     os.kill(broker, signal.SIGSTOP)
     try:

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewTopic
-from mirrorlake import group_translation, live_map, offset_syncs
 from mirrorlake.errors import GateError, LedgerError, TargetError
-from mirrorlake.group_requests import group_offsets
-from mirrorlake.recent_runs import RecentRuns
-from mirrorlake.translate import MIRRORED, POSITIONS, translate
-from mirrorlake.wire import LATEST, Cluster
+from mirrorlake.model.recent_runs import RecentRuns
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.group_requests import group_offsets
+from mirrorlake.state import offset_syncs
+from mirrorlake.translation import group_cache, live_map
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
 
 from tests.world import ROOT, World, consume_as, eventually
 
@@ -27,7 +28,9 @@ def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RecentRuns, "near", lambda *_: None)
 
 
-def test_groups_at_random_positions_read_exactly_what_they_had_not_read_by_the_runs_in_memory_as_by_the_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_at_random_positions_read_exactly_what_they_had_not_read_by_the_runs_in_memory_as_by_the_ledger(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = world.topic("ledger", 3)
     for seed in range(4):
         world.produce_transactions(topic, 12, 12, 3, seed)
@@ -47,7 +50,11 @@ def test_groups_at_random_positions_read_exactly_what_they_had_not_read_by_the_r
         for partition, records in source.items():
             unread = [record[1] for offset, record in records if offset >= offsets[topic, partition]]
             read = got[world.remote(topic), partition]
-            skipped, again, compared = skipped + max(0, len(unread) - len(read)), again + max(0, len(read) - len(unread)), compared + len(unread)
+            skipped, again, compared = (
+                skipped + max(0, len(unread) - len(read)),
+                again + max(0, len(read) - len(unread)),
+                compared + len(unread),
+            )
             assert read == unread
     assert (skipped, again) == (0, 0)
     assert compared > 1_000
@@ -64,7 +71,10 @@ def test_every_status_says_what_it_means(world: World) -> None:
     end = len(world.source_records(topic)[0])
     world.produce(topic, 100, 1, seed=2)  # not mirrored yet
     group = world.commit("all", {(topic, 0): end // 2, (topic, 1): 0, (other, 0): 0})
-    at_end, ahead, beyond = (world.commit(name, {(topic, 0): offset}) for name, offset in (("end", end), ("ahead", end + 50), ("beyond", end + 100)))
+    at_end, ahead, beyond = (
+        world.commit(name, {(topic, 0): offset})
+        for name, offset in (("end", end), ("ahead", end + 50), ("beyond", end + 100))
+    )
     world.checkpoint()
     rows = world.checkpoints()
 
@@ -82,12 +92,17 @@ def test_every_status_says_what_it_means(world: World) -> None:
     world.checkpoint()
     rows = world.checkpoints()
     assert rows[ahead, topic, 0]["status"] == "exact"
-    downstream = {offset: target for (offset, _), (target, _) in zip(world.source_records(topic)[0], world.target_records(topic)[0], strict=True)}
+    downstream = {
+        offset: target
+        for (offset, _), (target, _) in zip(world.source_records(topic)[0], world.target_records(topic)[0], strict=True)
+    }
     assert world.committed(ahead)[world.remote(topic), 0][0] == downstream[end + 50]
     assert world.committed(beyond)[world.remote(topic), 0][0] == downstream[end + 99] + 1
 
 
-def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nothing_at_hand(monkeypatch)
     topic = world.topic(partitions=1)
     for seed in range(3):
@@ -96,9 +111,13 @@ def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_t
     source, target = world.source_records(topic)[0], world.target_records(topic)[0]
     inside, behind = world.commit("inside", {(topic, 0): 50}), world.commit("behind", {(topic, 0): 250})
     table = world.ledger.table("offset_syncs")
-    world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}' AND upstream_start >= 100")  # as if its stream were late
+    world.spark.sql(
+        f"DELETE FROM {table} WHERE source = '{world.alias}' AND upstream_start >= 100"
+    )  # as if its stream were late
     world.checkpoint()
-    assert {group: world.checkpoints()[group, topic, 0]["status"] for group in (inside, behind)} == dict.fromkeys((inside, behind), "exact")
+    assert {group: world.checkpoints()[group, topic, 0]["status"] for group in (inside, behind)} == dict.fromkeys(
+        (inside, behind), "exact"
+    )
     world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}'")
     other = world.commit("other", {(topic, 0): 150})
     world.checkpoint()
@@ -107,7 +126,9 @@ def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_t
         behind: target[250][0],
         other: target[150][0],
     }
-    assert consume_as(world.target_servers, behind, [world.remote(topic)])[world.remote(topic), 0] == [record[1] for _, record in source[250:]]
+    assert consume_as(world.target_servers, behind, [world.remote(topic)])[world.remote(topic), 0] == [
+        record[1] for _, record in source[250:]
+    ]
 
 
 def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_emptied_meanwhile(world: World) -> None:
@@ -121,7 +142,10 @@ def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_empti
     end = source[-1][0] + 1
     mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], MIRRORED)
     positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], POSITIONS)
-    expected = {offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset) for offset in range(end)}
+    expected = {
+        offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset)
+        for offset in range(end)
+    }
     table = world.ledger.table("offset_syncs")
     newest = world.spark.sql(f"SELECT max(sync_offset) FROM {table} WHERE source = '{world.alias}'").first()[0]
     cluster = Cluster(world.flow.target_connection, "target", "test").connect()
@@ -140,40 +164,57 @@ def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_empti
 def test_a_ledger_that_knows_more_than_the_topic_holds_is_of_another_topic_and_translates_nothing(world: World) -> None:
     world.produce(world.topic(partitions=1), 50, 1)
     world.mirror()
-    world.spark.sql(f"UPDATE {world.ledger.table('offset_syncs')} SET sync_offset = sync_offset + 1000 WHERE source = '{world.alias}'")
+    world.spark.sql(
+        f"UPDATE {world.ledger.table('offset_syncs')} SET sync_offset = sync_offset + 1000 WHERE source = "
+        f"'{world.alias}'"
+    )
     cluster = Cluster(world.flow.target_connection, "target", "test").connect()
     try:
-        with pytest.raises(LedgerError, match=r"has offset 100\d of mirrorlake.offset-syncs.*, which ends at \d+: the topic was created anew"):
+        with pytest.raises(
+            LedgerError,
+            match=r"has offset 100\d of mirrorlake.offset-syncs.*, which ends at \d+: the topic was created anew",
+        ):
             live_map.LiveMap(world.ledger, world.flow, cluster).read(world.spark)
     finally:
         cluster.close()
 
 
-def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_about_one_near_the_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_about_one_near_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = world.topic(partitions=2)
     world.produce_transactions(topic, 20, 10, 1, aborted=0.0)
     world.write_config(**{"mirrorlake.batch.max.records": "20"})  # a state for each few records
     world.mirror()
     monkeypatch.setattr(offset_syncs, "AT_FIRST", 0)  # of which the newest only is read when a job starts
     asked: list[set[int]] = []
-    honest = group_translation.translate
+    honest = group_cache.translate
 
     def noted(positions: Any, *frames: Any) -> Any:
         asked.append({row["upstream_offset"] for row in positions.collect()})
         return honest(positions, *frames)
 
-    monkeypatch.setattr(group_translation, "translate", noted)
+    monkeypatch.setattr(group_cache, "translate", noted)
     cluster = Cluster(world.flow.target_connection, "target", "test").connect()
     try:
-        translation = group_translation.GroupTranslation(world.ledger.ensure_tables(), world.flow, cluster)
+        translation = group_cache.GroupTranslation(world.ledger.ensure_tables(), world.flow, cluster)
 
         def places(*offsets: int) -> list[int]:
             """Where groups at these offsets go on; one of them stands in the empty partition, too."""
             end = world.source_records(topic)[0][-1][0] + 2
-            logs = [{"topic": topic, "partition": partition, "log_start": 0, "log_end": log_end} for partition, log_end in enumerate((end, 0))]
+            logs = [
+                {"topic": topic, "partition": partition, "log_start": 0, "log_end": log_end}
+                for partition, log_end in enumerate((end, 0))
+            ]
             at = [(0, offset) for offset in offsets] + [(1, 0)]
-            positions = [{"group_id": "g", "topic": topic, "partition": partition, "upstream_offset": offset, "metadata": ""} for partition, offset in at]
-            found = {(row["partition"], row["upstream_offset"]): row for row in translation.translate(world.spark, positions, logs)}
+            positions = [
+                {"group_id": "g", "topic": topic, "partition": partition, "upstream_offset": offset, "metadata": ""}
+                for partition, offset in at
+            ]
+            found = {
+                (row["partition"], row["upstream_offset"]): row
+                for row in translation.translate(world.spark, positions, logs)
+            }
             assert {row["status"] for row in found.values()} == {"exact"}
             assert found[1, 0]["downstream_offset"] == 0
             return [found[0, offset]["downstream_offset"] for offset in offsets]
@@ -194,7 +235,9 @@ def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_a
         cluster.close()
 
 
-def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_created_anew_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_created_anew_is_noticed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = world.topic(partitions=2)
     world.produce(topic, 50)
     world.mirror()
@@ -220,9 +263,14 @@ def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_create
                 reader.read()
         states, is_continued = reader.read()
         assert is_continued
-        assert sorted((state.slot, state.generation, bool(state.runs)) for state in states) == [(0, 2, False), (0, 2, True), (1, 2, False), (1, 2, True)]
+        assert sorted((state.slot, state.generation, bool(state.runs)) for state in states) == [
+            (0, 2, False),
+            (0, 2, True),
+            (1, 2, False),
+            (1, 2, True),
+        ]
         assert reader.read() == ([], True)
-        ends = target.offsets([(flow.offset_syncs_topic, 0)], LATEST, 10_000)
+        ends = target.offsets([(flow.offset_syncs_topic, 0)], LATEST_TIMESTAMP, 10_000)
         world.target_admin.delete_topics([flow.offset_syncs_topic])[flow.offset_syncs_topic].result()
         eventually(lambda: flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=10).topics)
         world.target_admin.create_topics([NewTopic(flow.offset_syncs_topic, 1, 1)])[flow.offset_syncs_topic].result()
@@ -263,8 +311,13 @@ def test_the_committed_metadata_string_is_kept(world: World) -> None:
     world.checkpoint()
     assert world.committed(group) == {(world.remote(topic), 0): (7, '{"by": "éric"}')}
     # Byte for byte, with the NUL that confluent-kafka's admin client ends it with and its consumer does not show.
-    clusters = [Cluster(connection, "source", "test").connect() for connection in (world.flow.source_connection, world.flow.target_connection)]
-    here, there = ([position.metadata for position in group_offsets(cluster, [group], 10_000)[group]] for cluster in clusters)
+    clusters = [
+        Cluster(connection, "source", "test").connect()
+        for connection in (world.flow.source_connection, world.flow.target_connection)
+    ]
+    here, there = (
+        [position.metadata for position in group_offsets(cluster, [group], 10_000)[group]] for cluster in clusters
+    )
     assert here == there == [world.checkpoints()[group, topic, 0]["metadata"]]
 
 
@@ -298,7 +351,15 @@ def test_a_group_that_somebody_uses_on_the_target_is_not_touched(world: World) -
     world.produce(topic, 50, 1)
     world.mirror()
     group = world.commit("busy", {(topic, 0): 40})
-    member = Consumer({"bootstrap.servers": world.target_servers, "group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0})
+    member = Consumer(
+        {
+            "bootstrap.servers": world.target_servers,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
     try:
         member.subscribe([world.remote(topic)])
         eventually(lambda: member.poll(0.5) is not None, what="the member's first record")
@@ -395,7 +456,10 @@ def test_groups_are_synced_at_an_interval_of_their_own_and_recorded_in_every_cyc
     try:
         eventually(lambda: world.committed(group)[world.remote(topic), 0][0] == 10, what="the first sync")
         world.commit(group, {(topic, 0): 40})
-        row = eventually(lambda: (row := world.checkpoints()[group, topic, 0])["upstream_offset"] == 40 and row, what="a row of the new position")
+        row = eventually(
+            lambda: (row := world.checkpoints()[group, topic, 0])["upstream_offset"] == 40 and row,
+            what="a row of the new position",
+        )
         assert (row["downstream_offset"], row["sync"]) == (40, "waiting")
         assert world.committed(group)[world.remote(topic), 0][0] == 10
     finally:
@@ -404,7 +468,9 @@ def test_groups_are_synced_at_an_interval_of_their_own_and_recorded_in_every_cyc
     assert world.committed(group)[world.remote(topic), 0][0] == 40
     world.commit(group, {(topic, 0): 20})
     world.checkpoint()
-    assert world.committed(group)[world.remote(topic), 0][0] == 20, "its owner moved it back, from where it was last in step"
+    assert world.committed(group)[world.remote(topic), 0][0] == 20, (
+        "its owner moved it back, from where it was last in step"
+    )
 
 
 def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,14 +478,14 @@ def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatc
     world.produce(topic, 50, 1)
     world.mirror()
     group = world.commit("guarded", {(topic, 0): 30})
-    honest = group_translation.by_runs_at_hand
+    honest = group_cache.by_runs_at_hand
 
     def wrong(*given: Any) -> dict[str, Any]:
         row = honest(*given)
         return row | {"downstream_offset": row["downstream_offset"] + 1}
 
     with monkeypatch.context() as patch:
-        patch.setattr(group_translation, "by_runs_at_hand", wrong)
+        patch.setattr(group_cache, "by_runs_at_hand", wrong)
         with pytest.raises(GateError, match="recomputed"):
             world.checkpoint()
     assert world.committed(group) == {}
@@ -437,11 +503,16 @@ def test_a_thousand_groups_in_one_cycle(world: World) -> None:
     dice = random.Random(3)
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-    wanted = {f"{world.alias}-k{number}": {partition: dice.randint(0, end) for partition, end in ends.items()} for number in range(1_000)}
+    wanted = {
+        f"{world.alias}-k{number}": {partition: dice.randint(0, end) for partition, end in ends.items()}
+        for number in range(1_000)
+    }
     futures = []
     for group, offsets in wanted.items():
         positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
-        futures.append(world.source_admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, positions)])[group])
+        futures.append(
+            world.source_admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, positions)])[group]
+        )
     for future in futures:
         future.result()
     result = world.checkpoint()
@@ -455,7 +526,15 @@ def test_a_share_group_is_named_as_not_covered_once(world: World) -> None:
     world.produce(topic, 50, 1)
     world.mirror()
     ordinary, share = world.commit("ordinary", {(topic, 0): 5}), f"{world.alias}-share"
-    words = ["java", "-cp", f"{ROOT / '.local/jars/kafka'}/*", str(Path(__file__).parent / "java/ShareProbe.java"), world.source_servers, share, topic]
+    words = [
+        "java",
+        "-cp",
+        f"{ROOT / '.local/jars/kafka'}/*",
+        str(Path(__file__).parent / "java/ShareProbe.java"),
+        world.source_servers,
+        share,
+        topic,
+    ]
     subprocess.run(words, check=True, capture_output=True, timeout=120)
     assert world.checkpoint().groups == 1
     row = world.checkpoints()[share, None, None]

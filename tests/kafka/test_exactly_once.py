@@ -1,4 +1,5 @@
-"""Exactly once, proved by killing: after each crash the same job carries on, and the target equals the source, none lost, none twice."""
+"""Exactly once, proved by killing: after each crash the same job carries on, and the target equals the source, none
+lost, none twice."""
 
 from __future__ import annotations
 
@@ -17,14 +18,18 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from mirrorlake import copy_task, ledger, mirror, runs_frame, transaction
-from mirrorlake.copy import Report, copy_slot
 from mirrorlake.errors import FencedError, GateError, MirrorlakeError
 from mirrorlake.failpoint import VARIABLE
-from mirrorlake.offset_syncs import read_states
-from mirrorlake.plan import Range
-from mirrorlake.slot import merge_positions
-from mirrorlake.tables import TABLES
+from mirrorlake.jobs.mirror import gate_frame
+from mirrorlake.jobs.mirror.copy import task
+from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
+from mirrorlake.ledger import store
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.model.slot import merge_positions
+from mirrorlake.protocol import transaction
+from mirrorlake.state.offset_syncs import read_states
+from mirrorlake.state.slot_report import SlotReport
 
 from tests.world import World, eventually
 
@@ -33,8 +38,18 @@ SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 def start(world: World, *times: float, failpoint: str = "") -> subprocess.Popen[str]:
     """The mirror job as a process."""
-    words = [sys.executable, str(SCRIPT), world.config, world.flow_name, world.warehouse, Path(world.warehouse).name, *map(str, times)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, VARIABLE: failpoint})
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        world.config,
+        world.flow_name,
+        world.warehouse,
+        Path(world.warehouse).name,
+        *map(str, times),
+    ]
+    return subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, VARIABLE: failpoint}
+    )
 
 
 def sources(world: World) -> tuple[str, str]:
@@ -67,7 +82,9 @@ def killed(
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_the_driver_killed_at_any_step_leaves_nothing_lost_or_twice(killed: dict[str, Future[tuple[World, tuple[str, str], int, str]]], step: str) -> None:
+def test_the_driver_killed_at_any_step_leaves_nothing_lost_or_twice(
+    killed: dict[str, Future[tuple[World, tuple[str, str], int, str]]], step: str
+) -> None:
     world, topics, code, output = killed[step].result()
     assert code == -signal.SIGKILL, output
     for topic in topics:
@@ -91,22 +108,22 @@ def test_a_task_whose_plan_is_late_finds_its_work_done(world: World) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 300, partitions=1)
     generation, flow = world.mirror().generation, world.flow
-    connections = copy_task.worker_connections(flow)
+    connections = task.worker_connections(flow)
     target = connections[1]
     target.refresh([flow.offset_syncs_topic], 10_000)
     states = read_states(target, flow.offset_syncs_topic, range(2), 10_000)
     ((_, position),) = merge_positions(states.values()).items()
 
-    def late(end: int) -> Report | MirrorlakeError:
+    def late(end: int) -> SlotReport | MirrorlakeError:
         planned = Range(topic, 0, position.topic_id, 1, position.slot, 0, end)
         return copy_slot(flow, lambda: connections, position.slot, 2, generation, [planned])
 
     report = late(300)
-    assert isinstance(report, Report)
+    assert isinstance(report, SlotReport)
     assert (report.is_open, report.stretches) == (False, [])
     world.produce(topic, 100, partitions=1, seed=2)
     report = late(400)
-    assert isinstance(report, Report)
+    assert isinstance(report, SlotReport)
     assert [(stretch["upstream_from"], stretch["upstream_next"]) for stretch in report.stretches] == [(300, 400)]
     transaction.end(target, report.producer, commit=True, timeout_ms=10_000)
     world.mirror()
@@ -195,14 +212,16 @@ def test_deleted_delta_tables_are_rebuilt_identically(world: World, tmp_path: Pa
     world.assert_equal(*topics)
 
 
-def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_next_append(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "JUST_NOW_S", 0)
+def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_next_append(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "JUST_NOW_S", 0)
     topic = world.topic(partitions=2)
     world.produce(topic, 100, 2)
     world.mirror()
     other = replace(world.ledger, schema=f"{world.ledger.schema}_emptied").ensure_tables()
 
-    def runs(of: ledger.Ledger) -> Any:
+    def runs(of: store.Ledger) -> Any:
         return of.of_flow("offset_syncs", world.flow)
 
     with other.checkpoint("ledger") as place:
@@ -235,13 +254,15 @@ def test_an_interrupted_start_of_a_new_generation_loses_no_position(world: World
     world.assert_equal(*topics)
 
 
-def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = world.topic()
     world.produce(topic, 300)
     world.mirror()
     before = world.target_records(topic)
     world.produce(topic, 300, seed=2)
-    honest = runs_frame.frame
+    honest = gate_frame.frame
 
     def shifted(*reports: object, **options: object) -> object:
         frame = honest(*reports, **options)
@@ -250,7 +271,7 @@ def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause
         return frame
 
     with monkeypatch.context() as patch:
-        patch.setattr(mirror.runs_frame, "frame", shifted)
+        patch.setattr(gate_frame, "frame", shifted)
         with pytest.raises(GateError, match=r"expect_column_pair_values_to_be_equal\(column_A=\"downstream_length\".*"):
             world.mirror()
     assert world.target_records(topic) == before, "something became visible"
@@ -261,11 +282,13 @@ def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause
     world.assert_equal(topic)
 
 
-def test_a_transaction_that_timed_out_before_the_commit_is_copied_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_that_timed_out_before_the_commit_is_copied_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = world.topic()
     world.produce(topic, 300)
     world.write_config(**{"mirrorlake.transaction.timeout.ms": "1000", "mirrorlake.batch.max.ms": "500"})
-    honest, slow = runs_frame.frame, [True]
+    honest, slow = gate_frame.frame, [True]
 
     def late(*reports: object, **options: object) -> object:
         if slow:
@@ -275,7 +298,7 @@ def test_a_transaction_that_timed_out_before_the_commit_is_copied_again(world: W
                 time.sleep(0.2)
         return honest(*reports, **options)
 
-    monkeypatch.setattr(mirror.runs_frame, "frame", late)
+    monkeypatch.setattr(gate_frame, "frame", late)
     assert world.mirror().records == 300
     assert any("was aborted before it could be committed" in line for line in world.lines)
     world.assert_equal(topic)
@@ -287,7 +310,14 @@ def _aborted_by_coordinator(world: World) -> bool:
 
     ends = []
     for isolation in ("read_committed", "read_uncommitted"):
-        consumer = Consumer({"bootstrap.servers": world.target_servers, "group.id": "x", "isolation.level": isolation, "log_level": 0})
-        ends.append([consumer.get_watermark_offsets(TopicPartition(world.flow.offset_syncs_topic, slot), timeout=5)[1] for slot in (0, 1)])
+        consumer = Consumer(
+            {"bootstrap.servers": world.target_servers, "group.id": "x", "isolation.level": isolation, "log_level": 0}
+        )
+        ends.append(
+            [
+                consumer.get_watermark_offsets(TopicPartition(world.flow.offset_syncs_topic, slot), timeout=5)[1]
+                for slot in (0, 1)
+            ]
+        )
         consumer.close()
     return ends[0] == ends[1]

@@ -1,4 +1,5 @@
-"""Failback on real brokers, and flows in both directions: the diverged tail is kept whole, exported or mirrored once whatever dies, and everybody is exactly where he has read."""
+"""Failback on real brokers, and flows in both directions: the diverged tail is kept whole, exported or mirrored once
+whatever dies, and everybody is exactly where he has read."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from mirrorlake import offset_syncs
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
-from mirrorlake.generation import FAILOVER, closed_for
-from mirrorlake.wire import Cluster
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import FAILOVER, closed_for
 
 from tests.moving import Traffic, assert_nothing_is_lost_but_what_is_listed, failback, failover, home_of, text, texts
 from tests.world import Record, World, consume_as, eventually
@@ -30,13 +31,25 @@ def both_ways(world: World, **settings: str) -> World:
     """Configures the world's flow and the one back; returns that one's world."""
     world.target_alias = f"{world.alias}b"
     names = {"topics": f"{world.alias}-.*", "groups": f"{world.alias}-.*"}  # of both flows
-    world.write_config(**settings, **names, **{f"{world.flow_name}.enabled": "true", f"{world.target_alias}->{world.alias}.enabled": "true"})
+    world.write_config(
+        **settings,
+        **names,
+        **{f"{world.flow_name}.enabled": "true", f"{world.target_alias}->{world.alias}.enabled": "true"},
+    )
     return home_of(world)
 
 
 def write_tail(world: World, topic: str, each: int) -> None:
-    """Records of all sorts, each of them unlike the others, on two partitions: null and empty keys and values, headers twice, times of their own; some in transactions, one of which is aborted."""
-    producer = Producer({"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-tail", "compression.type": "lz4", "log_level": 0})
+    """Records of all sorts, each of them unlike the others, on two partitions: null and empty keys and values, headers
+    twice, times of their own; some in transactions, one of which is aborted."""
+    producer = Producer(
+        {
+            "bootstrap.servers": world.source_servers,
+            "transactional.id": f"{topic}-tail",
+            "compression.type": "lz4",
+            "log_level": 0,
+        }
+    )
     producer.init_transactions(60)
     for name, is_kept in (("x", True), ("aborted", False), ("y", True)):
         producer.begin_transaction()
@@ -44,7 +57,14 @@ def write_tail(world: World, topic: str, each: int) -> None:
             for partition in range(2):
                 value = None if (name, number) == ("x", 0) else f"tail-{name}-{partition}-{number}".encode()
                 headers = [[], [("h", b"1"), ("h", b"2")], [("none", None), ("empty", b"")]][number % 3]
-                producer.produce(topic, value, [None, b"", f"k{number}".encode()][number % 3], partition, timestamp=1_700_000_000_000 + 7 * number, headers=headers)
+                producer.produce(
+                    topic,
+                    value,
+                    [None, b"", f"k{number}".encode()][number % 3],
+                    partition,
+                    timestamp=1_700_000_000_000 + 7 * number,
+                    headers=headers,
+                )
         producer.commit_transaction(60) if is_kept else producer.abort_transaction(60)
 
 
@@ -63,22 +83,30 @@ def stored(frame: Any) -> dict[int, list[tuple[int, Record]]]:
     """Rows of an export as `World.source_records` has records."""
     found: dict[int, list[tuple[int, Record]]] = {}
     for row in frame.selectExpr("*", "unix_millis(timestamp) AS ms").orderBy("partition", "offset").collect():
-        headers = None if not row["headers"] else [(one["key"], None if one["value"] is None else bytes(one["value"])) for one in row["headers"]]
+        headers = (
+            None
+            if not row["headers"]
+            else [(one["key"], None if one["value"] is None else bytes(one["value"])) for one in row["headers"]]
+        )
         key, value = (None if row[name] is None else bytes(row[name]) for name in ("key", "value"))
         found.setdefault(row["partition"], []).append((row["offset"], (key, value, headers, (1, row["ms"]))))
     return found
 
 
-def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_exported_and_dropped(world: World, tmp_path: Path) -> None:
+def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_exported_and_dropped(
+    world: World, tmp_path: Path
+) -> None:
     world.target_alias = f"{world.alias}b"
     one, other, at = world.alias, world.target_alias, f"{world.alias}-"
     home = both_ways(
         world,
         **{
-            f"{one}->{other}.topics.rename.regex": f"{at}west-(.*)", f"{one}->{other}.topics.rename.replacement": f"{at}east-$1",
-            f"{other}->{one}.topics.rename.regex": f"{at}east-(.*)", f"{other}->{one}.topics.rename.replacement": f"{at}west-$1",
+            f"{one}->{other}.topics.rename.regex": f"{at}west-(.*)",
+            f"{one}->{other}.topics.rename.replacement": f"{at}east-$1",
+            f"{other}->{one}.topics.rename.regex": f"{at}east-(.*)",
+            f"{other}->{one}.topics.rename.replacement": f"{at}west-$1",
         },
-    )  # fmt: skip
+    )
     topic = world.topic("west-orders")
     remote = f"{at}east-orders"
     assert (world.remote(topic), home.remote(remote)) == (remote, topic)
@@ -96,21 +124,33 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
     assert [len(records) for records in tail.values()] == [18, 18]
     assert (moved.generation > 0, {line.outcome for line in moved.lines}) == (True, {"committed"})
     unread = consume_as(world.target_servers, early, [remote])
-    assert unread == {(remote, partition): [record[1] for offset, record in before[partition] if offset >= {0: 30, 1: 45}[partition]] for partition in (0, 1)}
+    assert unread == {
+        (remote, partition): [record[1] for offset, record in before[partition] if offset >= {0: 30, 1: 45}[partition]]
+        for partition in (0, 1)
+    }
     assert consume_as(world.target_servers, late, [remote]) == {(remote, 0): [], (remote, 1): []}
     there = Traffic(world.target_servers, remote, "b").start()
     eventually(lambda: len(there.acknowledged) > 100)
     there.stop()
     log = world.target_records(topic)
-    local = {partition: [offset for offset, record in records if record[1].startswith(b"b")] for partition, records in log.items()}
+    local = {
+        partition: [offset for offset, record in records if record[1].startswith(b"b")]
+        for partition, records in log.items()
+    }
     world.commit(early, {(remote, partition): records[60][0] for partition, records in log.items()}, target=True)
-    inside = world.commit("inside", {(remote, partition): offsets[len(offsets) // 2] for partition, offsets in local.items()}, target=True)
-    done = world.commit("done", {(remote, partition): records[-1][0] + 1 for partition, records in log.items()}, target=True)
+    inside = world.commit(
+        "inside", {(remote, partition): offsets[len(offsets) // 2] for partition, offsets in local.items()}, target=True
+    )
+    done = world.commit(
+        "done", {(remote, partition): records[-1][0] + 1 for partition, records in log.items()}, target=True
+    )
 
     # What can't be exported is refused before anything is changed; what can be is there record by record.
     untouched = states(world), states(home)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigurationError, match=r"can't be written to parquet:.*file/tail: .*Nothing was decided about them"):
+    with pytest.raises(
+        ConfigurationError, match=r"can't be written to parquet:.*file/tail: .*Nothing was decided about them"
+    ):
         failback(world, "drop", f"parquet:{tmp_path}/file/tail", mode="begin", signed_by="ann")
     assert (states(world), states(home)) == untouched
     assert world.ledger.of_flow("anomalies", world.flow).filter("kind = 'diverged'").isEmpty()
@@ -121,11 +161,18 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
     begun.divergence.export(f"delta:{table}")
     begun.divergence.export(f"delta:{tmp_path}/delta")
     try:
-        assert stored(world.spark.table(table)) == stored(world.spark.read.format("delta").load(f"{tmp_path}/delta")) == tail
+        assert (
+            stored(world.spark.table(table))
+            == stored(world.spark.read.format("delta").load(f"{tmp_path}/delta"))
+            == tail
+        )
     finally:
         world.spark.sql(f"DROP TABLE {table}")
     world.spark.read.parquet(f"{tmp_path}/tail").filter("partition = 0").write.parquet(f"{tmp_path}/part")
-    for place, said in (("parquet:{}/part", "exists, and does not hold the diverged records of 1 partitions"), ("delta:nowhere_at_all.tail", "can't be written")):
+    for place, said in (
+        ("parquet:{}/part", "exists, and does not hold the diverged records of 1 partitions"),
+        ("delta:nowhere_at_all.tail", "can't be written"),
+    ):
         with pytest.raises(ConfigurationError, match=said):
             begun.divergence.export(place.format(tmp_path))
 
@@ -134,18 +181,36 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
     assert (final.reopened > 0, {line.status for line in final.failover.lines}) == (True, {"exact"})
     assert {line.group_id for line in final.failover.lines} == {early, late, inside, done}
     assert {line.again for line in final.failover.lines} == {0}
-    assert {*there.acknowledged} <= {value for values in texts(world.source_records(topic)).values() for value in values}
+    assert {*there.acknowledged} <= {
+        value for values in texts(world.source_records(topic)).values() for value in values
+    }
     assert_nothing_is_lost_but_what_is_listed(world, topic, {early, late, inside, done}, texts(tail), is_dropped=True)
 
 
-def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_diverged_record_there_once(world: World, tmp_path: Path) -> None:
+def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_diverged_record_there_once(
+    world: World, tmp_path: Path
+) -> None:
     home = both_ways(world, **IDENTITY)
     script = Path(__file__).with_name("run_failback.py")
     export = f"parquet:{tmp_path}/tail"
-    words = [sys.executable, str(script), world.config, world.flow_name, world.warehouse, Path(world.warehouse).name, "reapply", export]
+    words = [
+        sys.executable,
+        str(script),
+        world.config,
+        world.flow_name,
+        world.warehouse,
+        Path(world.warehouse).name,
+        "reapply",
+        export,
+    ]
     # Its Spark starts meanwhile. It dies when one of two slots is committed.
     process = subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, VARIABLE: "driver.committing"}
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, VARIABLE: "driver.committing"},
     )
     try:
         topic = world.topic()
@@ -154,7 +219,9 @@ def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_
         assert failover(world, mode="run", signed_by="ann").generation > 0
         before = world.source_records(topic)
         write_tail(world, topic, 10)
-        tail = {partition: records[len(before[partition]) :] for partition, records in world.source_records(topic).items()}
+        tail = {
+            partition: records[len(before[partition]) :] for partition, records in world.source_records(topic).items()
+        }
         home.produce(topic, 60, seed=2)
         there = world.target_records(topic)
         output, _ = process.communicate("go\n", timeout=240)
@@ -174,20 +241,27 @@ def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_
         assert records[: len(there[partition])] == there[partition], "what was there before is as it was"
         assert [record for _, record in records[len(there[partition]) :]] == [record for _, record in tail[partition]]
     said = world.ledger.of_flow("anomalies", world.flow).filter("kind = 'diverged'").orderBy("partition").collect()
-    assert [(row["partition"], row["records"], row["action"]) for row in said] == [(0, 20, "reapply, signed by ann"), (1, 20, "reapply, signed by ann")]
+    assert [(row["partition"], row["records"], row["action"]) for row in said] == [
+        (0, 20, "reapply, signed by ann"),
+        (1, 20, "reapply, signed by ann"),
+    ]
 
     assert home.mirror().records == 60, "the tail is left where it is"
     world.commit(group, {(topic, partition): records[-1][0] + 1 for partition, records in now.items()}, target=True)
     assert failback(world, mode="run", signed_by="ann").reopened > 0
     west, east = world.source_records(topic), world.target_records(topic)
     for partition in (0, 1):
-        assert Counter(map(repr, (record for _, record in west[partition]))) == Counter(map(repr, (record for _, record in east[partition])))
+        assert Counter(map(repr, (record for _, record in west[partition]))) == Counter(
+            map(repr, (record for _, record in east[partition]))
+        )
     assert consume_as(world.source_servers, group, [topic]) == {(topic, 0): [], (topic, 1): []}
     world.assert_accounted(topic)
     home.assert_accounted(topic)
 
 
-def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_its_line_says_how_much_it_reads_again(world: World) -> None:
+def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_its_line_says_how_much_it_reads_again(
+    world: World,
+) -> None:
     home, dice = both_ways(world, **IDENTITY), random.Random(7)
     topic = world.topic()
     world.mirror()  # makes the topic there
@@ -198,9 +272,14 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
         first.stop()
     world.mirror()
     new = world.commit("new", {(topic, 0): 0, (topic, 1): 0})
-    assert [kind for line in failover(world).lines for kind, _ in line.blocks] == ["uncarried"] * 2, "a flow back that has never run has carried nothing"
+    assert [kind for line in failover(world).lines for kind, _ in line.blocks] == ["uncarried"] * 2, (
+        "a flow back that has never run has carried nothing"
+    )
 
-    traffic = [Traffic(world.source_servers, topic, "a", pause_s=0.2).start(), Traffic(world.target_servers, topic, "b", pause_s=0.2).start()]
+    traffic = [
+        Traffic(world.source_servers, topic, "a", pause_s=0.2).start(),
+        Traffic(world.target_servers, topic, "b", pause_s=0.2).start(),
+    ]
     flows = [threading.Thread(target=one.mirror, kwargs={"interval_s": 0.2, "run_for_s": 5}) for one in (world, home)]
     for thread in flows:
         thread.start()
@@ -217,8 +296,12 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
     read = world.commit("read", {(topic, partition): found[-1][0] + 1 for partition, found in records.items()})
     for line in failover(world).lines:
         carried = {record[1] for _, record in records[line.partition]}
-        skipped = sum(record[1] not in carried for offset, record in copies[line.partition] if offset < line.downstream_offset)
-        assert [reason.split()[0] for kind, reason in line.blocks if kind == "uncarried"] == [str(skipped)] * (skipped > 0)
+        skipped = sum(
+            record[1] not in carried for offset, record in copies[line.partition] if offset < line.downstream_offset
+        )
+        assert [reason.split()[0] for kind, reason in line.blocks if kind == "uncarried"] == [str(skipped)] * (
+            skipped > 0
+        )
         assert skipped or line.group_id == new, "nothing was left to be carried"
     home.mirror()
 
@@ -231,7 +314,10 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
     records, copies = world.source_records(topic), world.target_records(topic)
     ends = {partition: found[-1][0] + 1 for partition, found in records.items()}
     world.commit(read, {(topic, partition): end for partition, end in ends.items()})
-    inside = [world.commit(f"g{number}", {(topic, partition): dice.randint(0, end) for partition, end in ends.items()}) for number in range(12)]
+    inside = [
+        world.commit(f"g{number}", {(topic, partition): dice.randint(0, end) for partition, end in ends.items()})
+        for number in range(12)
+    ]
     plan = failover(world, mode="rehearse")
     assert {line.proof for line in plan.lines} <= {"same record", "within bounds", "at the end"}
     for line in plan.lines:
@@ -252,6 +338,11 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
     assert done.generation > 0
     for group in (new, read, *inside):
         at = {partition: world.committed(group, target=False)[topic, partition][0] for partition in ends}
-        unread = {partition: {text(record[1]) for offset, record in records[partition] if offset >= at[partition]} for partition in ends}
+        unread = {
+            partition: {text(record[1]) for offset, record in records[partition] if offset >= at[partition]}
+            for partition in ends
+        }
         got = consume_as(world.target_servers, group, [topic])
-        assert {partition: Counter(map(text, got[topic, partition])) for partition in ends} == {partition: Counter(unread[partition]) for partition in ends}
+        assert {partition: Counter(map(text, got[topic, partition])) for partition in ends} == {
+            partition: Counter(unread[partition]) for partition in ends
+        }

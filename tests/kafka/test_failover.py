@@ -1,4 +1,5 @@
-"""Failover and failback on real brokers: what a plan says is so, a rehearsal touches nothing, and behind a run every group reads what it had not read."""
+"""Failover and failback on real brokers: what a plan says is so, a rehearsal touches nothing, and behind a run every
+group reads what it had not read."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewTopic
-from mirrorlake import groups
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
+from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.local.cluster import LocalCluster, running
 
 from tests.moving import Traffic, assert_nothing_is_lost_but_what_is_listed, failback, failover, home_of, line, texts
@@ -25,7 +26,13 @@ from tests.world import World, consume_as, eventually
 
 def transaction(world: World, topic: str, count: int) -> None:
     """So many records on partition 0 in one transaction."""
-    producer = Producer({"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-{datetime.now(UTC).timestamp()}", "log_level": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": world.source_servers,
+            "transactional.id": f"{topic}-{datetime.now(UTC).timestamp()}",
+            "log_level": 0,
+        }
+    )
     producer.init_transactions(60)
     producer.begin_transaction()
     for number in range(count):
@@ -35,7 +42,10 @@ def transaction(world: World, topic: str, count: int) -> None:
 
 def everything(world: World, *groups: str) -> tuple[Any, ...]:
     """Topics, records and group offsets of both clusters, as far as they are this test's."""
-    topics = [sorted(name for name in admin.list_topics(timeout=10).topics if world.alias in name) for admin in (world.source_admin, world.target_admin)]
+    topics = [
+        sorted(name for name in admin.list_topics(timeout=10).topics if world.alias in name)
+        for admin in (world.source_admin, world.target_admin)
+    ]
     return topics, [world.committed(group, target=target) for group in groups for target in (False, True)]
 
 
@@ -44,7 +54,10 @@ def fail_verification(world: World, topic: str, partition: int) -> None:
     table = world.ledger.table("verifications")
     if not world.spark.catalog.tableExists(table):
         place = f"{world.warehouse}/{world.ledger.schema}/verifications"
-        columns = "verification_id STRING, source STRING, target STRING, topic STRING, partition INT, passed BOOLEAN, started_at TIMESTAMP, finished_at TIMESTAMP"
+        columns = (
+            "verification_id STRING, source STRING, target STRING, topic STRING, partition INT, passed BOOLEAN, "
+            "started_at TIMESTAMP, finished_at TIMESTAMP"
+        )
         world.spark.sql(f"CREATE TABLE {table} ({columns}) USING DELTA LOCATION '{place}'")
     now = datetime.now(UTC).replace(tzinfo=None)
     said = {
@@ -58,7 +71,10 @@ def fail_verification(world: World, topic: str, partition: int) -> None:
         "finished_at": now,
     }
     zero = {"string": "", "bigint": 0, "int": 0, "boolean": False}
-    row = {field.name: said.get(field.name, zero.get(field.dataType.simpleString())) for field in world.spark.table(table).schema}
+    row = {
+        field.name: said.get(field.name, zero.get(field.dataType.simpleString()))
+        for field in world.spark.table(table).schema
+    }
     world.ledger.append("verifications", [row])
 
 
@@ -68,7 +84,11 @@ def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_chang
     for seed in (1, 2):  # two runs on the target, with a marker between them
         world.produce(topic, 50, 1, seed=seed)
         world.mirror()
-    behind, ahead, new = world.commit("behind", {(topic, 0): 60}), world.commit("ahead", {(topic, 0): 30}), world.commit("new", {(topic, 0): 100})
+    behind, ahead, new = (
+        world.commit("behind", {(topic, 0): 60}),
+        world.commit("ahead", {(topic, 0): 30}),
+        world.commit("new", {(topic, 0): 100}),
+    )
     world.commit(behind, {remote: 40}, target=True)
     world.commit(ahead, {remote: 55}, target=True)
     transaction(world, topic, 7)
@@ -77,21 +97,55 @@ def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_chang
     assert everything(world, behind, ahead, new) == before
     assert world.ledger.read("failovers").filter(f"source = '{world.alias}'").isEmpty()
     numbers = {
-        name: getattr(line(result, behind), name) for name in ("upstream_offset", "downstream_offset", "target_offset", "mirrored_to", "source_end", "not_mirrored")
+        name: getattr(line(result, behind), name)
+        for name in (
+            "upstream_offset",
+            "downstream_offset",
+            "target_offset",
+            "mirrored_to",
+            "source_end",
+            "not_mirrored",
+        )
     }
-    assert numbers == {"upstream_offset": 60, "downstream_offset": 61, "target_offset": 40, "mirrored_to": 100, "source_end": 108, "not_mirrored": 7}
-    assert (line(result, behind).re_reads, line(result, behind).skips) == (20, 0), "records, not offsets: a marker lies between"
-    assert (line(result, ahead).re_reads, line(result, ahead).skips, line(result, ahead).downstream_offset) == (0, 24, 30)
-    assert (line(result, new).re_reads, line(result, new).skips, line(result, new).downstream_offset) == (None, None, 101)
+    assert numbers == {
+        "upstream_offset": 60,
+        "downstream_offset": 61,
+        "target_offset": 40,
+        "mirrored_to": 100,
+        "source_end": 108,
+        "not_mirrored": 7,
+    }
+    assert (line(result, behind).re_reads, line(result, behind).skips) == (20, 0), (
+        "records, not offsets: a marker lies between"
+    )
+    assert (line(result, ahead).re_reads, line(result, ahead).skips, line(result, ahead).downstream_offset) == (
+        0,
+        24,
+        30,
+    )
+    assert (line(result, new).re_reads, line(result, new).skips, line(result, new).downstream_offset) == (
+        None,
+        None,
+        101,
+    )
     assert 0 <= (line(result, new).rpo_seconds or -1) < 60
-    assert {one.group_id: {kind for kind, _ in one.blocks} for one in result.lines} == {behind: {"lag"}, new: {"lag"}, ahead: {"lag", "ahead"}}
+    assert {one.group_id: {kind for kind, _ in one.blocks} for one in result.lines} == {
+        behind: {"lag"},
+        new: {"lag"},
+        ahead: {"lag", "ahead"},
+    }
     assert not result.go
     only = failover(world, groups=f"{new}, {world.alias}-nobody", max_lag="7")
     assert [one.group_id for one in only.lines] == [new]
     assert only.go
     world.checkpoint()
     dead = failover(world, source="dead")
-    assert (line(dead, behind).seen_in, line(dead, behind).downstream_offset, line(dead, behind).not_mirrored, line(dead, behind).lag_seen) == ("ledger", 61, None, 8)
+    assert (
+        line(dead, behind).seen_in,
+        line(dead, behind).downstream_offset,
+        line(dead, behind).not_mirrored,
+        line(dead, behind).lag_seen,
+    ) == ("ledger", 61, None, 8)
     assert not dead.is_source_alive
 
 
@@ -106,7 +160,13 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
     world.commit("ahead", {(world.remote(topic), 0): 50}, target=True)
     group = world.commit("fine", {(topic, 1): 0})
     member = Consumer(
-        {"bootstrap.servers": world.target_servers, "group.id": f"{world.alias}-busy", "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0}
+        {
+            "bootstrap.servers": world.target_servers,
+            "group.id": f"{world.alias}-busy",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
     )
     try:
         world.commit("busy", {(topic, 0): 40})
@@ -118,7 +178,13 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
     finally:
         member.close()
     kinds = {one.group_id.removeprefix(f"{world.alias}-"): {kind for kind, _ in one.blocks} for one in plan.lines}
-    assert kinds == {"elsewhere": {"not_mirrored"}, "clamped": {"clamped", "lag"}, "ahead": {"ahead", "lag"}, "busy": {"members", "lag"}, "fine": {"verification"}}
+    assert kinds == {
+        "elsewhere": {"not_mirrored"},
+        "clamped": {"clamped", "lag"},
+        "ahead": {"ahead", "lag"},
+        "busy": {"members", "lag"},
+        "fine": {"verification"},
+    }
     world.spark.sql(f"DELETE FROM {world.ledger.table('offset_syncs')} WHERE source = '{world.alias}'")
     assert "stale_map" in {kind for kind, _ in line(failover(world), f"{world.alias}-busy").blocks}
     world.mirror()
@@ -127,13 +193,32 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
     assert world.committed(group) == {}
     done = failover(world, mode="run", signed_by="ann", accept="verification, clamped", partial="true", source="alive")
     outcomes = {one.group_id.removeprefix(f"{world.alias}-"): one.outcome for one in done.lines}
-    assert outcomes == {"elsewhere": "held", "clamped": "committed", "ahead": "held", "busy": "committed", "fine": "committed"}
+    assert outcomes == {
+        "elsewhere": "held",
+        "clamped": "committed",
+        "ahead": "held",
+        "busy": "committed",
+        "fine": "committed",
+    }
     assert done.generation == 0, "a flow of which groups stay behind is not closed"
-    rows = {row["group_id"]: row for row in world.ledger.read("failovers").filter(f"failover_id = '{done.failover_id}'").collect()}
+    rows = {
+        row["group_id"]: row
+        for row in world.ledger.read("failovers").filter(f"failover_id = '{done.failover_id}'").collect()
+    }
     assert len(rows) == 5
-    assert (rows[group]["accepted"], rows[group]["signed_by"], rows[group]["go"], rows[group]["mode"]) == (["verification"], "ann", True, "run")
+    assert (rows[group]["accepted"], rows[group]["signed_by"], rows[group]["go"], rows[group]["mode"]) == (
+        ["verification"],
+        "ann",
+        True,
+        "run",
+    )
     assert rows[group]["blocks"] == ["verification: the last verification of this partition has failed"]
-    assert world.ledger.read("expectation_results").filter(f"suite = 'failover' AND subject = '{world.flow_name}' AND success").count() == 12
+    assert (
+        world.ledger.read("expectation_results")
+        .filter(f"suite = 'failover' AND subject = '{world.flow_name}' AND success")
+        .count()
+        == 12
+    )
 
 
 def test_a_flow_that_no_group_reads_is_closed_only_if_that_is_asked_for_and_somebody_has_signed(world: World) -> None:
@@ -157,7 +242,12 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
         world.mirror()
     source = world.source_records(topic)
     ends = {partition: records[-1][0] + 1 for partition, records in source.items()}
-    then = {world.commit(f"g{number}", {(topic, partition): dice.randint(0, end) for partition, end in ends.items()}): number for number in range(6)}
+    then = {
+        world.commit(
+            f"g{number}", {(topic, partition): dice.randint(0, end) for partition, end in ends.items()}
+        ): number
+        for number in range(6)
+    }
     world.checkpoint()
     before = {group: {place: at for place, (at, _) in world.committed(group).items()} for group in then}
     at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -172,10 +262,21 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
     assert everything(world, *then) == seen
     assert {one.proof for one in alive.lines} <= {"same record", "at the end"}
     assert {one.proof for one in dead.lines} <= {"same digest", "at the end"}
-    assert [one.proof for one in alive.lines].count("same record") == [one.proof for one in dead.lines].count("same digest") > 6
-    assert {row["outcome"] for row in world.ledger.read("failovers").filter(f"failover_id IN ('{alive.failover_id}', '{dead.failover_id}')").collect()} == {"rehearsed"}
+    assert (
+        [one.proof for one in alive.lines].count("same record")
+        == [one.proof for one in dead.lines].count("same digest")
+        > 6
+    )
+    assert {
+        row["outcome"]
+        for row in world.ledger.read("failovers")
+        .filter(f"failover_id IN ('{alive.failover_id}', '{dead.failover_id}')")
+        .collect()
+    } == {"rehearsed"}
     table = world.ledger.table("offset_syncs")
-    world.spark.sql(f"UPDATE {table} SET upstream_start = upstream_start + 1 WHERE source = '{world.alias}' AND records > 1")
+    world.spark.sql(
+        f"UPDATE {table} SET upstream_start = upstream_start + 1 WHERE source = '{world.alias}' AND records > 1"
+    )
     with pytest.raises(GateError, match="differs: the record at"):
         failover(world, mode="rehearse", source="alive")
     world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}'")  # the next rehearsal or run fills it again
@@ -188,7 +289,10 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
     compared = 0
     for group, offsets in now.items():
         unread = {
-            (world.remote(topic), partition): [record[1] for offset, record in records if offset >= offsets[topic, partition]] for partition, records in source.items()
+            (world.remote(topic), partition): [
+                record[1] for offset, record in records if offset >= offsets[topic, partition]
+            ]
+            for partition, records in source.items()
         }
         assert consume_as(world.target_servers, group, [world.remote(topic)]) == unread
         compared += sum(map(len, unread.values()))
@@ -202,11 +306,13 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
         failover(world, mode="run", signed_by="ann", at=at, source="dead")
     rewound = failover(world, mode="run", signed_by="ann", at=at, source="dead", accept="ahead,lag", close="false")
     assert {one.outcome for one in rewound.lines} <= {"committed", "in_step"}
-    assert {(one.group_id, one.partition, one.seen_in) for one in rewound.lines} == {(group, partition, "ledger") for group in then for partition in ends}
+    assert {(one.group_id, one.partition, one.seen_in) for one in rewound.lines} == {
+        (group, partition, "ledger") for group in then for partition in ends
+    }
     assert {group: {place: at for place, (at, _) in world.committed(group).items()} for group in then} == before
 
 
-def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_with_the_reason_the_others_move_and_a_second_run_finishes(
+def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_others_move_and_a_second_run_finishes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = world.topic(partitions=1)
@@ -214,8 +320,16 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_with_the
     world.mirror()
     remote = (world.remote(topic), 0)
     joined, moved = world.commit("joined", {(topic, 0): 20}), world.commit("moved", {(topic, 0): 30})
-    member = Consumer({"bootstrap.servers": world.target_servers, "group.id": joined, "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0})
-    commit = groups.commit
+    member = Consumer(
+        {
+            "bootstrap.servers": world.target_servers,
+            "group.id": joined,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    commit = target_groups.commit
 
     def join_and_commit(*given: Any) -> dict[str, str]:
         member.subscribe([remote[0]])
@@ -224,16 +338,21 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_with_the
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(groups, "commit", join_and_commit)
+            patched.setattr(target_groups, "commit", join_and_commit)
             with pytest.raises(
-                TargetError, match=r"has refused 1 groups, the others were moved\. Group .*-joined: refused: somebody has joined this group on the target"
+                TargetError,
+                match=r"has refused 1 groups, the others were moved\. Group .*-joined: refused: somebody has joined "
+                r"this group on the target",
             ) as said:
                 failover(world, mode="run", signed_by="ann")
     finally:
         member.close()
     assert "Remove the cause and run again" in str(said.value)
     assert (world.committed(joined), world.committed(moved)) == ({}, {remote: (30, "")})
-    rows = {row["group_id"]: row["outcome"] for row in world.ledger.read("failovers").filter(f"source = '{world.alias}'").collect()}
+    rows = {
+        row["group_id"]: row["outcome"]
+        for row in world.ledger.read("failovers").filter(f"source = '{world.alias}'").collect()
+    }
     assert rows == {joined: "refused: somebody has joined this group on the target", moved: "committed"}
     world.produce(topic, 10, 1, seed=2)
     assert world.mirror().records == 10, "a flow of which a group stays behind is not closed"
@@ -264,7 +383,7 @@ def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_directio
     assert world.mirror().records == 0
 
 
-# -- the whole story ---------------------------------------------------------------------------------------------------------
+# -- the whole story --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("decide", ["drop", "reapply"])
@@ -275,9 +394,14 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
     alias = f"s{uuid.uuid4().hex[:8]}"
     with running(LocalCluster("a", tmp_path / "a", jars)) as a:
         settings = {
-            "replication.policy.class": "IdentityReplicationPolicy", "topics": f"{alias}-.*", "groups": f"{alias}-.*",
-            "mirrorlake.retry.timeout.ms": "0", "mirrorlake.connect.timeout.ms": "10000", f"{alias}->{alias}b.enabled": "true", f"{alias}b->{alias}.enabled": "true",
-        }  # fmt: skip
+            "replication.policy.class": "IdentityReplicationPolicy",
+            "topics": f"{alias}-.*",
+            "groups": f"{alias}-.*",
+            "mirrorlake.retry.timeout.ms": "0",
+            "mirrorlake.connect.timeout.ms": "10000",
+            f"{alias}->{alias}b.enabled": "true",
+            f"{alias}b->{alias}.enabled": "true",
+        }
         world = World(a.bootstrap_servers, servers[1], tmp_path / "w", spark, warehouse, settings, alias, f"{alias}b")
         home = home_of(world)
         topic = world.topic(partitions=2)
@@ -287,7 +411,10 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         eventually(lambda: len(traffic.acknowledged) > 300)
         world.mirror()
         early = world.commit("early", {(topic, 0): 40, (topic, 1): 55})
-        late = world.commit("late", {(topic, partition): records[-1][0] + 1 for partition, records in world.source_records(topic).items()})
+        late = world.commit(
+            "late",
+            {(topic, partition): records[-1][0] + 1 for partition, records in world.source_records(topic).items()},
+        )
         world.checkpoint()
         mirror, said = threading.Thread(target=_until_it_fails, args=(world,)), len(world.lines)
         mirror.start()
@@ -301,55 +428,96 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         assert not moved.is_source_alive
         assert {one.outcome for one in moved.lines} == {"committed"}
         copied = texts(world.target_records(topic))
-        for group, offsets in ((early, {0: 40, 1: 55}), (late, {one.partition: one.upstream_offset for one in moved.lines if one.group_id == late})):
+        for group, offsets in (
+            (early, {0: 40, 1: 55}),
+            (late, {one.partition: one.upstream_offset for one in moved.lines if one.group_id == late}),
+        ):
             for partition, offset in offsets.items():
-                assert [value.decode() for value in consume_as(world.target_servers, group, [topic])[topic, partition]] == copied[partition][offset:]
+                assert [
+                    value.decode() for value in consume_as(world.target_servers, group, [topic])[topic, partition]
+                ] == copied[partition][offset:]
 
         # They work there.
         there = Traffic(world.target_servers, topic, "b").start()
         eventually(lambda: len(there.acknowledged) > 200)
         there.stop()
         log = world.target_records(topic)
-        local = {partition: [offset for offset, record in records if record[1].startswith(b"b")] for partition, records in log.items()}
-        inside = world.commit("inside", {(topic, partition): offsets[len(offsets) // 2] for partition, offsets in local.items()}, target=True)
-        done = world.commit("done", {(topic, partition): records[-1][0] + 1 for partition, records in log.items()}, target=True)
+        local = {
+            partition: [offset for offset, record in records if record[1].startswith(b"b")]
+            for partition, records in log.items()
+        }
+        inside = world.commit(
+            "inside",
+            {(topic, partition): offsets[len(offsets) // 2] for partition, offsets in local.items()},
+            target=True,
+        )
+        done = world.commit(
+            "done", {(topic, partition): records[-1][0] + 1 for partition, records in log.items()}, target=True
+        )
         world.commit(early, {(topic, partition): copies[60][0] for partition, copies in log.items()}, target=True)
 
         # The old source comes back: what it had not handed over is computed, exported and decided about.
         a.start_broker(1)
-        lost = {partition: values[len(copied[partition]) :] for partition, values in texts(world.source_records(topic)).items()}
-        assert {*traffic.acknowledged} <= {*copied[0], *copied[1], *lost[0], *lost[1]}, "a record is neither mirrored nor listed"
+        lost = {
+            partition: values[len(copied[partition]) :]
+            for partition, values in texts(world.source_records(topic)).items()
+        }
+        assert {*traffic.acknowledged} <= {*copied[0], *copied[1], *lost[0], *lost[1]}, (
+            "a record is neither mirrored nor listed"
+        )
         if decide == "drop":  # what a plan says, and what is refused, once
             planned = failback(world)
-            assert {tail.partition: tail.records for tail in planned.divergence.tails} == {partition: len(values) for partition, values in lost.items()}
+            assert {tail.partition: tail.records for tail in planned.divergence.tails} == {
+                partition: len(values) for partition, values in lost.items()
+            }
             assert planned.divergence.records > 0
-            with pytest.raises(ConfigurationError, match=r"records of cluster .* have diverged; parameter diverged says"):
+            with pytest.raises(
+                ConfigurationError, match=r"records of cluster .* have diverged; parameter diverged says"
+            ):
                 failback(world, mode="begin", signed_by="ann")
             with pytest.raises(GateError, match="are not decided about"):
                 failback(world, mode="run", signed_by="ann")
         for one in (world, home):
             one.write_config(**{"mirrorlake.retry.timeout.ms": "60000"})
         begun = failback(world, decide, f"json:{tmp_path}/tail", mode="begin", signed_by="ann")
-        assert {tail.partition: tail.records for tail in begun.divergence.tails} == {partition: len(values) for partition, values in lost.items()}
+        assert {tail.partition: tail.records for tail in begun.divergence.tails} == {
+            partition: len(values) for partition, values in lost.items()
+        }
         assert begun.divergence.records > 0
         assert begun.reapplied == (begun.divergence.records if decide == "reapply" else 0)
-        exported = [json.loads(text) for file in (tmp_path / "tail").glob("*.json") for text in file.read_text().splitlines()]
+        exported = [
+            json.loads(text) for file in (tmp_path / "tail").glob("*.json") for text in file.read_text().splitlines()
+        ]
         assert sorted(base64.b64decode(row["value"]).decode() for row in exported) == sorted(lost[0] + lost[1])
         with pytest.raises(ConfigurationError, match="was failed over"):
             world.mirror()
 
-        # What was written there comes home while they go on; then they follow. A group in the middle of both waits until it has read on, where the tail came between.
+        # What was written there comes home while they go on; then they follow. A group in the middle of both waits
+        # until it has read on, where the tail came between.
         home.mirror()
         if decide == "reapply":  # the tail is behind everything here: a group that has read that is done
-            world.commit(done, {(topic, partition): records[-1][0] + 1 for partition, records in world.target_records(topic).items()}, target=True)
-        final = failback(world, mode="run", signed_by="ann", groups=f"{early}, {done}, {late}" if decide == "reapply" else "", close="true", accept="ahead")
+            world.commit(
+                done,
+                {(topic, partition): records[-1][0] + 1 for partition, records in world.target_records(topic).items()},
+                target=True,
+            )
+        final = failback(
+            world,
+            mode="run",
+            signed_by="ann",
+            groups=f"{early}, {done}, {late}" if decide == "reapply" else "",
+            close="true",
+            accept="ahead",
+        )
         assert final.reopened > 0
         if decide == "reapply":
             assert {kind for one in failover(home, groups=inside).lines for kind, _ in one.blocks} == {"again"}
         final_lines = {one.group_id for one in final.failover.lines}
         assert final_lines == ({early, done, late, inside} if decide == "drop" else {early, done, late})
 
-        assert {*traffic.acknowledged, *there.acknowledged} <= {value for values in texts(world.source_records(topic)).values() for value in values}
+        assert {*traffic.acknowledged, *there.acknowledged} <= {
+            value for values in texts(world.source_records(topic)).values() for value in values
+        }
         assert_nothing_is_lost_but_what_is_listed(world, topic, final_lines, lost, is_dropped=decide == "drop")
 
         # And the flow goes on as before.
@@ -360,15 +528,21 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         assert bool(dropped) == (decide == "drop")
 
 
-def _assert_the_next_plan_is_exact(world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool) -> None:
+def _assert_the_next_plan_is_exact(
+    world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool
+) -> None:
     """Groups that stand among records of either side are translated by the maps of both directions."""
     west, east = world.source_records(topic), world.target_records(topic)
-    for one in (one for one in failover(world).lines if one.group_id in groups):  # the next failover, by the maps of both directions again
+    for one in (
+        one for one in failover(world).lines if one.group_id in groups
+    ):  # the next failover, by the maps of both directions again
         unread = {record[1] for offset, record in west[one.partition] if offset >= one.upstream_offset}
         to_come = {record[1] for offset, record in east[one.partition] if offset >= one.downstream_offset}
         known = {record[1] for _, record in east[one.partition]}
         assert (one.status, unread & known - to_come, len(to_come - unread)) == ("exact", set(), one.again)
-        assert not is_dropped or (one.again == 0 and {value.decode() for value in unread - known} <= {*lost[one.partition]})
+        assert not is_dropped or (
+            one.again == 0 and {value.decode() for value in unread - known} <= {*lost[one.partition]}
+        )
 
 
 def _until_it_fails(world: World) -> None:

@@ -1,4 +1,5 @@
-"""Brokers that die and come back while records are copied: the job retries, leaders move, and everything arrives once."""
+"""Brokers that die and come back while records are copied: the job retries, leaders move, and everything arrives
+once."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ TWO_REPLICAS = {
 def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
     """Two clusters of two brokers each, for these tests alone."""
     base, jars = tmp_path_factory.mktemp("pair"), root / ".local/jars/kafka"
-    made = {side: LocalCluster(side, base / side, jars, size=2, properties=TWO_REPLICAS) for side in ("source", "target")}
+    made = {
+        side: LocalCluster(side, base / side, jars, size=2, properties=TWO_REPLICAS) for side in ("source", "target")
+    }
     with running(made["source"]), running(made["target"]):
         yield made
 
@@ -32,7 +35,12 @@ def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
 def world(pair: dict[str, LocalCluster], spark: object, warehouse: str, tmp_path: Path) -> World:
     world = World(pair["source"].bootstrap_servers, pair["target"].bootstrap_servers, tmp_path, spark, warehouse)
     world.write_config(
-        **{"replication.factor": "2", "offset-syncs.topic.replication.factor": "2", "mirrorlake.batch.max.records": "400", "mirrorlake.connect.timeout.ms": "10000"}
+        **{
+            "replication.factor": "2",
+            "offset-syncs.topic.replication.factor": "2",
+            "mirrorlake.batch.max.records": "400",
+            "mirrorlake.connect.timeout.ms": "10000",
+        }
     )
     return world
 
@@ -61,21 +69,28 @@ def mirror_through(world: World, topic: str, trouble: Callable[[], None], run_fo
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_doubled(world: World, pair: dict[str, LocalCluster], side: str) -> None:
+def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_doubled(
+    world: World, pair: dict[str, LocalCluster], side: str
+) -> None:
     topic = world.topic("killed", 4, replication_factor=2)
 
     def kill_and_start() -> None:
         pair[side].stop_broker(2, kill=True)
         before = len(world.lines)
         world.produce(topic, 1_000, 4, seed=3)
-        eventually(lambda: any(line.startswith("batch") for line in world.lines[before:]), what="a micro-batch without the killed broker")
+        eventually(
+            lambda: any(line.startswith("batch") for line in world.lines[before:]),
+            what="a micro-batch without the killed broker",
+        )
         pair[side].start_broker(2)
 
     mirror_through(world, topic, kill_and_start, 25)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(world: World, pair: dict[str, LocalCluster], side: str) -> None:
+def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(
+    world: World, pair: dict[str, LocalCluster], side: str
+) -> None:
     topic = world.topic("restarted", 4, replication_factor=2)
 
     def restart() -> None:
@@ -88,8 +103,11 @@ def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(world: World, pai
     mirror_through(world, topic, restart, 25)
 
 
-def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path) -> None:
-    """Without transaction.version=2 partitions are added to the transaction by a request of their own, and EndTxn does not move the epoch."""
+def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
+    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path
+) -> None:
+    """Without transaction.version=2 partitions are added to the transaction by a request of their own, and EndTxn does
+    not move the epoch."""
     cluster = LocalCluster("older", tmp_path / "older", root / ".local/jars/kafka", features={"transaction.version": 0})
     with running(cluster):
         world = World(servers[0], cluster.bootstrap_servers, tmp_path, spark, warehouse)

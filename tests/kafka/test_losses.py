@@ -1,4 +1,5 @@
-"""What is lost is never lost silently: a flow stops, or goes on and has it written down, as it was told. Real logs that lose records in every way there is."""
+"""What is lost is never lost silently: a flow stops, or goes on and has it written down, as it was told. Real logs that
+lose records in every way there is."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.local.cluster import LocalCluster, running
-from mirrorlake.micro_batch import MicroBatch
 
 from tests.world import Record, World, configure, eventually
 
@@ -60,13 +61,18 @@ def position_after(world: World, topic: str, upstream_offset: int) -> int:
     return world.checkpoints()[group, topic, 0]["downstream_offset"]
 
 
-def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flow_says_so_and_written_down(world: World) -> None:
+def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flow_says_so_and_written_down(
+    world: World,
+) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 100, 1)
     world.mirror()
     world.produce(topic, 100, 1, seed=2)
     delete_records(world, topic, 150)
-    with pytest.raises(SourceError, match=rf"topic {topic}, partition 0, offsets 100 to 150: the log starts at 150 .*mirrorlake\.on\.loss"):
+    with pytest.raises(
+        SourceError,
+        match=rf"topic {topic}, partition 0, offsets 100 to 150: the log starts at 150 .*mirrorlake\.on\.loss",
+    ):
         world.mirror()
     assert len(world.target_records(topic)[0]) == 100
     assert anomalies(world, "stop") == [("retention", topic, 0, 100, 150)]
@@ -145,7 +151,11 @@ def test_a_topic_created_anew_while_the_mirror_runs_is_noticed(world: World, pol
 
 
 def assert_stops(world: World, topic: str) -> None:
-    with pytest.raises(TargetError, match=rf"topic {world.remote(topic)} was deleted and created anew on cluster t; up to offset \d+ was mirrored before"):
+    with pytest.raises(
+        TargetError,
+        match=rf"topic {world.remote(topic)} was deleted and created anew on cluster t; up to offset \d+ was mirrored "
+        rf"before",
+    ):
         world.mirror()
     assert {kind for kind, *_ in anomalies(world, "stop")} == {"target_recreated"}
 
@@ -180,7 +190,13 @@ def test_someone_else_who_writes_into_a_remote_topic_is_noticed(world: World, co
     topic = world.topic(partitions=1)
     world.produce(topic, 100, 1)
     world.mirror()
-    stranger = Producer({"bootstrap.servers": world.target_servers, "log_level": 0, **({} if committed else {"transactional.id": f"{topic}-stranger"})})
+    stranger = Producer(
+        {
+            "bootstrap.servers": world.target_servers,
+            "log_level": 0,
+            **({} if committed else {"transactional.id": f"{topic}-stranger"}),
+        }
+    )
     if not committed:
         stranger.init_transactions(30)
         stranger.begin_transaction()
@@ -192,7 +208,10 @@ def test_someone_else_who_writes_into_a_remote_topic_is_noticed(world: World, co
     if not committed:  # nobody will ever read it
         assert world.mirror().records == 50
         return
-    with pytest.raises(TargetError, match=rf"someone else has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101"):
+    with pytest.raises(
+        TargetError,
+        match=rf"someone else has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101",
+    ):
         world.mirror()
     assert len(world.target_records(topic)[0]) == 101
     go_on(world)
@@ -212,27 +231,36 @@ def test_batches_that_are_too_large_for_the_remote_topic_are_split(world: World)
     for size in (10, 3_500_000, 20):
         large.produce(topic, os.urandom(size), partition=0)
         assert large.flush(30) == 0
-    configure(world, topic, {"max.message.bytes": "3000"})  # what is there already stays; the remote topic gets the new limit
-    world.target_admin.create_topics([NewTopic(world.remote(topic), 1, 1, config={"max.message.bytes": "3000", "compression.type": "gzip"})])[
-        world.remote(topic)
-    ].result()
-    with pytest.raises(TargetError, match=rf"offset 901: the record of 3,\d+,\d+ bytes is larger than topic {world.remote(topic)} .* allows"):
+    configure(
+        world, topic, {"max.message.bytes": "3000"}
+    )  # what is there already stays; the remote topic gets the new limit
+    world.target_admin.create_topics(
+        [NewTopic(world.remote(topic), 1, 1, config={"max.message.bytes": "3000", "compression.type": "gzip"})]
+    )[world.remote(topic)].result()
+    with pytest.raises(
+        TargetError,
+        match=rf"offset 901: the record of 3,\d+,\d+ bytes is larger than topic {world.remote(topic)} .* allows",
+    ):
         world.mirror()
     go_on(world)
     assert world.mirror().records == 902
     assert world.gaps(topic) == [(0, 901, 902, "too_large")]
-    assert contents(world.target_records(topic)[0]) == [record for offset, record in world.source_records(topic)[0] if offset != 901]
+    assert contents(world.target_records(topic)[0]) == [
+        record for offset, record in world.source_records(topic)[0] if offset != 901
+    ]
     world.assert_accounted(topic)
 
 
-# -- logs that lose what they had ------------------------------------------------------------------------------------------------
+# -- logs that lose what they had -------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def fragile(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A source of three brokers, of which the first is the controller and the others may lose things."""
     properties = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
-    cluster = LocalCluster("fragile", tmp_path_factory.mktemp("fragile"), root / ".local/jars/kafka", size=3, properties=properties)
+    cluster = LocalCluster(
+        "fragile", tmp_path_factory.mktemp("fragile"), root / ".local/jars/kafka", size=3, properties=properties
+    )
     with running(cluster):
         yield cluster
 
@@ -254,7 +282,11 @@ def leader(world: World, topic: str) -> int:
 
 
 def log_directory(cluster: LocalCluster, node_id: int, topic: str) -> Path:
-    (found,) = [path for path in cluster.directory.rglob(f"{topic}-0") if f"{node_id}" in path.relative_to(cluster.directory).parts[0]]
+    (found,) = [
+        path
+        for path in cluster.directory.rglob(f"{topic}-0")
+        if f"{node_id}" in path.relative_to(cluster.directory).parts[0]
+    ]
     return found
 
 
@@ -280,7 +312,9 @@ def test_an_unclean_election_that_truncates_the_source_is_noticed_even_when_the_
     assert len(after) == 180
     if policy == "stop":
         with pytest.raises(
-            SourceError, match=rf"topic {topic}, partition 0: the log of cluster {world.alias} is another one from offset 100 on, but up to 150 was mirrored"
+            SourceError,
+            match=rf"topic {topic}, partition 0: the log of cluster {world.alias} is another one from offset 100 on, "
+            rf"but up to 150 was mirrored",
         ):
             world.mirror()
         return
@@ -323,7 +357,13 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
 ) -> None:
     """Spark reads by offsets only: it can't know that these are other records by now."""
     world = fragile_world
-    world.write_config(**{"mirrorlake.transforms": "plain", "mirrorlake.transform.plain.topics": ".*", "mirrorlake.transform.plain.headers": "array()"})
+    world.write_config(
+        **{
+            "mirrorlake.transforms": "plain",
+            "mirrorlake.transform.plain.topics": ".*",
+            "mirrorlake.transform.plain.headers": "array()",
+        }
+    )
     topic = topic_on(world, "swapped", [2, 3])
     world.produce(topic, 100, 1, acks="all")
     fragile.stop_broker(3)
@@ -345,14 +385,17 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
     assert any("has changed between offsets 0 and 150 while Spark read it" in line for line in world.lines)
     assert world.mirror().records == 30
     source, target = (
-        [(key, value, timestamp) for key, value, _, timestamp in contents(records[0])] for records in (world.source_records(topic), world.target_records(topic))
+        [(key, value, timestamp) for key, value, _, timestamp in contents(records[0])]
+        for records in (world.source_records(topic), world.target_records(topic))
     )
     assert target == source
     assert world.gaps(topic) == []
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_a_partition_that_has_lost_its_whole_log_is_noticed(fragile_world: World, fragile: LocalCluster, policy: str) -> None:
+def test_a_partition_that_has_lost_its_whole_log_is_noticed(
+    fragile_world: World, fragile: LocalCluster, policy: str
+) -> None:
     world = fragile_world
     world.write_config(**{"mirrorlake.on.loss": policy})
     topic = topic_on(world, "gone", [2])
@@ -372,7 +415,9 @@ def test_a_partition_that_has_lost_its_whole_log_is_noticed(fragile_world: World
     world.assert_accounted(topic)
 
 
-def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_noticed(fragile_world: World, fragile: LocalCluster) -> None:
+def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_noticed(
+    fragile_world: World, fragile: LocalCluster
+) -> None:
     world = fragile_world
     old, broken = topic_on(world, "old", [2]), topic_on(world, "broken", [2])
     fragile.stop_broker(2)
@@ -383,7 +428,10 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
             entries += old_entries(magic, codec, offset, count)
             offset += count
         for file in directory.iterdir():
-            if file.suffix in (".index", ".timeindex", ".txnindex", ".snapshot") or file.name == "leader-epoch-checkpoint":
+            if (
+                file.suffix in (".index", ".timeindex", ".txnindex", ".snapshot")
+                or file.name == "leader-epoch-checkpoint"
+            ):
                 file.unlink()
         (directory / "00000000000000000000.log").write_bytes(entries)
     for file in directory.parent.glob(".kafka_cleanshutdown"):
@@ -397,7 +445,11 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     target = world.target_records(old)[0]
     # Format v0 has no timestamps: readers are told so there, and get -1 from the format that has them.
     plain = [
-        [(key, value, headers, stamp if kind != TIMESTAMP_NOT_AVAILABLE else -1) for key, value, headers, (kind, stamp) in contents(side)] for side in (source, target)
+        [
+            (key, value, headers, stamp if kind != TIMESTAMP_NOT_AVAILABLE else -1)
+            for key, value, headers, (kind, stamp) in contents(side)
+        ]
+        for side in (source, target)
     ]
     assert plain[0] == plain[1]
     world.assert_accounted(old)
@@ -405,7 +457,11 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     data = bytearray(path.read_bytes())
     data[60] ^= 0xFF  # inside the second entry; the broker serves it as it is
     path.write_bytes(data)
-    plain_copy = {"mirrorlake.transforms": "plain", "mirrorlake.transform.plain.topics": ".*", "mirrorlake.transform.plain.headers": "array()"}
+    plain_copy = {
+        "mirrorlake.transforms": "plain",
+        "mirrorlake.transform.plain.topics": ".*",
+        "mirrorlake.transform.plain.headers": "array()",
+    }
     world.write_config(topics=broken, **plain_copy)
     with pytest.raises(SourceError, match=r"Spark can.t read a topic that has a transform: .*broken-0"):
         world.mirror()
@@ -426,7 +482,10 @@ def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:
     for number in range(count):
         offset = start + number if magic == 0 or not codec else number  # inner offsets are relative since v1
         builder.append(
-            offset, now - number if magic else None, None if number % 5 == 0 else f"k{number}".encode(), None if number % 7 == 3 else f"{magic}/{codec}/{number}".encode()
+            offset,
+            now - number if magic else None,
+            None if number % 5 == 0 else f"k{number}".encode(),
+            None if number % 7 == 3 else f"{magic}/{codec}/{number}".encode(),
         )
     data = bytearray(builder.build())
     if codec:

@@ -69,7 +69,12 @@ def test_new_topics_and_new_partitions_are_followed_while_it_runs(world: World) 
     world.source_admin.create_partitions([NewPartitions(first, 3)])[first].result()
     eventually(lambda: len(world.source_admin.list_topics(first, timeout=5).topics[first].partitions) == 3)
     world.produce(first, 200, 3, seed=3)
-    eventually(lambda: sum(map(len, world.target_records(first).values())) == 300 and sum(map(len, world.target_records(second).values())) == 200)
+    eventually(
+        lambda: (
+            sum(map(len, world.target_records(first).values())) == 300
+            and sum(map(len, world.target_records(second).values())) == 200
+        )
+    )
     job.join()
     assert len(world.target_records(first)) == 3
     world.assert_equal(first, second)
@@ -103,17 +108,38 @@ def test_identity_policy_keeps_the_names(world: World) -> None:
 
 
 def test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record(world: World) -> None:
-    compacted = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"}
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "100",
+    }
     topic = world.topic("compacted", 1, compacted)
-    producer = Producer({"bootstrap.servers": world.source_servers, "linger.ms": 5, "compression.type": "zstd", "log_level": 0})
-    transactional = Producer({"bootstrap.servers": world.source_servers, "transactional.id": topic, "linger.ms": 5, "compression.type": "snappy", "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": world.source_servers, "linger.ms": 5, "compression.type": "zstd", "log_level": 0}
+    )
+    transactional = Producer(
+        {
+            "bootstrap.servers": world.source_servers,
+            "transactional.id": topic,
+            "linger.ms": 5,
+            "compression.type": "snappy",
+            "log_level": 0,
+        }
+    )
     transactional.init_transactions(30)
 
     def is_compacted() -> bool:
         for at in range(4):
             transactional.begin_transaction()
             for number in range(50):
-                transactional.produce(topic, f"{at}-{number}".encode(), f"key-{number % 7}".encode(), partition=0, headers=[("h", None), ("h", b"\0")])
+                transactional.produce(
+                    topic,
+                    f"{at}-{number}".encode(),
+                    f"key-{number % 7}".encode(),
+                    partition=0,
+                    headers=[("h", None), ("h", b"\0")],
+                )
             transactional.flush(30)
             transactional.commit_transaction(30) if at % 2 else transactional.abort_transaction(30)
         for number in range(200):  # every third record survives, so that what is left has holes
@@ -125,10 +151,21 @@ def test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record(wo
 
     eventually(is_compacted, 300, "compaction")
     configure(world, topic, {"cleanup.policy": "delete"})
-    with pytest.raises(SourceError, match="hole although the topic isn't compacted"):  # compaction explains nothing here: records are gone
+    with pytest.raises(
+        SourceError, match="hole although the topic isn't compacted"
+    ):  # compaction explains nothing here: records are gone
         world.mirror()
     assert world.target_records(topic) == {0: []}
-    configure(world, topic, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": "3600000", "max.compaction.lag.ms": "7200000"})
+    configure(
+        world,
+        topic,
+        {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": "1",
+            "min.compaction.lag.ms": "3600000",
+            "max.compaction.lag.ms": "7200000",
+        },
+    )
     source = world.source_records(topic)
     world.mirror()
     assert world.source_records(topic) == source, "the cleaner still runs"

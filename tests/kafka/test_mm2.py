@@ -1,4 +1,5 @@
-"""Programs written for MirrorMaker 2, and MirrorMaker 2 itself, read what is written here: its own Java classes say so."""
+"""Programs written for MirrorMaker 2, and MirrorMaker 2 itself, read what is written here: its own Java classes say
+so."""
 
 from __future__ import annotations
 
@@ -22,15 +23,34 @@ PROBE = Path(__file__).parent / "java/MirrorProbe.java"
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LocalCluster]]:
     """Three clusters of their own, because clients of MirrorMaker 2 look at all topics of a cluster."""
     base = tmp_path_factory.mktemp("chain")
-    with running(LocalCluster("a", base / "a", JARS)) as a, running(LocalCluster("b", base / "b", JARS)) as b, running(LocalCluster("c", base / "c", JARS)) as c:
+    with (
+        running(LocalCluster("a", base / "a", JARS)) as a,
+        running(LocalCluster("b", base / "b", JARS)) as b,
+        running(LocalCluster("c", base / "c", JARS)) as c,
+    ):
         yield [a, b, c]
 
 
 @pytest.fixture(scope="module")
-def mirrored(chain: list[LocalCluster], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory) -> World:
+def mirrored(
+    chain: list[LocalCluster], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory
+) -> World:
     """a -> b with everything MirrorMaker 2 does by default, a group, and offset syncs on the source."""
-    properties = {"emit.heartbeats.enabled": "true", "heartbeats.replication.enabled": "true", "emit.offset-syncs.enabled": "true"}
-    world = World(chain[0].bootstrap_servers, chain[1].bootstrap_servers, tmp_path_factory.mktemp("mm2"), spark, warehouse, properties, "a", "b")
+    properties = {
+        "emit.heartbeats.enabled": "true",
+        "heartbeats.replication.enabled": "true",
+        "emit.offset-syncs.enabled": "true",
+    }
+    world = World(
+        chain[0].bootstrap_servers,
+        chain[1].bootstrap_servers,
+        tmp_path_factory.mktemp("mm2"),
+        spark,
+        warehouse,
+        properties,
+        "a",
+        "b",
+    )
     topic = world.topic("orders", 2)
     world.produce(topic, 300)
     world.commit("g", {(topic, 0): 40, (topic, 1): 7}, metadata="note")
@@ -58,18 +78,26 @@ def test_the_java_client_sees_clusters_hops_topics_and_translated_offsets(mirror
 
 def test_the_latency_of_the_path_is_in_the_ledger(mirrored: World) -> None:
     latency = "avg(unix_millis(committed_at) - unix_millis(last_timestamp))"
-    (row,) = mirrored.spark.sql(f"SELECT count(*), {latency} FROM {mirrored.ledger.table('offset_syncs')} WHERE source = 'a' AND topic = 'heartbeats'").collect()
+    (row,) = mirrored.spark.sql(
+        f"SELECT count(*), {latency} FROM {mirrored.ledger.table('offset_syncs')} WHERE source = 'a' AND topic = "
+        "'heartbeats'"
+    ).collect()
     assert row[0] >= 3
     assert 0 <= row[1] < 10_000
 
 
 def test_offset_syncs_on_the_source_are_pairs_of_one_record(mirrored: World) -> None:
-    consumer = Consumer({"bootstrap.servers": mirrored.source_servers, "group.id": "x", "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {"bootstrap.servers": mirrored.source_servers, "group.id": "x", "auto.offset.reset": "earliest"}
+    )
     consumer.assign([TopicPartition("mm2-offset-syncs.b.internal", 0, 0)])
     found = [message for message in consumer.consume(100_000, 3) if message.key().startswith(b"\0\x08a-orders")]
     consumer.close()
     pairs = {(*struct.unpack(">qq", message.value()), *struct.unpack(">i", message.key()[-4:])) for message in found}
-    source, target = (read_committed(servers, topic) for servers, topic in ((mirrored.source_servers, "a-orders"), (mirrored.target_servers, "a.a-orders")))
+    source, target = (
+        read_committed(servers, topic)
+        for servers, topic in ((mirrored.source_servers, "a-orders"), (mirrored.target_servers, "a.a-orders"))
+    )
     assert pairs
     for upstream, downstream, partition in pairs:
         assert dict(source[partition])[upstream] == dict(target[partition])[downstream]
@@ -79,14 +107,21 @@ def test_offset_syncs_go_to_the_target_where_that_is_asked_for_and_nowhere_by_de
     topic = world.topic(partitions=1)
     world.produce(topic, 20, 1)
     world.mirror()
-    assert not [name for admin in (world.source_admin, world.target_admin) for name in admin.list_topics(timeout=10).topics if name.startswith("mm2-offset-syncs.")]
+    assert not [
+        name
+        for admin in (world.source_admin, world.target_admin)
+        for name in admin.list_topics(timeout=10).topics
+        if name.startswith("mm2-offset-syncs.")
+    ]
     world.write_config(**{"emit.offset-syncs.enabled": "true", "offset-syncs.topic.location": "target"})
     world.produce(topic, 20, 1, seed=2)
     world.mirror()
     assert f"mm2-offset-syncs.{world.alias}.internal" in world.target_admin.list_topics(timeout=10).topics
 
 
-def test_mirrormaker_2_carries_on_what_was_mirrored_here(mirrored: World, chain: list[LocalCluster], tmp_path: Path) -> None:
+def test_mirrormaker_2_carries_on_what_was_mirrored_here(
+    mirrored: World, chain: list[LocalCluster], tmp_path: Path
+) -> None:
     """a -> (mirrorlake) -> b -> (MirrorMaker 2) -> c."""
     b, c = (("b", chain[1].bootstrap_servers), ("c", chain[2].bootstrap_servers))
     with mirrormaker(tmp_path, b, c, {"b->c.topics": ".*", "b->c.consumer.isolation.level": "read_committed"}):
@@ -97,6 +132,10 @@ def test_mirrormaker_2_carries_on_what_was_mirrored_here(mirrored: World, chain:
             partition: [record for _, record in records] for partition, records in source.items()
         }
         mirrored.mirror(interval_s=0.5, run_for_s=5)  # heartbeats, while MirrorMaker 2 runs
-        seen = eventually(lambda: (found := probe(chain[2].bootstrap_servers, "a", "a-g"))["upstream"] == "[a, b]" and found, 60, "heartbeats of both")
+        seen = eventually(
+            lambda: (found := probe(chain[2].bootstrap_servers, "a", "a-g"))["upstream"] == "[a, b]" and found,
+            60,
+            "heartbeats of both",
+        )
         assert seen["hops"] == "2"
         assert "b.a.heartbeats" in seen["heartbeats"]

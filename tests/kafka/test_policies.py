@@ -1,12 +1,13 @@
-"""Replication policies on real brokers: renamed and merged topics, and two clusters that write the same topic without a loop."""
+"""Replication policies on real brokers: renamed and merged topics, and two clusters that write the same topic without a
+loop."""
 
 from __future__ import annotations
 
 import pytest
 from confluent_kafka.admin import NewTopic
+from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.flow import Flow
-from mirrorlake.mirror import MirrorJob, MirrorResult
+from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
 
 from tests.world import ROOT, World, eventually, read_committed
 
@@ -15,7 +16,15 @@ IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 
 def back(world: World) -> World:
     """The same two clusters the other way round, in the same property file."""
-    return World(world.target_servers, world.source_servers, world.directory / "back", world.spark, world.warehouse, alias=world.target_alias, target_alias=world.alias)
+    return World(
+        world.target_servers,
+        world.source_servers,
+        world.directory / "back",
+        world.spark,
+        world.warehouse,
+        alias=world.target_alias,
+        target_alias=world.alias,
+    )
 
 
 @pytest.fixture
@@ -26,7 +35,13 @@ def both(world: World) -> tuple[World, World]:
     here = f"{world.target_alias}->{world.alias}.enabled"
     world.write_config(**{there: "true", here: "true", **IDENTITY})
     other = back(world)
-    other.properties = {there: "true", here: "true", **IDENTITY, "topics": f"{world.alias}-.*", "groups": f"{world.alias}-.*"}
+    other.properties = {
+        there: "true",
+        here: "true",
+        **IDENTITY,
+        "topics": f"{world.alias}-.*",
+        "groups": f"{world.alias}-.*",
+    }
     other.write_config()
     return world, other
 
@@ -37,7 +52,9 @@ def create_on_target(world: World, topic: str, partitions: int) -> None:
 
 
 def values(servers: str, topic: str) -> dict[int, list[object]]:
-    return {partition: [record[1] for _, record in records] for partition, records in read_committed(servers, topic).items()}
+    return {
+        partition: [record[1] for _, record in records] for partition, records in read_committed(servers, topic).items()
+    }
 
 
 def test_both_sides_write_one_topic_and_each_record_is_on_both_exactly_once(both: tuple[World, World]) -> None:
@@ -54,7 +71,9 @@ def test_both_sides_write_one_topic_and_each_record_is_on_both_exactly_once(both
     there.mirror()
     west, east = values(there.source_servers, topic), values(there.target_servers, topic)
     for partition in west:
-        assert sorted(map(repr, west[partition])) == sorted(map(repr, east[partition])), "the sides hold different records"
+        assert sorted(map(repr, west[partition])) == sorted(map(repr, east[partition])), (
+            "the sides hold different records"
+        )
     assert sum(map(len, west.values())) > 500
     assert (there.mirror().records, here.mirror().records) == (0, 0), "records go round"
 
@@ -80,9 +99,15 @@ def test_only_local_records_are_mirrored_when_asked(both: tuple[World, World]) -
     assert there.mirror().records == 100
     here.produce(topic, 30, 1, seed=2)
     onward = World(
-        there.target_servers, there.source_servers, there.directory / "back", there.spark, there.warehouse, alias=f"x{there.alias[1:]}", target_alias=f"y{there.alias[1:]}",
+        there.target_servers,
+        there.source_servers,
+        there.directory / "back",
+        there.spark,
+        there.warehouse,
+        alias=f"x{there.alias[1:]}",
+        target_alias=f"y{there.alias[1:]}",
         properties={"topics": f"{there.alias}-.*", "mirrorlake.records": "local"},
-    )  # fmt: skip
+    )
     assert onward.mirror().records == 30
     assert sum(map(len, values(there.source_servers, onward.remote(topic)).values())) == 30
 
@@ -105,7 +130,9 @@ def test_groups_of_topics_that_both_sides_write_are_recorded_and_not_moved(both:
 def test_topics_are_renamed_and_groups_follow(world: World) -> None:
     topic = world.topic("orders.v1")
     other = world.topic("plain")
-    world.write_config(**{"topics.rename.regex": rf"({world.alias})-orders\.(.*)", "topics.rename.replacement": "$1-purchases_$2"})
+    world.write_config(
+        **{"topics.rename.regex": rf"({world.alias})-orders\.(.*)", "topics.rename.replacement": "$1-purchases_$2"}
+    )
     world.produce(topic, 300)
     world.produce(other, 100)
     world.mirror()
@@ -121,9 +148,16 @@ def test_two_topics_that_a_rule_gives_one_name_are_refused_before_anything_is_cr
     world.topic("a.orders")
     world.topic("b.orders")
     world.write_config(**{"topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{world.alias}-all"})
-    with pytest.raises(ConfigurationError, match=r"a\.orders and .*b\.orders would both be called .*-all .* set mirrorlake.topics.shared = true"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"a\.orders and .*b\.orders would both be called .*-all .* set mirrorlake.topics.shared = true",
+    ):
         world.mirror()
-    assert not [name for name in world.target_admin.list_topics(timeout=10).topics if world.alias in name and not name.startswith("mirrorlake.")]
+    assert not [
+        name
+        for name in world.target_admin.list_topics(timeout=10).topics
+        if world.alias in name and not name.startswith("mirrorlake.")
+    ]
 
 
 def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(world: World) -> None:
@@ -131,11 +165,15 @@ def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(wo
     third = f"u{world.alias[1:]}"
     world.write_config(
         **{
-            "clusters": f"{world.alias}, {third}, t", f"{third}.bootstrap.servers": world.source_servers, f"{third}->t.enabled": "true",
-            "topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{world.alias}-all", "mirrorlake.topics.shared": "true",
+            "clusters": f"{world.alias}, {third}, t",
+            f"{third}.bootstrap.servers": world.source_servers,
+            f"{third}->t.enabled": "true",
+            "topics.rename.regex": r".*\.orders",
+            "topics.rename.replacement": f"{world.alias}-all",
+            "mirrorlake.topics.shared": "true",
             f"{third}->t.topics": f"{third}-.*",
         }
-    )  # fmt: skip
+    )
     elsewhere = f"{third}-c.orders"
     world.source_admin.create_topics([NewTopic(elsewhere, 2, 1)])[elsewhere].result()
     eventually(lambda: len(world.source_admin.list_topics(elsewhere, timeout=5).topics[elsewhere].partitions) == 2)
@@ -153,18 +191,31 @@ def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(wo
 
 
 def mirror_other(world: World, flow: str) -> MirrorResult:
-    return MirrorJob(world.spark, world.config, Flow.load(world.config, flow), world.ledger, ROOT / "expectations/offset_syncs.json", world.lines.append).run(None)
+    return MirrorJob(
+        world.spark,
+        world.config,
+        Flow.load(world.config, flow),
+        world.ledger,
+        ROOT / "expectations/offset_syncs.json",
+        world.lines.append,
+    ).run(None)
 
 
 def assert_map_is_true(world: World, topic: str, merged: dict[int, list[tuple[int, object]]]) -> None:
     """Every record of a source topic is where its run says."""
-    records = {(partition, offset): record for partition, found in read_committed(world.source_servers, topic).items() for offset, record in found}
+    records = {
+        (partition, offset): record
+        for partition, found in read_committed(world.source_servers, topic).items()
+        for offset, record in found
+    }
     at = {(partition, offset): record for partition, found in merged.items() for offset, record in found}
     table = world.ledger.read("offset_syncs")
     said = {}
     for row in table.filter(table.topic == topic).collect():
         for step in range(row["records"]):
-            said[row["partition"], row["upstream_start"] + step] = at[row["target_partition"], row["downstream_start"] + step]
+            said[row["partition"], row["upstream_start"] + step] = at[
+                row["target_partition"], row["downstream_start"] + step
+            ]
     assert said == records
 
 

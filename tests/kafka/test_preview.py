@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
-from mirrorlake.comparison import log_records
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.preview import After, preview
-from mirrorlake.transformation import apply
+from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.transforms.evaluate import apply
+from mirrorlake.transforms.preview import After, preview
 
 from tests.world import World
 
@@ -20,12 +20,19 @@ GDPR = {
     "value.format": "json",
     "value.schema": "country STRING, age STRING",
 }
-VALUES = [b'{"country": "FR", "age": "7"}', b'{"country": "DE", "age": "x"}', b'{"country": "FR", "age": "x"}', b"\x00\xff"]
+VALUES = [
+    b'{"country": "FR", "age": "7"}',
+    b'{"country": "DE", "age": "x"}',
+    b'{"country": "FR", "age": "x"}',
+    b"\x00\xff",
+]
 
 
 @pytest.fixture
 def world(world: World) -> World:
-    world.write_config(**{"mirrorlake.transforms": "gdpr"}, **{f"{PREFIX}{name}": value for name, value in GDPR.items()})
+    world.write_config(
+        **{"mirrorlake.transforms": "gdpr"}, **{f"{PREFIX}{name}": value for name, value in GDPR.items()}
+    )
     return world
 
 
@@ -42,12 +49,26 @@ def test_the_newest_committed_records_are_shown_before_and_after(world: World) -
     assert {before.value for before, _ in found.records} == {*(value.decode() for value in VALUES[:3]), "0x00ff"}
     assert {before.headers for before, _ in found.records} == {"h=0xff"}
     after = {before.key: after for before, after in found.records}
-    assert (after["k0"].outcome, after["k0"].key, after["k0"].value, after["k0"].partition, after["k0"].headers) == ("kept", "K0", "7", 0, "h=0xff")
+    assert (after["k0"].outcome, after["k0"].key, after["k0"].value, after["k0"].partition, after["k0"].headers) == (
+        "kept",
+        "K0",
+        "7",
+        0,
+        "h=0xff",
+    )
     assert after["k1"] == After("filtered")
     assert (after["k2"].outcome, after["k2"].reason, after["k2"].value) == ("failed", f"{PREFIX}value", None)
     assert "'x'" in str(after["k2"].explanation)
     assert after["k3"].reason == f"{PREFIX}value.format"
-    assert found.to_json() == {"flow": world.flow_name, "topic": topic, "transform": "gdpr", "records": 4, "kept": 1, "filtered": 1, "failed": 2}
+    assert found.to_json() == {
+        "flow": world.flow_name,
+        "topic": topic,
+        "transform": "gdpr",
+        "records": 4,
+        "kept": 1,
+        "filtered": 1,
+        "failed": 2,
+    }
     assert found.reasons() == {f"{PREFIX}value": 1, f"{PREFIX}value.format": 1}
     assert len(preview(world.spark, world.flow, topic, 1_000).records) == 9
 
@@ -61,9 +82,14 @@ def test_what_spark_reads_from_kafka_is_transformed_as_it_is(world: World) -> No
     producer.flush()
     how = world.flow.transform_of(topic)
     assert how is not None
-    records = log_records(world.spark, world.flow.source_connection, {(topic, 0): 0}, {(topic, 0): 2}, "read_committed", {})
+    records = log_records(
+        world.spark, world.flow.source_connection, {(topic, 0): 0}, {(topic, 0): 2}, "read_committed", {}
+    )
     rows = sorted(apply(records, how).collect(), key=lambda row: row["offset"])
-    assert [(row["outcome"], row["key"], bytes(row["value"])) for row in rows] == [("kept", b'{"N": 1}', b"7"), ("kept", None, b"7")]
+    assert [(row["outcome"], row["key"], bytes(row["value"])) for row in rows] == [
+        ("kept", b'{"N": 1}', b"7"),
+        ("kept", None, b"7"),
+    ]
     assert [[tuple(header) for header in row["headers"]] for row in rows] == [[("h", None), ("h", b"")], []]
 
 
@@ -76,7 +102,8 @@ def test_a_topic_that_is_not_there_not_mirrored_or_not_transformed_is_refused(wo
     world.topic("misssing")
     refused = {
         "": "parameter topic is empty",
-        f"{world.alias}-missing": f"cluster {world.alias} has no topic {world.alias}-missing; did you mean {world.alias}-misssing?",
+        f"{world.alias}-missing": f"cluster {world.alias} has no topic {world.alias}-missing; did you mean "
+        f"{world.alias}-misssing?",
         f"{world.alias}-orders": f"topic {world.alias}-orders has no transform.*gdpr",
         "elsewhere": "topic elsewhere is none of the flow's",
     }

@@ -7,10 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, ResourcePatternType, ResourceType
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from mirrorlake.errors import ConfigurationError, LedgerError, MirrorlakeError, SourceError, TargetError
+from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import LocalCluster, running
-from mirrorlake.mirror import MirrorJob
 
 from tests.world import World
 
@@ -23,7 +30,10 @@ def test_an_unreachable_cluster_is_named_within_the_deadline(world: World) -> No
     world.topic()
     world.write_config(**{"t.bootstrap.servers": "127.0.0.1:1", "mirrorlake.connect.timeout.ms": "2000"})
     began = time.monotonic()
-    with pytest.raises(TargetError, match=r"cluster t \(127\.0\.0\.1:1, PLAINTEXT\) can't be reached within 2000 ms: .*t\.bootstrap\.servers"):
+    with pytest.raises(
+        TargetError,
+        match=r"cluster t \(127\.0\.0\.1:1, PLAINTEXT\) can't be reached within 2000 ms: .*t\.bootstrap\.servers",
+    ):
         world.mirror()
     assert time.monotonic() - began < 30
 
@@ -34,7 +44,9 @@ def test_the_same_cluster_on_both_ends_is_refused_unless_it_is_meant(world: Worl
     world.write_config(**{"t.bootstrap.servers": world.source_servers})
     with pytest.raises(ConfigurationError, match="are the same Kafka cluster"):
         world.mirror()
-    assert not [name for name in world.source_admin.list_topics(timeout=10).topics if name != topic and world.alias in name]
+    assert not [
+        name for name in world.source_admin.list_topics(timeout=10).topics if name != topic and world.alias in name
+    ]
     world.write_config(**{"mirrorlake.same.cluster.allowed": "true"})
     assert world.mirror().records == 20
 
@@ -43,7 +55,9 @@ def test_another_source_cluster_behind_the_same_alias_is_refused(world: World) -
     topic = world.topic()
     world.produce(topic, 20)
     world.mirror()
-    world.write_config(**{f"{world.alias}.bootstrap.servers": world.target_servers, "mirrorlake.same.cluster.allowed": "true"})
+    world.write_config(
+        **{f"{world.alias}.bootstrap.servers": world.target_servers, "mirrorlake.same.cluster.allowed": "true"}
+    )
     with pytest.raises(SourceError, match="what was mirrored so far came from cluster"):
         world.mirror()
 
@@ -57,9 +71,21 @@ def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_create
     assert nothing_was_created(world)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "are not JSON"), ('{"name": "x", "expectations": []}', "are empty"), ("[]", "are not a suite"),
-                                               ('{"name": "x", "expectations": [{"type": "expect_magic", "kwargs": {}}]}', "does not know expect_magic")])  # fmt: skip
-def test_expectations_that_do_not_load_are_refused_before_anything_is_created(world: World, tmp_path: Path, text: str, message: str) -> None:
+MAGIC = '{"name": "x", "expectations": [{"type": "expect_magic", "kwargs": {}}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "are not JSON"),
+        ('{"name": "x", "expectations": []}', "are empty"),
+        ("[]", "are not a suite"),
+        (MAGIC, "does not know expect_magic"),
+    ],
+)
+def test_expectations_that_do_not_load_are_refused_before_anything_is_created(
+    world: World, tmp_path: Path, text: str, message: str
+) -> None:
     world.topic()
     suite = tmp_path / "suite.json"
     suite.write_text(text)
@@ -77,13 +103,20 @@ def test_too_few_brokers_for_the_replication_factor_is_said(world: World) -> Non
 
 def test_a_target_without_transactions_is_refused(world: World, tmp_path: Path, root: Path) -> None:
     """A cluster whose transaction log can't be created: more replicas are demanded than there are brokers."""
-    from mirrorlake.wire import Cluster
+    from mirrorlake.protocol.cluster import Cluster
 
-    cluster = LocalCluster("no-transactions", tmp_path / "cluster", root / ".local/jars/kafka", properties={"transaction.state.log.replication.factor": "3"})
+    cluster = LocalCluster(
+        "no-transactions",
+        tmp_path / "cluster",
+        root / ".local/jars/kafka",
+        properties={"transaction.state.log.replication.factor": "3"},
+    )
     try:
         with pytest.raises(ConfigurationError, match="not ready"):
             _start_briefly(cluster)
-        world.write_config(**{"t.bootstrap.servers": cluster.bootstrap_servers, "mirrorlake.connect.timeout.ms": "3000"})
+        world.write_config(
+            **{"t.bootstrap.servers": cluster.bootstrap_servers, "mirrorlake.connect.timeout.ms": "3000"}
+        )
         with pytest.raises(TargetError, match="Mirroring needs transactions on the target"):
             world.mirror()
         topics = Cluster(world.flow.target_connection, "target", "test").connect().refresh(None, 5_000)
@@ -108,14 +141,21 @@ SECRET = "canary-9f3b"
 @pytest.fixture(scope="module")
 def secured(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A target with SASL and an authorizer: `admin` may do everything, `limited` what the tests grant."""
-    jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="{SECRET}" user_limited="{SECRET}";'
+    jaas = (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="{SECRET}" '
+        f'user_limited="{SECRET}";'
+    )
     cluster = SecuredCluster(
-        "secured", tmp_path_factory.mktemp("secured"), root / ".local/jars/kafka",
+        "secured",
+        tmp_path_factory.mktemp("secured"),
+        root / ".local/jars/kafka",
         properties={
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "super.users": "User:admin;User:ANONYMOUS",
-            "sasl.enabled.mechanisms": "PLAIN", "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin;User:ANONYMOUS",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
         },
-    )  # fmt: skip
+    )
     with running(cluster):
         yield cluster
 
@@ -126,46 +166,80 @@ class SecuredCluster(LocalCluster):
     def _server_properties(self, broker: object) -> dict[str, str]:
         properties = super()._server_properties(broker)
         return {
-            name: value.replace("PLAINTEXT://127.0.0.1", "SASL_PLAINTEXT://127.0.0.1") if "listeners" in name else value for name, value in properties.items()
-        } | {"inter.broker.listener.name": "SASL_PLAINTEXT", "sasl.mechanism.inter.broker.protocol": "PLAIN",
-             "listener.name.sasl_plaintext.plain.sasl.jaas.config": properties["listener.name.sasl_plaintext.plain.sasl.jaas.config"].replace(
-                 "required ", f'required username="admin" password="{SECRET}" ')}  # fmt: skip
+            name: value.replace("PLAINTEXT://127.0.0.1", "SASL_PLAINTEXT://127.0.0.1") if "listeners" in name else value
+            for name, value in properties.items()
+        } | {
+            "inter.broker.listener.name": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": properties[
+                "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+            ].replace("required ", f'required username="admin" password="{SECRET}" '),
+        }
 
     @property
     def client_properties(self) -> dict[str, str]:
-        return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": SECRET}
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": SECRET,
+        }
 
 
 def as_limited(world: World, cluster: LocalCluster, password: str = "") -> None:
-    """Lets the flow log in at the target as `limited`; the password is a reference to a file, which workers can read too."""
+    """Lets the flow log in at the target as `limited`; the password is a reference to a file, which workers can read
+    too."""
     file = world.directory / "secrets.properties"
     file.write_text(f"password = {SECRET}\n")
     password = password or f"${{file:{file}:password}}"
-    world.write_config(**{
-        "t.bootstrap.servers": cluster.bootstrap_servers, "t.security.protocol": "SASL_PLAINTEXT", "t.sasl.mechanism": "PLAIN", "mirrorlake.connect.timeout.ms": "5000",
-        "t.sasl.jaas.config": f'org.apache.kafka.common.security.plain.PlainLoginModule required username="limited" password="{password}";',
-    })  # fmt: skip
+    world.write_config(
+        **{
+            "t.bootstrap.servers": cluster.bootstrap_servers,
+            "t.security.protocol": "SASL_PLAINTEXT",
+            "t.sasl.mechanism": "PLAIN",
+            "mirrorlake.connect.timeout.ms": "5000",
+            "t.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'username="limited" password="{password}";',
+        }
+    )
 
 
 def grant(cluster: LocalCluster, world: World, *rights: tuple[ResourceType, str, AclOperation]) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0, **cluster.client_properties})
-    bindings = [AclBinding(kind, name, ResourcePatternType.PREFIXED, "User:limited", "*", operation, AclPermissionType.ALLOW) for kind, name, operation in rights]
+    bindings = [
+        AclBinding(kind, name, ResourcePatternType.PREFIXED, "User:limited", "*", operation, AclPermissionType.ALLOW)
+        for kind, name, operation in rights
+    ]
     for future in admin.create_acls(bindings).values():
         future.result()
 
 
-def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works(world: World, secured: LocalCluster) -> None:
+def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works(
+    world: World, secured: LocalCluster
+) -> None:
     topic = world.topic()
     world.produce(topic, 100)
     as_limited(world, secured)
     ids, syncs, remote = f"mirrorlake.{world.alias}", f"mirrorlake.offset-syncs.{world.alias}", f"{world.alias}."
     steps = [
-        (r"TRANSACTIONAL_ID mirrorlake\..*needs DESCRIBE.*TransactionalIdAuthorization", [(ResourceType.TRANSACTIONAL_ID, ids, AclOperation.WRITE)]),
-        (r"creating topic mirrorlake\.offset-syncs.*needs CREATE on this", [(ResourceType.TOPIC, syncs, AclOperation.CREATE), (ResourceType.TOPIC, remote, AclOperation.CREATE)]),
-        (r"offset-syncs", [(ResourceType.TOPIC, syncs, operation) for operation in (AclOperation.WRITE, AclOperation.READ)]),
-(r"-orders \(needs DESCRIBE\).*lacks a permission on this TOPIC", [(ResourceType.TOPIC, remote, AclOperation.DESCRIBE)]),
+        (
+            r"TRANSACTIONAL_ID mirrorlake\..*needs DESCRIBE.*TransactionalIdAuthorization",
+            [(ResourceType.TRANSACTIONAL_ID, ids, AclOperation.WRITE)],
+        ),
+        (
+            r"creating topic mirrorlake\.offset-syncs.*needs CREATE on this",
+            [(ResourceType.TOPIC, syncs, AclOperation.CREATE), (ResourceType.TOPIC, remote, AclOperation.CREATE)],
+        ),
+        (
+            r"offset-syncs",
+            [(ResourceType.TOPIC, syncs, operation) for operation in (AclOperation.WRITE, AclOperation.READ)],
+        ),
+        (
+            r"-orders \(needs DESCRIBE\).*lacks a permission on this TOPIC",
+            [(ResourceType.TOPIC, remote, AclOperation.DESCRIBE)],
+        ),
         (r"needs WRITE.*lacks a permission on this TOPIC", [(ResourceType.TOPIC, remote, AclOperation.WRITE)]),
-    ]  # fmt: skip
+    ]
     for message, rights in steps:
         with pytest.raises(MirrorlakeError, match=message) as caught:
             world.mirror()

@@ -1,4 +1,5 @@
-"""Streaming queries that move to the target: they stop on the source, their checkpoint is translated, and they go on with the remote topics."""
+"""Streaming queries that move to the target: they stop on the source, their checkpoint is translated, and they go on
+with the remote topics."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 from mirrorlake.errors import TargetError
-from mirrorlake.external_positions import ExternalPositions
-from mirrorlake.translator import Translator
+from mirrorlake.translation.inputs import ExternalPositions
+from mirrorlake.translation.translator import Translator
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
@@ -20,13 +21,19 @@ Batches = dict[int, dict[int, list[Any]]]  # by batch and partition, the values 
 
 
 def topic_frame(world: World, servers: str, topic: str, **options: object) -> Any:
-    reader = world.spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("kafka.isolation.level", "read_committed")
+    reader = (
+        world.spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.isolation.level", "read_committed")
+    )
     return reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
 
 
 def run(frame: Any, checkpoint: Path, sink: Callable[[Any], Any], mode: str = "append") -> None:
     """Runs a query until it has read all there is."""
-    sink(frame.writeStream.outputMode(mode)).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+    sink(frame.writeStream.outputMode(mode)).option("checkpointLocation", str(checkpoint)).trigger(
+        availableNow=True
+    ).start().awaitTermination()
 
 
 def collected(batches: Batches, fails_at: int = -1) -> Callable[[Any], Any]:
@@ -46,15 +53,21 @@ def collected(batches: Batches, fails_at: int = -1) -> Callable[[Any], Any]:
 def moved(world: World, checkpoint: Path, **more: str) -> Path:
     """The checkpoint, translated."""
     output = checkpoint.with_name(f"{checkpoint.name}-moved")
-    ExternalPositions(positions=str(checkpoint), output=str(output), **more).translate(Translator(world.flow, world.ledger.ensure_tables()))
+    ExternalPositions(positions=str(checkpoint), output=str(output), **more).translate(
+        Translator(world.flow, world.ledger.ensure_tables())
+    )
     return output
 
 
 def values(world: World, topic: str) -> dict[int, list[Any]]:
-    return {partition: [record[1] for _, record in records] for partition, records in world.source_records(topic).items()}
+    return {
+        partition: [record[1] for _, record in records] for partition, records in world.source_records(topic).items()
+    }
 
 
-def test_a_query_that_broke_down_within_a_batch_repeats_it_on_the_target_and_goes_on(world: World, tmp_path: Path) -> None:
+def test_a_query_that_broke_down_within_a_batch_repeats_it_on_the_target_and_goes_on(
+    world: World, tmp_path: Path
+) -> None:
     topic = world.topic()
     world.produce_transactions(topic, 15, 15)
     world.produce(topic, 300, seed=1)
@@ -62,7 +75,11 @@ def test_a_query_that_broke_down_within_a_batch_repeats_it_on_the_target_and_goe
     on_source: Batches = {}
     on_target: Batches = {}
     with pytest.raises(StreamingQueryException):
-        run(topic_frame(world, world.source_servers, topic, **limited), tmp_path / "query", collected(on_source, fails_at=1))
+        run(
+            topic_frame(world, world.source_servers, topic, **limited),
+            tmp_path / "query",
+            collected(on_source, fails_at=1),
+        )
     world.mirror()
     checkpoint = moved(world, tmp_path / "query")
     for seed in (2, 3):  # it goes on, and on, while more is mirrored
@@ -84,7 +101,12 @@ def test_a_query_with_state_and_several_sources_counts_on(world: World, tmp_path
     orders, payments = world.topic("orders"), world.topic("payments", 1)
 
     def counting(servers: str, name: Callable[[str], str]) -> Any:
-        return topic_frame(world, servers, name(orders)).union(topic_frame(world, servers, name(payments))).groupBy("key").count()
+        return (
+            topic_frame(world, servers, name(orders))
+            .union(topic_frame(world, servers, name(payments)))
+            .groupBy("key")
+            .count()
+        )
 
     counts: dict[Any, int] = {}
 
@@ -99,11 +121,23 @@ def test_a_query_with_state_and_several_sources_counts_on(world: World, tmp_path
     run(counting(world.source_servers, str), tmp_path / "query", lambda writer: writer.foreachBatch(keep), "update")
     more(2)
     world.mirror()
-    run(counting(world.target_servers, world.remote), moved(world, tmp_path / "query"), lambda writer: writer.foreachBatch(keep), "update")
-    assert counts == Counter(record[0] for topic in (orders, payments) for records in world.source_records(topic).values() for _, record in records)
+    run(
+        counting(world.target_servers, world.remote),
+        moved(world, tmp_path / "query"),
+        lambda writer: writer.foreachBatch(keep),
+        "update",
+    )
+    assert counts == Counter(
+        record[0]
+        for topic in (orders, payments)
+        for records in world.source_records(topic).values()
+        for _, record in records
+    )
 
 
-def test_a_query_past_what_is_mirrored_has_to_wait_and_then_its_files_are_complete(world: World, tmp_path: Path) -> None:
+def test_a_query_past_what_is_mirrored_has_to_wait_and_then_its_files_are_complete(
+    world: World, tmp_path: Path
+) -> None:
     topic, files = world.topic(partitions=1), tmp_path / "files"
 
     def to_files(writer: Any) -> Any:
@@ -114,17 +148,27 @@ def test_a_query_past_what_is_mirrored_has_to_wait_and_then_its_files_are_comple
     world.produce(topic, 100, 1, seed=2)
     run(topic_frame(world, world.source_servers, topic).select("value"), tmp_path / "query", to_files)
     with pytest.raises(
-        TargetError, match=rf"topic {topic}, partition 0, offset 200 \(offsets/0, source 0\): the position is clamped .* let the mirror and its ledger catch up"
+        TargetError,
+        match=rf"topic {topic}, partition 0, offset 200 \(offsets/0, source 0\): the position is clamped .* let the "
+        rf"mirror and its ledger catch up",
     ):
         moved(world, tmp_path / "query")
     world.produce(topic, 100, 1, seed=3)
     world.mirror()
-    run(topic_frame(world, world.target_servers, world.remote(topic)).select("value"), moved(world, tmp_path / "query"), to_files)
+    run(
+        topic_frame(world, world.target_servers, world.remote(topic)).select("value"),
+        moved(world, tmp_path / "query"),
+        to_files,
+    )
     found = world.spark.read.parquet(str(files)).select(F.col("value").cast("binary")).collect()
-    assert Counter(None if row["value"] is None else bytes(row["value"]) for row in found) == Counter(values(world, topic)[0])
+    assert Counter(None if row["value"] is None else bytes(row["value"]) for row in found) == Counter(
+        values(world, topic)[0]
+    )
 
 
-def test_a_time_is_the_first_record_at_or_after_it_and_an_idle_partition_begins_where_its_log_does(world: World) -> None:
+def test_a_time_is_the_first_record_at_or_after_it_and_an_idle_partition_begins_where_its_log_does(
+    world: World,
+) -> None:
     from confluent_kafka import TopicPartition
 
     topic, idle = world.topic(), world.topic("idle", 1)
@@ -138,9 +182,16 @@ def test_a_time_is_the_first_record_at_or_after_it_and_an_idle_partition_begins_
     # no later than the middle of every partition, so that each has a record at or after it
     when = min(sorted(record[3][1] for _, record in records)[len(records) // 2] for records in source.values())
     asked = translator.at(when)
-    expected = {partition: next(number for number, (_, record) in enumerate(records) if record[3][1] >= when) for partition, records in source.items()}
-    assert {p.partition: p.upstream_offset for p in asked if p.topic == topic} == {partition: source[partition][number][0] for partition, number in expected.items()}
+    expected = {
+        partition: next(number for number, (_, record) in enumerate(records) if record[3][1] >= when)
+        for partition, records in source.items()
+    }
+    assert {p.partition: p.upstream_offset for p in asked if p.topic == topic} == {
+        partition: source[partition][number][0] for partition, number in expected.items()
+    }
     found = translator.translate(asked)
-    assert found.offsets()[world.remote(topic)] == {partition: target[partition][number][0] for partition, number in expected.items()}
+    assert found.offsets()[world.remote(topic)] == {
+        partition: target[partition][number][0] for partition, number in expected.items()
+    }
     assert found.offsets()[world.remote(idle)] == {0: 0}
     assert found.statuses == {"exact": 3}

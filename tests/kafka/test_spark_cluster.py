@@ -26,8 +26,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 def start(world: World, cluster: SparkCluster, *times: float) -> subprocess.Popen[str]:
-    words = [sys.executable, str(SCRIPT), world.config, world.flow_name, world.warehouse, Path(world.warehouse).name, *map(str, times)]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "MIRRORLAKE_TEST_MASTER": cluster.master})
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        world.config,
+        world.flow_name,
+        world.warehouse,
+        Path(world.warehouse).name,
+        *map(str, times),
+    ]
+    return subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "MIRRORLAKE_TEST_MASTER": cluster.master},
+    )
 
 
 def executors(cluster: SparkCluster) -> list[psutil.Process]:

@@ -50,7 +50,9 @@ def test_a_time_and_offsets_are_kept_to_the_record(world: World) -> None:
         world.produce(topic, 200, 1)
     newest_ms = max(record[3][1] for _, record in world.source_records(by_time)[0])
     boundary = datetime.fromtimestamp((newest_ms + 1) / 1000, UTC)
-    world.write_config(**{f"mirrorlake.start.topic.{by_time}": boundary.isoformat(), f"mirrorlake.start.topic.{by_offset}": "0:120"})
+    world.write_config(
+        **{f"mirrorlake.start.topic.{by_time}": boundary.isoformat(), f"mirrorlake.start.topic.{by_offset}": "0:120"}
+    )
     eventually(lambda: datetime.now(UTC) > boundary)
     producer = Producer({"bootstrap.servers": world.source_servers})
     for number in range(20):
@@ -60,8 +62,15 @@ def test_a_time_and_offsets_are_kept_to_the_record(world: World) -> None:
     copied = world.target_records(by_time)[0]
     assert [record for _, record in copied] == [record for _, record in world.source_records(by_time)[0]][200:]
     copied = world.target_records(by_offset)[0]  # batches hold 50 records here, so that one begins before
-    assert [record for _, record in copied] == [record for offset, record in world.source_records(by_offset)[0] if offset >= 120]
-    first = world.ledger.read("offset_syncs").filter(f"topic = '{by_offset}'").agg({"upstream_start": "min"}).collect()[0][0]
+    assert [record for _, record in copied] == [
+        record for offset, record in world.source_records(by_offset)[0] if offset >= 120
+    ]
+    first = (
+        world.ledger.read("offset_syncs")
+        .filter(f"topic = '{by_offset}'")
+        .agg({"upstream_start": "min"})
+        .collect()[0][0]
+    )
     assert first == 120
 
 
@@ -86,11 +95,15 @@ def test_a_running_job_pauses_and_resumes_and_takes_new_topics_from_its_file(wor
         world.write_config(**{"mirrorlake.paused": "true"})
         eventually(lambda: "paused now in effect" in "".join(world.lines))
         world.produce(topic, 50, 1, seed=2)
-        world.write_config(**{"mirrorlake.topics.paused": topic, "mirrorlake.paused": "false", "topics": f"{topic}, {other}"})
+        world.write_config(
+            **{"mirrorlake.topics.paused": topic, "mirrorlake.paused": "false", "topics": f"{topic}, {other}"}
+        )
         eventually(lambda: copied(other) == 20)
         assert copied(topic) == 50, "a paused topic was copied"
         world.write_config(**{"mirrorlake.topics.paused": "", "replication.policy.separator": "-", "topics": "["})
-        eventually(lambda: "is not used: property topics: '[' is not a valid regular expression" in "".join(world.lines))
+        eventually(
+            lambda: "is not used: property topics: '[' is not a valid regular expression" in "".join(world.lines)
+        )
         world.write_config(topics=f"{topic}, {other}")
         eventually(lambda: copied_under_old_name(world, topic) == 100)
         assert "policy takes effect when the job is started again" in "".join(world.lines)

@@ -1,4 +1,5 @@
-"""Taking over from MirrorMaker 2 on the remote topics it has written, and giving them back: nothing is lost, and nothing is copied another time."""
+"""Taking over from MirrorMaker 2 on the remote topics it has written, and giving them back: nothing is lost, and
+nothing is copied another time."""
 
 from __future__ import annotations
 
@@ -10,23 +11,29 @@ from typing import Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
 from confluent_kafka.admin import NewTopic
-from mirrorlake import generation
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
-from mirrorlake.handback import hand_back
-from mirrorlake.takeover import Takeover, TakeoverResult
-from mirrorlake.verification import Verification
-from mirrorlake.verification_scope import VerificationScope
+from mirrorlake.jobs.migration.handback import hand_back
+from mirrorlake.jobs.migration.takeover import Takeover, TakeoverResult
+from mirrorlake.jobs.verification.job import Verification
+from mirrorlake.jobs.verification.scope import VerificationScope
+from mirrorlake.state import generation
 
 from tests.mirrormaker import mirrormaker
 from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
 
 
 def take_over(world: World, *, dry_run: bool = False, say: Any = None) -> TakeoverResult:
-    return Takeover(world.spark, world.flow, world.ledger, ROOT / "expectations/takeover.json", say or world.lines.append).run(dry_run=dry_run)
+    return Takeover(
+        world.spark, world.flow, world.ledger, ROOT / "expectations/takeover.json", say or world.lines.append
+    ).run(dry_run=dry_run)
 
 
 def run_mirrormaker(world: World, *, kill: bool = False) -> Any:
-    properties = {"topics": f"{world.alias}-.*", "emit.heartbeats.enabled": "false", "emit.checkpoints.enabled": "false"}
+    properties = {
+        "topics": f"{world.alias}-.*",
+        "emit.heartbeats.enabled": "false",
+        "emit.checkpoints.enabled": "false",
+    }
     sides = (world.alias, world.source_servers), (world.target_alias, world.target_servers)
     return mirrormaker(world.directory / "mm2", *sides, properties, kill=kill)
 
@@ -37,15 +44,28 @@ def copy(world: World, topic: str, partition: int, records: Iterable[tuple[int, 
     producer = Producer({"bootstrap.servers": world.target_servers, "linger.ms": 5, "log_level": 0, **settings})
     for _, (key, value, headers, (_, timestamp)) in records:
         producer.produce(
-            world.remote(topic), value, key, partition, headers=headers, timestamp=timestamp, on_delivery=lambda error, _: refused.append(error) if error else None
+            world.remote(topic),
+            value,
+            key,
+            partition,
+            headers=headers,
+            timestamp=timestamp,
+            on_delivery=lambda error, _: refused.append(error) if error else None,
         )
     assert producer.flush(30) == 0
     assert not refused, refused[0]
 
 
 def remote_topic(world: World, topic: str, partitions: int = 1, config: dict[str, str] | None = None) -> None:
-    world.target_admin.create_topics([NewTopic(world.remote(topic), partitions, 1, config=config or {})])[world.remote(topic)].result()
-    eventually(lambda: len(world.target_admin.list_topics(world.remote(topic), timeout=5).topics[world.remote(topic)].partitions) == partitions)
+    world.target_admin.create_topics([NewTopic(world.remote(topic), partitions, 1, config=config or {})])[
+        world.remote(topic)
+    ].result()
+    eventually(
+        lambda: (
+            len(world.target_admin.list_topics(world.remote(topic), timeout=5).topics[world.remote(topic)].partitions)
+            == partitions
+        )
+    )
 
 
 def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the_flow_back(world: World) -> None:
@@ -82,9 +102,13 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
         before = [record for _, record in left[found.partition]]
         new = [record for offset, record in source[found.partition] if offset >= found.upstream_next]
         assert [record for _, record in target[found.partition]] == before + new
-    assert not all(row["inferred"] for row in world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").collect())
+    assert not all(
+        row["inferred"] for row in world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").collect()
+    )
 
-    proof = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append).run(VerificationScope("full"))
+    proof = Verification(
+        world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append
+    ).run(VerificationScope("full"))
     assert (proof.passed, proof.total("records")) == (True, sum(map(len, source.values()))), proof.statement()
 
     dice = random.Random(7)
@@ -96,13 +120,17 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
     for group, offsets in groups.items():
         got = consume_as(world.target_servers, group, [world.remote(topic)])
         for partition, records in source.items():
-            committed = {record[1] for _, record in records if record[1]}  # MirrorMaker 2 has copied what was aborted, too
+            committed = {
+                record[1] for _, record in records if record[1]
+            }  # MirrorMaker 2 has copied what was aborted, too
             unread = [record[1] for offset, record in records if offset >= offsets[topic, partition] and record[1]]
             assert [value for value in got[world.remote(topic), partition] if value in committed] == unread
 
     closed = hand_back(world.flow, say=world.lines.append)
     assert closed.generation == 3
-    assert {(one.topic, one.partition): one.mirrormaker_next for one in closed.positions} == {found.key: found.upstream_next for found in result.findings}
+    assert {(one.topic, one.partition): one.mirrormaker_next for one in closed.positions} == {
+        found.key: found.upstream_next for found in result.findings
+    }
     world.produce(topic, 100, seed=5)
     with run_mirrormaker(world):
         whole = sum(map(len, target.values())) + 100
@@ -119,7 +147,9 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
     world.produce(topic, 50, seed=6)
     assert world.mirror().records == 50
     for partition, records in world.target_records(topic).items():
-        assert [record for _, record in records[: len(before[partition])]] == [record for _, record in before[partition]]
+        assert [record for _, record in records[: len(before[partition])]] == [
+            record for _, record in before[partition]
+        ]
     end = {(topic, partition): records[-1][0] + 1 for partition, records in world.source_records(topic).items()}
     group = world.commit("late", {key: offset - 60 for key, offset in end.items()})
     world.checkpoint()
@@ -140,18 +170,30 @@ def test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_
     assert (found.copied, found.repeated, found.missing, found.foreign) == (150, 20, 30, 1)
     assert found.upstream_next == records[199][0] + 1
     rows = {row["kind"]: row for row in world.ledger.read("anomalies").filter(f"source = '{world.alias}'").collect()}
-    assert (rows["missing"]["from_offset"], rows["missing"]["to_offset"], rows["missing"]["records"]) == (records[120][0], records[149][0] + 1, 30)
+    assert (rows["missing"]["from_offset"], rows["missing"]["to_offset"], rows["missing"]["records"]) == (
+        records[120][0],
+        records[149][0] + 1,
+        30,
+    )
     assert (rows["repeated"]["records"], rows["foreign"]["records"]) == (20, 1)
     world.mirror()
     values = [record[1] for _, record in world.target_records(topic)[0]]
     assert values[-100:] == [record[1] for _, record in records[200:]]
     groups = {at: world.commit(f"g{at}", {(topic, 0): records[at][0]}) for at in (0, 50, 90, 130, 170, 250)}
     world.checkpoint()
-    log = [*range(20, 100), *range(80, 120), *range(150, 300)]  # which record of the source each one on the target is, but for the foreign one
+    log = [
+        *range(20, 100),
+        *range(80, 120),
+        *range(150, 300),
+    ]  # which record of the source each one on the target is, but for the foreign one
     for at, group in groups.items():
         first = min(copied for copied in log if copied >= at)
         begin = len(log) - 1 - log[::-1].index(first)
-        read = [value for value in consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0] if value != b"from there"]
+        read = [
+            value
+            for value in consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0]
+            if value != b"from there"
+        ]
         assert read == [records[copied][1][1] for copied in log[begin:]]
 
 
@@ -188,7 +230,11 @@ def test_a_target_that_grows_while_it_is_compared_is_refused(world: World) -> No
 
     with pytest.raises(GateError, match=r"log_end_now.*nothing was changed|nothing was changed.*log_end_now"):
         take_over(world, say=interfere)
-    failed = world.ledger.read("expectation_results").filter(f"suite = 'takeover' AND NOT success AND subject = '{world.flow_name}'").count()
+    failed = (
+        world.ledger.read("expectation_results")
+        .filter(f"suite = 'takeover' AND NOT success AND subject = '{world.flow_name}'")
+        .count()
+    )
     assert failed == 1
     assert world.flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=5).topics
     assert take_over(world).generation == 1  # once it is quiet

@@ -1,4 +1,5 @@
-"""Both clusters are reached by TLS with client certificates, in all three dialects: raw requests, librdkafka, and Spark's Kafka source."""
+"""Both clusters are reached by TLS with client certificates, in all three dialects: raw requests, librdkafka, and
+Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.world import World
 
 
 class TlsCluster(LocalCluster):
-    """A local cluster with one listener more, on which clients need a certificate; the plain one is for the test to look at."""
+    """A local cluster with one listener more, on which clients need a certificate; the plain one is for the test to
+    look at."""
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         properties = super()._server_properties(broker)
@@ -36,7 +38,9 @@ class Certificates:
     def store(self, name: str, *identities: str) -> Path:
         """A key with its certificate, as Java and OpenSSL both read it (PKCS #8)."""
         issued = self._authority.issue_cert(*identities)
-        key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
         path = self._directory / f"{name}.pem"
         path.write_bytes(key + b"".join(certificate.bytes() for certificate in issued.cert_chain_pems))
         return path
@@ -48,27 +52,43 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def clusters(root: Path, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TlsCluster, TlsCluster]]:
+def clusters(
+    root: Path, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[TlsCluster, TlsCluster]]:
     base = tmp_path_factory.mktemp("tls")
     properties = {
-        "ssl.keystore.type": "PEM", "ssl.keystore.location": str(certificates.store("broker", "localhost")),
-        "ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificates.trusted), "ssl.client.auth": "required",
-    }  # fmt: skip
-    source, target = (TlsCluster(side, base / side, root / ".local/jars/kafka", properties=properties) for side in ("source", "target"))
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.store("broker", "localhost")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.trusted),
+        "ssl.client.auth": "required",
+    }
+    source, target = (
+        TlsCluster(side, base / side, root / ".local/jars/kafka", properties=properties)
+        for side in ("source", "target")
+    )
     with running(source), running(target):
         yield source, target
 
 
 @pytest.fixture
-def world(clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates, spark: object, warehouse: str, tmp_path: Path) -> World:
+def world(
+    clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates, spark: object, warehouse: str, tmp_path: Path
+) -> World:
     world = World(*(cluster.bootstrap_servers for cluster in clusters), tmp_path, spark, warehouse)
     client = str(certificates.store("client", "somebody@example.org"))
     for alias, cluster in zip((world.alias, world.target_alias), clusters, strict=True):
-        world.write_config(**{
-            f"{alias}.bootstrap.servers": f"localhost:{cluster.tls_port}", f"{alias}.security.protocol": "SSL", "mirrorlake.connect.timeout.ms": "5000",
-            f"{alias}.ssl.truststore.type": "PEM", f"{alias}.ssl.truststore.location": str(certificates.trusted),
-            f"{alias}.ssl.keystore.type": "PEM", f"{alias}.ssl.keystore.location": client,
-        })  # fmt: skip
+        world.write_config(
+            **{
+                f"{alias}.bootstrap.servers": f"localhost:{cluster.tls_port}",
+                f"{alias}.security.protocol": "SSL",
+                "mirrorlake.connect.timeout.ms": "5000",
+                f"{alias}.ssl.truststore.type": "PEM",
+                f"{alias}.ssl.truststore.location": str(certificates.trusted),
+                f"{alias}.ssl.keystore.type": "PEM",
+                f"{alias}.ssl.keystore.location": client,
+            }
+        )
     return world
 
 

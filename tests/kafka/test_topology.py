@@ -1,4 +1,5 @@
-"""Topics kept in step on real brokers: configuration, access rights, and one bad topic that does not stop the others."""
+"""Topics kept in step on real brokers: configuration, access rights, and one bad topic that does not stop the
+others."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from mirrorlake.jobs.mirror.topic_sync import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
-from mirrorlake.topology import TopologyResult, keep_in_step
 
 from tests.world import World, eventually
 
@@ -36,7 +37,11 @@ def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
 
 def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
     operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[ConfigEntry(name, value or "", incremental_operation=operation)])
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        topic,
+        incremental_configs=[ConfigEntry(name, value or "", incremental_operation=operation)],
+    )
     (future,) = admin.incremental_alter_configs([resource]).values()
     future.result()
 
@@ -44,30 +49,57 @@ def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
 def rows(world: World) -> list[tuple[str, str, str | None, str | None, str | None, str]]:
     table = world.ledger.read("topology_changes")
     found = table.filter(table.source == world.alias).orderBy("changed_at", "name").collect()
-    return [(row["kind"], row["target_topic"], row["name"], row["before"], row["after"], row["outcome"]) for row in found]
+    return [
+        (row["kind"], row["target_topic"], row["name"], row["before"], row["after"], row["outcome"]) for row in found
+    ]
 
 
 def test_a_dry_run_shows_everything_and_changes_nothing(world: World) -> None:
     topic = world.topic("plain", 3, {"retention.ms": "7200000"})
     result = keep(world, dry_run=True)
-    assert result.to_json() == {"flow": world.flow_name, "topics": 1, "changes": 1, "planned": 1, "applied": 0, "refused": 0}
+    assert result.to_json() == {
+        "flow": world.flow_name,
+        "topics": 1,
+        "changes": 1,
+        "planned": 1,
+        "applied": 0,
+        "refused": 0,
+    }
     assert "retention.ms=7200000" in result.table().loc[0, "note"]
     assert world.remote(topic) not in world.target_admin.list_topics(timeout=10).topics
     assert rows(world) == []
 
 
 def test_topics_are_created_grown_and_configured_and_every_change_is_a_row(world: World) -> None:
-    topic = world.topic("plain", 2, {"retention.ms": "7200000", "cleanup.policy": "compact", "max.message.bytes": "2000000", "min.insync.replicas": "1"})
+    topic = world.topic(
+        "plain",
+        2,
+        {
+            "retention.ms": "7200000",
+            "cleanup.policy": "compact",
+            "max.message.bytes": "2000000",
+            "min.insync.replicas": "1",
+        },
+    )
     assert keep(world).to_json()["applied"] == 1
     remote = world.remote(topic)
     eventually(lambda: config_of(world.target_admin, remote)["retention.ms"] == "7200000")
     found = config_of(world.target_admin, remote)
-    assert (found["cleanup.policy"], found["max.message.bytes"], found["compression.type"]) == ("compact", "2000000", "producer")
+    assert (found["cleanup.policy"], found["max.message.bytes"], found["compression.type"]) == (
+        "compact",
+        "2000000",
+        "producer",
+    )
     alter(world.source_admin, topic, "retention.ms", "3600000")
     alter(world.source_admin, topic, "cleanup.policy", None)
     alter(world.target_admin, remote, "segment.ms", "999999")
     alter(world.target_admin, remote, "min.insync.replicas", "1")
-    eventually(lambda: config_of(world.target_admin, remote)["segment.ms"] == "999999" and config_of(world.source_admin, topic)["cleanup.policy"] == "delete")
+    eventually(
+        lambda: (
+            config_of(world.target_admin, remote)["segment.ms"] == "999999"
+            and config_of(world.source_admin, topic)["cleanup.policy"] == "delete"
+        )
+    )
     keep(world)
     assert rows(world)[1:] == [
         ("reset_config", remote, "cleanup.policy", "compact", None, "applied"),
@@ -91,11 +123,20 @@ def test_the_mirror_keeps_configuration_in_step_while_it_runs(world: World) -> N
 def test_a_remote_topic_that_would_stamp_records_anew_is_corrected_before_anything_is_copied(world: World) -> None:
     topic = world.topic("plain", 1)
     world.produce(topic, 50, 1)
-    world.target_admin.create_topics([NewTopic(world.remote(topic), 1, 1, config={"message.timestamp.type": "LogAppendTime"})])[world.remote(topic)].result()
+    world.target_admin.create_topics(
+        [NewTopic(world.remote(topic), 1, 1, config={"message.timestamp.type": "LogAppendTime"})]
+    )[world.remote(topic)].result()
     eventually(lambda: world.remote(topic) in world.target_admin.list_topics(timeout=5).topics)
     world.mirror()
     world.assert_equal(topic)
-    assert ("set_config", world.remote(topic), "message.timestamp.type", "LogAppendTime", "CreateTime", "applied") in rows(world)
+    assert (
+        "set_config",
+        world.remote(topic),
+        "message.timestamp.type",
+        "LogAppendTime",
+        "CreateTime",
+        "applied",
+    ) in rows(world)
 
 
 def test_records_of_others_in_one_remote_topic_hold_back_that_topic_only(world: World) -> None:
@@ -116,7 +157,10 @@ def test_records_of_others_in_one_remote_topic_hold_back_that_topic_only(world: 
 @pytest.fixture(scope="module")
 def authorized(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
     """Two clusters with an authorizer, in which everybody may do everything that nobody forbids."""
-    properties = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
     base, jars = tmp_path_factory.mktemp("authorized"), root / ".local/jars/kafka"
     with (
         running(LocalCluster("source", base / "source", jars, properties=properties)) as source,
@@ -127,32 +171,67 @@ def authorized(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def guarded(authorized: dict[str, LocalCluster], spark: object, warehouse: str, tmp_path: Path) -> World:
-    return World(authorized["source"].bootstrap_servers, authorized["target"].bootstrap_servers, tmp_path, spark, warehouse, {"sync.topic.acls.enabled": "true"})
+    return World(
+        authorized["source"].bootstrap_servers,
+        authorized["target"].bootstrap_servers,
+        tmp_path,
+        spark,
+        warehouse,
+        {"sync.topic.acls.enabled": "true"},
+    )
 
 
-def binding(topic: str, operation: AclOperation, principal: str = "User:ann", permission: AclPermissionType = AclPermissionType.ALLOW) -> AclBinding:
+def binding(
+    topic: str,
+    operation: AclOperation,
+    principal: str = "User:ann",
+    permission: AclPermissionType = AclPermissionType.ALLOW,
+) -> AclBinding:
     return AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, principal, "*", operation, permission)
 
 
 def bindings(admin: AdminClient, topic: str) -> set[tuple[str, str, str]]:
-    everything = AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY)
-    return {(acl.principal, acl.operation.name, acl.permission_type.name) for acl in admin.describe_acls(everything).result()}
+    everything = AclBindingFilter(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    return {
+        (acl.principal, acl.operation.name, acl.permission_type.name)
+        for acl in admin.describe_acls(everything).result()
+    }
 
 
 def test_who_may_read_may_read_the_copy_and_loses_that_when_it_is_revoked(guarded: World) -> None:
     topic = guarded.topic("plain", 1)
     everyone = binding(topic, AclOperation.ALL, "User:*")
-    given = [binding(topic, AclOperation.READ), binding(topic, AclOperation.WRITE), everyone, binding(topic, AclOperation.READ, "User:bob", AclPermissionType.DENY)]
+    given = [
+        binding(topic, AclOperation.READ),
+        binding(topic, AclOperation.WRITE),
+        everyone,
+        binding(topic, AclOperation.READ, "User:bob", AclPermissionType.DENY),
+    ]
     for future in guarded.source_admin.create_acls(given).values():
         future.result()
     remote = guarded.remote(topic)
     theirs = binding(remote, AclOperation.READ, "User:operator")
     next(iter(guarded.target_admin.create_acls([theirs]).values())).result()
-    wanted = {("User:ann", "READ", "ALLOW"), ("User:*", "READ", "ALLOW"), ("User:bob", "READ", "DENY"), ("User:operator", "READ", "ALLOW")}
+    wanted = {
+        ("User:ann", "READ", "ALLOW"),
+        ("User:*", "READ", "ALLOW"),
+        ("User:bob", "READ", "DENY"),
+        ("User:operator", "READ", "ALLOW"),
+    }
     eventually(lambda: len(bindings(guarded.source_admin, topic)) == 4)
     keep(guarded)
     eventually(lambda: bindings(guarded.target_admin, remote) == wanted)
-    revoked = AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.READ, AclPermissionType.ALLOW)
+    revoked = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:ann",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
     next(iter(guarded.source_admin.delete_acls([revoked]).values())).result()
     eventually(lambda: len(bindings(guarded.source_admin, topic)) == 3)
     keep(guarded)
@@ -165,14 +244,18 @@ def test_a_permission_that_is_missing_for_one_topic_holds_back_that_topic_until_
     for topic in (good, bad):
         guarded.produce(topic, 60, 1)
     guarded.write_config(**{"sync.topic.acls.enabled": "false"})
-    seen = binding(bad, AclOperation.DESCRIBE, "User:ANONYMOUS")  # a topic that may not even be described is not there for us
+    seen = binding(
+        bad, AclOperation.DESCRIBE, "User:ANONYMOUS"
+    )  # a topic that may not even be described is not there for us
     next(iter(guarded.source_admin.create_acls([seen]).values())).result()
     eventually(lambda: bindings(guarded.source_admin, bad))
     assert guarded.mirror().records == 60
     assert "needs READ" in "".join(guarded.lines)
     held = guarded.ledger.read("anomalies").filter(f"source = '{guarded.alias}'").collect()
     assert [(row["kind"], row["topic"]) for row in held] == [("held", bad)]
-    everything = AclBindingFilter(ResourceType.TOPIC, bad, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    everything = AclBindingFilter(
+        ResourceType.TOPIC, bad, ResourcePatternType.LITERAL, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
     next(iter(guarded.source_admin.delete_acls([everything]).values())).result()
     eventually(lambda: not bindings(guarded.source_admin, bad))
     assert guarded.mirror().records == 60

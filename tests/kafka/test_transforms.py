@@ -1,4 +1,5 @@
-"""Topics with a transform: the same transactions, gate and map as everything else, and positions that stay exact where records are left out."""
+"""Topics with a transform: the same transactions, gate and map as everything else, and positions that stay exact where
+records are left out."""
 
 from __future__ import annotations
 
@@ -22,24 +23,52 @@ def transform(world: World, name: str, topics: str, **parts: str) -> None:
 def customers(world: World, topic: str, numbers: range, transactional: bool = False, bad: int = -1) -> None:
     """One JSON document for each number, to partition number % 2."""
     settings = {"transactional.id": f"{topic}-{numbers.start}"} if transactional else {}
-    producer = Producer({"bootstrap.servers": world.source_servers, "compression.type": "zstd", "linger.ms": 5, "log_level": 0, **settings})
+    producer = Producer(
+        {
+            "bootstrap.servers": world.source_servers,
+            "compression.type": "zstd",
+            "linger.ms": 5,
+            "log_level": 0,
+            **settings,
+        }
+    )
     if transactional:
         producer.init_transactions(30)
     for number in numbers:
         if transactional and number % 20 == 0:
             producer.begin_transaction()
-        value = json.dumps({"id": number, "name": f"name {number}", "country": COUNTRIES[number % 3]}).encode() if number != bad else b"not json"
-        producer.produce(topic, value, str(number).encode(), partition=number % 2, headers=[("n", str(number).encode()), ("none", None)])
+        value = (
+            json.dumps({"id": number, "name": f"name {number}", "country": COUNTRIES[number % 3]}).encode()
+            if number != bad
+            else b"not json"
+        )
+        producer.produce(
+            topic,
+            value,
+            str(number).encode(),
+            partition=number % 2,
+            headers=[("n", str(number).encode()), ("none", None)],
+        )
         if transactional and number % 20 == 19:
             producer.flush(30)
             producer.abort_transaction(30) if number % 60 == 39 else producer.commit_transaction(30)
     assert producer.flush(30) == 0
 
 
-def test_filtered_and_masked_records_arrive_in_order_and_every_position_translates_to_the_first_kept_record(world: World) -> None:
+def test_filtered_and_masked_records_arrive_in_order_and_every_position_translates_to_the_first_kept_record(
+    world: World,
+) -> None:
     topic, plain = world.topic("customers", 2), world.topic("plain", 2)
     masking = "to_json(struct(value_data.id, 'x' AS name, value_data.country))"
-    transform(world, "gdpr", topic, where="value_data.country <> 'DE'", value=masking, value_format="json", value_schema="id INT, name STRING, country STRING")
+    transform(
+        world,
+        "gdpr",
+        topic,
+        where="value_data.country <> 'DE'",
+        value=masking,
+        value_format="json",
+        value_schema="id INT, name STRING, country STRING",
+    )
     customers(world, topic, range(400))
     customers(world, topic, range(400, 600), transactional=True)
     world.produce(plain, 200)
@@ -48,8 +77,12 @@ def test_filtered_and_masked_records_arrive_in_order_and_every_position_translat
     assert result.records == 200 + sum(map(len, target.values()))
     for partition, records in source.items():
         wanted = [(offset, record) for offset, record in records if json.loads(record[1])["country"] != "DE"]
-        assert [json.loads(record[1]) for _, record in target[partition]] == [json.loads(record[1]) | {"name": "x"} for _, record in wanted]
-        assert [(record[0], record[2], record[3]) for _, record in target[partition]] == [(record[0], record[2], record[3]) for _, record in wanted]
+        assert [json.loads(record[1]) for _, record in target[partition]] == [
+            json.loads(record[1]) | {"name": "x"} for _, record in wanted
+        ]
+        assert [(record[0], record[2], record[3]) for _, record in target[partition]] == [
+            (record[0], record[2], record[3]) for _, record in wanted
+        ]
         kinds = {kind for number, _, _, kind in world.gaps(topic) if number == partition}
         assert kinds == {"filtered", "marker", "aborted"}
     world.assert_accounted(topic)
@@ -62,7 +95,9 @@ def test_filtered_and_masked_records_arrive_in_order_and_every_position_translat
         read = consume_as(world.target_servers, group, [world.remote(topic)])
         for partition in ends:
             wanted = [
-                json.loads(record[1])["id"] for offset, record in source[partition] if offset >= offsets[topic, partition] and json.loads(record[1])["country"] != "DE"
+                json.loads(record[1])["id"]
+                for offset, record in source[partition]
+                if offset >= offsets[topic, partition] and json.loads(record[1])["country"] != "DE"
             ]
             assert [json.loads(value)["id"] for value in read[world.remote(topic), partition]] == wanted
     assert world.mirror().records == 0
@@ -72,16 +107,23 @@ def test_filtered_and_masked_records_arrive_in_order_and_every_position_translat
 def test_keys_headers_timestamps_and_partitions_are_what_the_transform_says(world: World) -> None:
     topic = world.topic("moved", 2)
     transform(
-        world, "moved", topic, key="concat('k', CAST(key AS STRING))", headers="array(struct('from' AS key, CAST(CAST(offset AS STRING) AS BINARY) AS value))",
-        timestamp="timestamp + INTERVAL 1 HOUR - INTERVAL 2 HOURS", partition="CAST(CAST(CAST(key AS STRING) AS INT) % 2 = 0 AS INT)", compression_type="snappy",
-    )  # fmt: skip
+        world,
+        "moved",
+        topic,
+        key="concat('k', CAST(key AS STRING))",
+        headers="array(struct('from' AS key, CAST(CAST(offset AS STRING) AS BINARY) AS value))",
+        timestamp="timestamp + INTERVAL 1 HOUR - INTERVAL 2 HOURS",
+        partition="CAST(CAST(CAST(key AS STRING) AS INT) % 2 = 0 AS INT)",
+        compression_type="snappy",
+    )
     customers(world, topic, range(100))
     assert world.mirror().records == 100
     source, target = world.source_records(topic), world.target_records(topic)
     for partition, records in source.items():
         copies = target[1 - partition]
         assert [(key, value, headers, stamp) for _, (key, value, headers, (_, stamp)) in copies] == [
-            (b"k" + key, value, [("from", str(offset).encode())], stamp - 3_600_000) for offset, (key, value, _, (_, stamp)) in records
+            (b"k" + key, value, [("from", str(offset).encode())], stamp - 3_600_000)
+            for offset, (key, value, _, (_, stamp)) in records
         ]
     rows = world.ledger.of_flow("offset_syncs", world.flow).collect()
     assert {(row["partition"], row["target_partition"]) for row in rows} == {(0, 1), (1, 0)}
@@ -100,7 +142,9 @@ def test_a_record_that_cannot_be_transformed_stops_the_flow_or_goes_to_the_dead_
     world.write_config(**{"mirrorlake.dead.letter.topic": letters})
     customers(world, topic, range(50), bad=21)
     with pytest.raises(
-        SourceError, match=rf"topic {topic}, partition 1, offset 10: the record can't be transformed: mirrorlake\.transform\.t\.value\.format.*Spark says: \S+"
+        SourceError,
+        match=rf"topic {topic}, partition 1, offset 10: the record can't be transformed: "
+        rf"mirrorlake\.transform\.t\.value\.format.*Spark says: \S+",
     ):
         world.mirror()
     assert sum(map(len, world.target_records(topic).values())) == 0
@@ -110,11 +154,16 @@ def test_a_record_that_cannot_be_transformed_stops_the_flow_or_goes_to_the_dead_
     assert (key, value) == (b"21", b"not json")
     why = {name: content.decode() for name, content in headers if name.startswith("mirrorlake.")}
     assert why == {
-        "mirrorlake.flow": world.flow_name, "mirrorlake.topic": topic, "mirrorlake.partition": "1", "mirrorlake.offset": "10",
+        "mirrorlake.flow": world.flow_name,
+        "mirrorlake.topic": topic,
+        "mirrorlake.partition": "1",
+        "mirrorlake.offset": "10",
         "mirrorlake.reason": "mirrorlake.transform.t.value.format",
-    }  # fmt: skip
+    }
     assert world.gaps(topic) == [(1, 10, 11, "dead_letter")]
-    assert [value for _, (_, value, _, _) in world.target_records(topic)[1]] == [str(number + 1).encode() for number in range(1, 50, 2) if number != 21]
+    assert [value for _, (_, value, _, _) in world.target_records(topic)[1]] == [
+        str(number + 1).encode() for number in range(1, 50, 2) if number != 21
+    ]
 
 
 def test_a_transformed_topic_whose_remote_topic_was_deleted_is_filled_again(world: World) -> None:
@@ -144,19 +193,43 @@ def test_an_expression_that_is_wrong_is_refused_before_anything_is_created(world
 def test_records_are_enriched_from_a_table(world: World) -> None:
     topic = world.topic("enriched", 2)
     table = f"{world.directory}/segments"
-    world.spark.createDataFrame([(number, f"segment {number % 5}") for number in range(0, 60, 2)], "id INT, segment STRING").write.format("delta").save(table)
+    world.spark.createDataFrame(
+        [(number, f"segment {number % 5}") for number in range(0, 60, 2)], "id INT, segment STRING"
+    ).write.format("delta").save(table)
     looked_up = f"(SELECT max(s.segment) FROM delta.`{table}` s WHERE s.id = value_data.id)"
-    transform(world, "e", topic, value=f"to_json(struct(value_data.id, {looked_up} AS segment))", value_format="json", value_schema="id INT")
+    transform(
+        world,
+        "e",
+        topic,
+        value=f"to_json(struct(value_data.id, {looked_up} AS segment))",
+        value_format="json",
+        value_schema="id INT",
+    )
     customers(world, topic, range(100))
     assert world.mirror().records == 100
-    found = {partition: [json.loads(record[1]) for _, record in records] for partition, records in world.target_records(topic).items()}
-    assert found[0] == [{"id": number, "segment": f"segment {number % 5}"} if number < 60 else {"id": number} for number in range(0, 100, 2)]
+    found = {
+        partition: [json.loads(record[1]) for _, record in records]
+        for partition, records in world.target_records(topic).items()
+    }
+    assert found[0] == [
+        {"id": number, "segment": f"segment {number % 5}"} if number < 60 else {"id": number}
+        for number in range(0, 100, 2)
+    ]
     assert found[1] == [{"id": number} for number in range(1, 100, 2)]
     world.assert_accounted(topic)
 
 
 def test_a_compacted_topic_with_a_transform_has_its_holes_explained(world: World) -> None:
-    topic = world.topic("compacted", 1, {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"})
+    topic = world.topic(
+        "compacted",
+        1,
+        {
+            "cleanup.policy": "compact",
+            "segment.ms": "100",
+            "min.cleanable.dirty.ratio": "0.01",
+            "max.compaction.lag.ms": "100",
+        },
+    )
     transform(world, "t", topic, value="upper(CAST(value AS STRING))")
     producer = Producer({"bootstrap.servers": world.source_servers, "linger.ms": 5, "log_level": 0})
 
@@ -164,16 +237,27 @@ def test_a_compacted_topic_with_a_transform_has_its_holes_explained(world: World
 
     def holes() -> bool:
         for number in itertools.islice(numbers, 60):
-            producer.produce(topic, f"value {number}".encode(), f"key {number}".encode() if number % 3 == 0 else b"again", partition=0)
+            producer.produce(
+                topic,
+                f"value {number}".encode(),
+                f"key {number}".encode() if number % 3 == 0 else b"again",
+                partition=0,
+            )
         producer.flush(30)
         offsets = [offset for offset, _ in world.source_records(topic)[0]]
         return len(offsets) < (offsets[-1] - offsets[0]) / 2
 
     eventually(holes, 300, "compaction")
-    configure(world, topic, {"min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": "3600000", "max.compaction.lag.ms": "7200000"})
+    configure(
+        world,
+        topic,
+        {"min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": "3600000", "max.compaction.lag.ms": "7200000"},
+    )
     source = world.source_records(topic)
     world.mirror()
     assert world.source_records(topic) == source, "the cleaner still runs"
-    assert [value for _, (_, value, _, _) in world.target_records(topic)[0]] == [value.upper() for _, (_, value, _, _) in source[0]]
+    assert [value for _, (_, value, _, _) in world.target_records(topic)[0]] == [
+        value.upper() for _, (_, value, _, _) in source[0]
+    ]
     assert {kind for *_, kind in world.gaps(topic)} == {"compacted"}
     world.assert_accounted(topic)

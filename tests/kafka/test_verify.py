@@ -1,4 +1,5 @@
-"""Verification on real brokers: what was mirrored is proven equal, and whatever is planted on the target is found and named by both offsets."""
+"""Verification on real brokers: what was mirrored is proven equal, and whatever is planted on the target is found and
+named by both offsets."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
-from mirrorlake.verification import Verification
-from mirrorlake.verification_result import PartitionVerification, VerificationResult
-from mirrorlake.verification_scope import VerificationScope
+from mirrorlake.jobs.verification.job import Verification
+from mirrorlake.jobs.verification.result import PartitionVerification, VerificationResult
+from mirrorlake.jobs.verification.scope import VerificationScope
 
 from tests.world import ROOT, World, _offset, eventually
 
@@ -23,7 +24,9 @@ HOLE = None  # two offsets without a record: those of an aborted one, and of its
 
 
 def verify(world: World, mode: str = "full", **asked: str) -> VerificationResult:
-    return Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append).run(VerificationScope.parse(mode, **asked))
+    return Verification(
+        world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append
+    ).run(VerificationScope.parse(mode, **asked))
 
 
 def by_partition(result: VerificationResult) -> dict[int, PartitionVerification]:
@@ -35,14 +38,22 @@ def findings(world: World, result: VerificationResult) -> dict[int, list[tuple[A
     rows = world.ledger.read("verification_findings").filter(f"verification_id = '{result.verification_id}'").collect()
     found: dict[int, list[tuple[Any, ...]]] = {}
     for row in sorted(rows, key=lambda row: row["downstream_offset"]):
-        found.setdefault(row["partition"], []).append((row["kind"], row["upstream_offset"], row["downstream_offset"], row["detail"]))
+        found.setdefault(row["partition"], []).append(
+            (row["kind"], row["upstream_offset"], row["downstream_offset"], row["detail"])
+        )
     return found
 
 
 def record(number: int, **changes: Any) -> Content:
     """The record of that number, always the same within a test."""
     headers = [("n", str(number).encode()), ("trace", None)]
-    return {"key": f"key-{number % 7}".encode(), "value": f"value-{number}".encode(), "headers": headers, "timestamp": NOW + number, **changes}
+    return {
+        "key": f"key-{number % 7}".encode(),
+        "value": f"value-{number}".encode(),
+        "headers": headers,
+        "timestamp": NOW + number,
+        **changes,
+    }
 
 
 NOW = time.time_ns() // 1_000_000 - 100_000
@@ -60,21 +71,34 @@ def write(servers: str, topic: str, contents: dict[int, Iterable[Content | None]
                 continue
             assert plain.flush(30) == 0
             if aborting is None:
-                aborting = Producer({"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+                aborting = Producer(
+                    {"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex, "log_level": 0}
+                )
                 aborting.init_transactions(30)
             aborting.begin_transaction()
-            aborting.produce(topic, b"never", partition=partition, on_delivery=lambda error, _: refused.append(error) if error else None)
+            aborting.produce(
+                topic,
+                b"never",
+                partition=partition,
+                on_delivery=lambda error, _: refused.append(error) if error else None,
+            )
             assert aborting.flush(30) == 0
             assert not refused, refused[0]
             end = _offset(servers, topic, partition, 0)
             aborting.abort_transaction(30)
-            eventually(lambda partition=partition, end=end: _offset(servers, topic, partition, 0) == end + 1, what="the marker")  # it is written a moment later
+            eventually(
+                lambda partition=partition, end=end: _offset(servers, topic, partition, 0) == end + 1, what="the marker"
+            )  # it is written a moment later
         assert plain.flush(30) == 0
 
 
 def rebuild(world: World, topic: str, contents: dict[int, list[Content | None]], *, source: bool = False) -> None:
     """Puts a topic with other contents in place of the one that the mirror has written (or read)."""
-    admin, servers, name = (world.source_admin, world.source_servers, topic) if source else (world.target_admin, world.target_servers, world.remote(topic))
+    admin, servers, name = (
+        (world.source_admin, world.source_servers, topic)
+        if source
+        else (world.target_admin, world.target_servers, world.remote(topic))
+    )
     delete(admin, name)
     admin.create_topics([NewTopic(name, len(contents), 1)])[name].result()
     eventually(lambda: len(admin.list_topics(name, timeout=5).topics[name].partitions) == len(contents))
@@ -96,9 +120,13 @@ def with_changes(changes: dict[int, Content | None], records: int = 40) -> list[
     return [changes.get(number, record(number)) for number in range(records)]
 
 
-def test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_version_says_the_same_later(world: World) -> None:
+def test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_version_says_the_same_later(
+    world: World,
+) -> None:
     plain, transactional, idle = world.topic("plain", 3), world.topic("transactional"), world.topic("idle", 1)
-    stamped = world.topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})  # arrives with the broker's time as its own
+    stamped = world.topic(
+        "stamped", 1, {"message.timestamp.type": "LogAppendTime"}
+    )  # arrives with the broker's time as its own
     world.produce(plain, 600, 3, "zstd")
     world.produce_transactions(transactional, 20, 20, seed=1)
     world.produce(stamped, 50, 1, seed=6)
@@ -112,7 +140,12 @@ def test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_ver
 
     first = verify(world)
     first.require()
-    assert (first.passed, first.total("records"), first.total("differences"), first.total("not_comparable")) == (True, expected, 0, 0)
+    assert (first.passed, first.total("records"), first.total("differences"), first.total("not_comparable")) == (
+        True,
+        expected,
+        0,
+        0,
+    )
     assert f"{expected:,} records, 0 differences; 1 partition not covered" in first.statement()
     rows = world.ledger.read("verifications").filter(f"verification_id = '{first.verification_id}'").collect()
     assert sum(row["records"] for row in rows) == expected
@@ -137,7 +170,9 @@ def test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_ver
         verify(world, version="999999")
 
 
-def test_a_loss_a_duplicate_a_swap_and_every_changed_part_are_each_found_and_named_by_both_offsets(world: World) -> None:
+def test_a_loss_a_duplicate_a_swap_and_every_changed_part_are_each_found_and_named_by_both_offsets(
+    world: World,
+) -> None:
     topic = world.topic(partitions=9)
     write(world.source_servers, topic, {partition: with_changes({}) for partition in range(9)})
     assert world.mirror().records == 360
@@ -157,23 +192,40 @@ def test_a_loss_a_duplicate_a_swap_and_every_changed_part_are_each_found_and_nam
     assert findings(world, result) == {
         1: [("missing", 10, 10, None), ("missing", 11, 11, None)],
         2: [("duplicated", 7, 40, "one more copy of it")],
-        3: [("out_of_order", 25, 5, "the map has it at downstream offset 25"), ("out_of_order", 5, 25, "the map has it at downstream offset 5")],
+        3: [
+            ("out_of_order", 25, 5, "the map has it at downstream offset 25"),
+            ("out_of_order", 5, 25, "the map has it at downstream offset 5"),
+        ],
         4: [("different", 8, 8, "value")],
         5: [("different", 9, 9, "headers")],
         6: [("different", 12, 12, "timestamp")],
         7: [("different", 3, 3, "key")],
-        8: [("different", 39, 39, "key, value, headers, timestamp"), ("unexpected", None, 40, "it is in no run of the map")],
+        8: [
+            ("different", 39, 39, "key, value, headers, timestamp"),
+            ("unexpected", None, 40, "it is in no run of the map"),
+        ],
     }
     found = by_partition(result)
     assert [found[partition].records for partition in range(9)] == [40, 38, 40, 40, 40, 40, 40, 40, 40]
     assert [found[partition].differences for partition in range(9)] == [0, 2, 1, 2, 1, 1, 1, 1, 2]
     assert [found[partition].passed for partition in range(9)] == [True] + 8 * [False]
-    assert (found[4].notes, found[8].notes) == (["different in value (1)"], ["different in key, value, headers, timestamp (1)"])
+    assert (found[4].notes, found[8].notes) == (
+        ["different in value (1)"],
+        ["different in key, value, headers, timestamp (1)"],
+    )
     assert result.statement().startswith("NOT EQUAL: verified to ")
-    assert "358 records, 11 differences (2 missing, 1 duplicated, 2 out of order, 5 different, 1 unexpected)" in result.statement()
+    assert (
+        "358 records, 11 differences (2 missing, 1 duplicated, 2 out of order, 5 different, 1 unexpected)"
+        in result.statement()
+    )
     with pytest.raises(GateError, match=rf"{topic}, partition 1: source offset 10, target offset 10: missing"):
         result.require()
-    assert world.ledger.read("expectation_results").filter(f"cycle_id = '{result.verification_id}' AND NOT success").count() == 5
+    assert (
+        world.ledger.read("expectation_results")
+        .filter(f"cycle_id = '{result.verification_id}' AND NOT success")
+        .count()
+        == 5
+    )
 
     sampled = verify(world, "sample")  # only what its digests don't tell is opened, and says the same
     assert {partition: rows for partition, rows in findings(world, sampled).items() if partition != 8} == {
@@ -182,7 +234,9 @@ def test_a_loss_a_duplicate_a_swap_and_every_changed_part_are_each_found_and_nam
     assert not sampled.passed
 
 
-def test_digests_tell_what_is_equal_without_opening_it_and_a_fraction_of_the_runs_is_chosen_by_the_version(world: World) -> None:
+def test_digests_tell_what_is_equal_without_opening_it_and_a_fraction_of_the_runs_is_chosen_by_the_version(
+    world: World,
+) -> None:
     topic = world.topic("orders", 2)
     world.produce(topic, 200, seed=1)
     world.produce_transactions(topic, 20, 10, seed=2)  # each ends a run
@@ -195,7 +249,9 @@ def test_digests_tell_what_is_equal_without_opening_it_and_a_fraction_of_the_run
     assert part.partitions == verify(world, "sample", fraction="0.5", version=str(part.offset_syncs_version)).partitions
 
 
-def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found_and_zero_is_never_a_pass(world: World) -> None:
+def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found_and_zero_is_never_a_pass(
+    world: World,
+) -> None:
     topic = world.topic(partitions=2)
     empty = verify(world, "incremental")
     assert not empty.passed
@@ -214,7 +270,9 @@ def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found
     write(world.source_servers, topic, {1: [record(number) for number in range(40, 50)]})
     world.mirror()
     second = verify(world, "incremental")
-    assert [(one.partition, one.upstream_from, one.upstream_to, one.records) for one in second.partitions] == [(1, 40, 50, 10)]
+    assert [(one.partition, one.upstream_from, one.upstream_to, one.records) for one in second.partitions] == [
+        (1, 40, 50, 10)
+    ]
     repeated = verify(world, "incremental", version=str(second.offset_syncs_version))
     assert repeated.partitions == second.partitions
 
@@ -235,9 +293,16 @@ def test_a_time_is_that_of_the_commits_on_the_target(world: World) -> None:
     for number in range(3):
         world.produce(topic, 50, 1, seed=number)
         world.mirror()
-        ends.append(world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").selectExpr("CAST(max(committed_at) AS STRING)").first()[0])
+        ends.append(
+            world.ledger.read("offset_syncs")
+            .filter(f"source = '{world.alias}'")
+            .selectExpr("CAST(max(committed_at) AS STRING)")
+            .first()[0]
+        )
     middle = verify(world, "time", from_time=ends[1], to_time=ends[2])
-    assert [(one.upstream_from, one.upstream_to, one.records, one.passed) for one in middle.partitions] == [(50, 100, 50, True)]
+    assert [(one.upstream_from, one.upstream_to, one.records, one.passed) for one in middle.partitions] == [
+        (50, 100, 50, True)
+    ]
     assert verify(world, "incremental").total("records") == 150, "a verified time is no place to go on from"
     assert not verify(world, "time", to_time="2020-01-01").passed
 
@@ -251,7 +316,12 @@ def test_what_retention_has_taken_on_either_side_is_not_comparable_and_no_alarm(
     drop_before(world.source_admin, topic, 2, 40)
     result = verify(world)
     found = by_partition(result)
-    assert [(found[at].records, found[at].not_comparable, found[at].differences) for at in range(4)] == [(25, 15, 0), (15, 25, 0), (0, 40, 0), (40, 0, 0)]
+    assert [(found[at].records, found[at].not_comparable, found[at].differences) for at in range(4)] == [
+        (25, 15, 0),
+        (15, 25, 0),
+        (0, 40, 0),
+        (40, 0, 0),
+    ]
     assert [(found[at].status, found[at].passed) for at in (2, 3)] == [("not_comparable", False), ("equal", True)]
     assert result.passed
     assert "15 records of the map are before the first offsets" in found[0].notes[0]
@@ -260,7 +330,12 @@ def test_what_retention_has_taken_on_either_side_is_not_comparable_and_no_alarm(
 
     delete(world.source_admin, topic)  # after a migration
     after = verify(world)
-    assert (after.passed, after.total("records"), after.total("differences"), after.total("not_comparable")) == (False, 0, 0, 160)
+    assert (after.passed, after.total("records"), after.total("differences"), after.total("not_comparable")) == (
+        False,
+        0,
+        0,
+        160,
+    )
     delete(world.target_admin, world.remote(topic))
     world.topic(partitions=4)
     write(world.source_servers, topic, {partition: with_changes({}) for partition in range(4)})
@@ -272,10 +347,14 @@ def test_compaction_explains_what_a_newer_record_has_replaced_and_nothing_else(w
     topic = world.topic(partitions=3)
     write(world.source_servers, topic, {partition: with_changes({}) for partition in range(3)})
     world.mirror()
-    # Of partition 0, records 0 to 3 are gone, whose keys come again; of partition 1, records 33 and 34, which are the last of their keys; of partition 2, records 0 and 1 on
-    # both sides, though the source does not compact.
+    # Of partition 0, records 0 to 3 are gone, whose keys come again; of partition 1, records 33 and 34, which are the
+    # last of their keys; of partition 2, records 0 and 1 on both sides, though the source does not compact.
     later = with_changes({})[2:]
-    rebuild(world, topic, {0: [HOLE, HOLE, *later[2:]], 1: [*with_changes({})[:33], HOLE, *with_changes({})[35:]], 2: [HOLE, *later]})
+    rebuild(
+        world,
+        topic,
+        {0: [HOLE, HOLE, *later[2:]], 1: [*with_changes({})[:33], HOLE, *with_changes({})[35:]], 2: [HOLE, *later]},
+    )
     rebuild(world, topic, {0: with_changes({}), 1: with_changes({}), 2: [HOLE, *later]}, source=True)
     compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
     slowly = ConfigEntry("min.compaction.lag.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
@@ -326,23 +405,40 @@ def test_what_a_lost_log_has_left_on_the_target_is_passed_over_and_the_new_one_i
     found = {one.topic: one for one in result.partitions}
     assert result.passed, result.statement()
     assert (found[replaced].records, found[refilled].records) == (30, 41)
-    assert found[replaced].notes == ["40 records on the target are of a log that the source has lost since (table gaps), and were passed over"]
+    assert found[replaced].notes == [
+        "40 records on the target are of a log that the source has lost since (table gaps), and were passed over"
+    ]
     write(world.target_servers, world.remote(replaced), {0: [record(105)]})
     assert by_partition(verify(world, topics=replaced))[0].duplicated == 1
-    rows = world.ledger.of_flow("verifications", world.flow).filter(f"verification_id = '{before.verification_id}'").collect()
-    assert {(row["offset_syncs_version"], row["gaps_version"]) for row in rows} == {(before.offset_syncs_version, before.gaps_version)}
+    rows = (
+        world.ledger.of_flow("verifications", world.flow)
+        .filter(f"verification_id = '{before.verification_id}'")
+        .collect()
+    )
+    assert {(row["offset_syncs_version"], row["gaps_version"]) for row in rows} == {
+        (before.offset_syncs_version, before.gaps_version)
+    }
 
 
 def test_topics_that_are_changed_on_the_way_are_not_covered(world: World) -> None:
     plain, slim = world.topic("plain", 1), world.topic("slim", 1)
-    world.write_config(**{"mirrorlake.transforms": "slim", "mirrorlake.transform.slim.topics": slim, "mirrorlake.transform.slim.value": "upper(CAST(value AS STRING))"})
+    world.write_config(
+        **{
+            "mirrorlake.transforms": "slim",
+            "mirrorlake.transform.slim.topics": slim,
+            "mirrorlake.transform.slim.value": "upper(CAST(value AS STRING))",
+        }
+    )
     for topic in (plain, slim):
         write(world.source_servers, topic, {0: with_changes({})})
     world.mirror()
     result = verify(world)
     found = {one.topic: one for one in result.partitions}
     assert (result.passed, found[plain].records) == (True, 40)
-    assert (found[slim].status, found[slim].notes) == ("not_covered", ["its records are changed on the way (transform slim)"])
+    assert (found[slim].status, found[slim].notes) == (
+        "not_covered",
+        ["its records are changed on the way (transform slim)"],
+    )
 
 
 def test_a_map_that_has_records_twice_does_not_pass_even_if_both_copies_are_there(world: World) -> None:
@@ -362,7 +458,15 @@ def test_what_other_flows_have_brought_and_others_have_written_is_left_out(world
     world.target_alias = f"t{world.alias[1:]}"
     there, here = f"{world.alias}->{world.target_alias}.enabled", f"{world.target_alias}->{world.alias}.enabled"
     world.write_config(**{there: "true", here: "true", "replication.policy.class": "IdentityReplicationPolicy"})
-    back = World(world.target_servers, world.source_servers, world.directory / "back", world.spark, world.warehouse, alias=world.target_alias, target_alias=world.alias)
+    back = World(
+        world.target_servers,
+        world.source_servers,
+        world.directory / "back",
+        world.spark,
+        world.warehouse,
+        alias=world.target_alias,
+        target_alias=world.alias,
+    )
     back.properties = {**world.properties, "topics": f"{world.alias}-.*"}
     back.write_config()
     topic = world.topic(partitions=2)
@@ -391,7 +495,10 @@ def test_a_mirror_that_goes_on_meanwhile_is_no_difference(world: World) -> None:
             world.produce_transactions(topic, 2, 5, seed=1_000 + seed)
             seed += 1
 
-    clients = [threading.Thread(target=traffic), threading.Thread(target=world.mirror, kwargs={"interval_s": 0.2, "run_for_s": 12})]
+    clients = [
+        threading.Thread(target=traffic),
+        threading.Thread(target=world.mirror, kwargs={"interval_s": 0.2, "run_for_s": 12}),
+    ]
     for client in clients:
         client.start()
     results = [verify(world)]

@@ -1,4 +1,5 @@
-"""The notebooks as operators run them: by papermill, one process each, on real brokers. The first mirror starts a JVM of its own; the others are given a warm one."""
+"""The notebooks as operators run them: by papermill, one process each, on real brokers. The first mirror starts a JVM
+of its own; the others are given a warm one."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.ledger import Ledger
-from mirrorlake.notebook import Parameters, parameters, resolve, seconds
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.notebook.runtime import Parameters, parameters
+from mirrorlake.parameters import resolve, seconds
 
 from tests.example_ledger import fill, write_flow
 from tests.notebooks.warm_jvm import WarmJvm
@@ -36,8 +38,14 @@ def cell(notebook: dict[str, Any], tag: str) -> dict[str, Any]:
 
 
 def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = "", **given: str) -> dict[str, Any]:
-    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook. `fails_with` is what it must fail with; without `jvm` it starts its own."""
-    words = [str(Path(sys.executable).with_name("papermill")), "--no-progress-bar", str(ROOT / f"notebooks/{name}.ipynb"), str(output)]
+    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook. `fails_with` is
+    what it must fail with; without `jvm` it starts its own."""
+    words = [
+        str(Path(sys.executable).with_name("papermill")),
+        "--no-progress-bar",
+        str(ROOT / f"notebooks/{name}.ipynb"),
+        str(output),
+    ]
     for parameter, value in given.items():
         words += ["-p", parameter, value]
     environment = os.environ | (jvm.environment if jvm else {})
@@ -59,11 +67,15 @@ def printed(notebook: dict[str, Any]) -> str:
 
 
 def images(notebook: dict[str, Any]) -> int:
-    return sum("image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", []))
+    return sum(
+        "image/png" in output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])
+    )
 
 
 def test_notebooks_are_clean() -> None:
-    checked = subprocess.run([sys.executable, str(ROOT / "tools/check_notebooks.py")], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [sys.executable, str(ROOT / "tools/check_notebooks.py")], capture_output=True, text=True, check=False
+    )
     assert checked.returncode == 0, checked.stdout
     assert {path.stem for path in NOTEBOOKS} == {
         "topics",
@@ -101,11 +113,20 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     monkeypatch.setenv("CANARY", CANARY)
     world.write_config(**{f"{world.alias}.client.id": "${env:CANARY}"})
     source = world.source_records(topic)
-    group = world.commit("readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()})
+    group = world.commit(
+        "readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()}
+    )
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
 
     planned = run("topics", tmp_path / "topics.ipynb", jvm, **given, dry_run="true")
-    assert result(planned) == {"flow": world.flow_name, "topics": 1, "changes": 1, "planned": 1, "applied": 0, "refused": 0}
+    assert result(planned) == {
+        "flow": world.flow_name,
+        "topics": 1,
+        "changes": 1,
+        "planned": 1,
+        "applied": 0,
+        "refused": 0,
+    }
     assert world.remote(topic) not in world.target_admin.list_topics(timeout=10).topics
 
     mirrored = run("mirror", tmp_path / "mirror.ipynb", None, **given, trigger="availableNow")
@@ -114,19 +135,35 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     assert images(mirrored) == 1
 
     translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="2 seconds", run_for="20")
-    assert result(translated)["syncs"] in ({"committed": 2}, {"in_step": 2})  # in the first cycle, and in those behind it
+    assert result(translated)["syncs"] in (
+        {"committed": 2},
+        {"in_step": 2},
+    )  # in the first cycle, and in those behind it
     assert result(translated)["statuses"] == {"exact": 2}
-    unread = {(world.remote(topic), partition): [record[1] for _, record in records[len(records) // 2 :]] for partition, records in source.items()}
+    unread = {
+        (world.remote(topic), partition): [record[1] for _, record in records[len(records) // 2 :]]
+        for partition, records in source.items()
+    }
     assert consume_as(world.target_servers, group, [world.remote(topic)]) == unread
 
     offset = source[0][3][0]
     audited = run(
-        "audit", tmp_path / "audit.ipynb", jvm, flow=world.flow_name, warehouse=world.warehouse, group_id=group, topic=topic, partition="0", upstream_offset=str(offset)
+        "audit",
+        tmp_path / "audit.ipynb",
+        jvm,
+        flow=world.flow_name,
+        warehouse=world.warehouse,
+        group_id=group,
+        topic=topic,
+        partition="0",
+        upstream_offset=str(offset),
     )
     assert result(audited)["runs"] >= 1
     assert result(audited)["gate_failures"] == 0
     tables = {
-        cell["id"]: "".join("".join(output["data"].get("text/plain", [])) for output in cell["outputs"] if "data" in output)
+        cell["id"]: "".join(
+            "".join(output["data"].get("text/plain", [])) for output in cell["outputs"] if "data" in output
+        )
         for cell in audited["cells"]
         if cell.get("outputs")
     }
@@ -142,7 +179,9 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
         assert CANARY not in (tmp_path / f"{name}.ipynb").read_text()
 
 
-def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:
+def test_verify_passes_with_all_records_and_fails_with_a_stray_one(
+    servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm
+) -> None:
     world = World(*servers, tmp_path)
     topic = world.topic()
     world.produce(topic, 300)
@@ -157,21 +196,45 @@ def test_verify_passes_with_all_records_and_fails_with_a_stray_one(servers: tupl
     producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
     producer.produce(world.remote(topic), b"stray", partition=1)
     assert producer.flush(30) == 0
-    failed = run("verify", tmp_path / "failed.ipynb", jvm, **given, mode="full", fails_with="1 difference (1 unexpected)")
+    failed = run(
+        "verify", tmp_path / "failed.ipynb", jvm, **given, mode="full", fails_with="1 difference (1 unexpected)"
+    )
     assert images(failed) == 1
     assert not cell(failed, "result")["outputs"][0].get("text"), "a verification that has failed has no result"
 
 
-def test_a_transform_is_tried_on_records_and_nothing_is_written(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:
+def test_a_transform_is_tried_on_records_and_nothing_is_written(
+    servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm
+) -> None:
     world = World(*servers, tmp_path)
     topic, prefix = world.topic(), "mirrorlake.transform.slim."
-    settings = {"topics": ".*orders", "where": "value IS NOT NULL", "key": "upper(CAST(key AS STRING))", "partition": "CAST(CAST(key AS STRING) AS INT)"}
-    world.write_config(**{"mirrorlake.transforms": "slim"}, **{f"{prefix}{name}": value for name, value in settings.items()})
+    settings = {
+        "topics": ".*orders",
+        "where": "value IS NOT NULL",
+        "key": "upper(CAST(key AS STRING))",
+        "partition": "CAST(CAST(key AS STRING) AS INT)",
+    }
+    world.write_config(
+        **{"mirrorlake.transforms": "slim"}, **{f"{prefix}{name}": value for name, value in settings.items()}
+    )
     world.produce(topic, 100)
 
-    tried = run("transform", tmp_path / "transform.ipynb", jvm, config=world.config, flow=world.flow_name, topic=topic, sample="30")
+    tried = run(
+        "transform",
+        tmp_path / "transform.ipynb",
+        jvm,
+        config=world.config,
+        flow=world.flow_name,
+        topic=topic,
+        sample="30",
+    )
     counts = result(tried)
-    assert {name: counts[name] for name in ("flow", "topic", "transform", "records")} == {"flow": world.flow_name, "topic": topic, "transform": "slim", "records": 30}
+    assert {name: counts[name] for name in ("flow", "topic", "transform", "records")} == {
+        "flow": world.flow_name,
+        "topic": topic,
+        "transform": "slim",
+        "records": 30,
+    }
     assert counts["kept"] + counts["filtered"] + counts["failed"] == 30
     assert counts["failed"] > 5
     assert f"{prefix}where = value IS NOT NULL" in printed(tried)
@@ -181,7 +244,9 @@ def test_a_transform_is_tried_on_records_and_nothing_is_written(servers: tuple[s
     assert not [name for name in world.target_admin.list_topics(timeout=10).topics if world.alias in name]
 
 
-def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_maintained(spark: Any, tmp_path: Path, jvm: WarmJvm) -> None:
+def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_maintained(
+    spark: Any, tmp_path: Path, jvm: WarmJvm
+) -> None:
     ledger = fill(Ledger(spark, "spark_catalog", "notebooks", str(tmp_path)).ensure_tables())
     config = write_flow(tmp_path)
     given = {"config": str(config), "flow": "west->east", "warehouse": ledger.warehouse, "schema": ledger.schema}
@@ -195,7 +260,12 @@ def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_ma
         output=str(tmp_path / "moved.json"),
         source_is_gone="true",
     )
-    assert result(translated) == {"flow": "west->east", "positions": 2, "statuses": {"exact": 2}, "output": str(tmp_path / "moved.json")}
+    assert result(translated) == {
+        "flow": "west->east",
+        "positions": 2,
+        "statuses": {"exact": 2},
+        "output": str(tmp_path / "moved.json"),
+    }
     assert json.loads((tmp_path / "moved.json").read_text()) == {"west.orders": {"0": 501, "1": 270}}
     assert images(translated) == 1
 
@@ -208,18 +278,35 @@ def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_ma
     assert images(maintained) == 1
 
 
-def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm) -> None:
+def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(
+    servers: tuple[str, str], tmp_path: Path, jvm: WarmJvm
+) -> None:
     world = World(*servers, tmp_path)
     there = f"{world.alias}t"
     world.target_alias = there
-    world.write_config(**{"replication.policy.class": "IdentityReplicationPolicy", f"{world.alias}->{there}.enabled": "true", f"{there}->{world.alias}.enabled": "true"})
+    world.write_config(
+        **{
+            "replication.policy.class": "IdentityReplicationPolicy",
+            f"{world.alias}->{there}.enabled": "true",
+            f"{there}->{world.alias}.enabled": "true",
+        }
+    )
     topic = world.topic(partitions=1)
     world.produce(topic, 200, 1)
     group = world.commit("readers", {(topic, 0): 120})
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
 
     moved = run("failover", tmp_path / "failover.ipynb", jvm, **given, mode="run", signed_by="ann")
-    expected = {"flow": world.flow_name, "mode": "run", "source": "alive", "go": True, "positions": 1, "no_go": 0, "drained": 200, "outcomes": {"committed": 1}}
+    expected = {
+        "flow": world.flow_name,
+        "mode": "run",
+        "source": "alive",
+        "go": True,
+        "positions": 1,
+        "no_go": 0,
+        "drained": 200,
+        "outcomes": {"committed": 1},
+    }
     assert {name: result(moved)[name] for name in expected} == expected
     assert result(moved)["generation"] > 1
     assert images(moved) == 1
@@ -227,7 +314,15 @@ def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers:
 
     world.produce(topic, 15, 1, seed=3)  # on the side that was left
     home = run("failback", tmp_path / "failback.ipynb", jvm, **given)
-    expected = {"flow": world.flow_name, "mode": "plan", "diverged": 15, "decided": "", "positions": 1, "blocks": {}, "reopened": 0}
+    expected = {
+        "flow": world.flow_name,
+        "mode": "plan",
+        "diverged": 15,
+        "decided": "",
+        "positions": 1,
+        "blocks": {},
+        "reopened": 0,
+    }
     assert {name: result(home)[name] for name in expected} == expected
     shown = {cell["id"]: json.dumps(cell["outputs"]) for cell in home["cells"] if cell.get("outputs")}
     assert topic in shown["failback-4"]
@@ -235,7 +330,9 @@ def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(servers:
 
 
 def test_a_parameter_comes_from_papermill_then_the_environment_then_the_default() -> None:
-    found = parameters({"flow": "x->y", "schema": "mirrorlake"}, {"MIRRORLAKE_FLOW": "e->e", "MIRRORLAKE_SCHEMA": "other"})
+    found = parameters(
+        {"flow": "x->y", "schema": "mirrorlake"}, {"MIRRORLAKE_FLOW": "e->e", "MIRRORLAKE_SCHEMA": "other"}
+    )
     assert (found.flow, found.schema, found.catalog) == ("x->y", "other", "spark_catalog")
 
 
@@ -252,12 +349,17 @@ def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.Mon
     class DatabricksUtilities:
         widgets = Widgets()
 
-    monkeypatch.setattr("mirrorlake.notebook._dbutils", DatabricksUtilities)
-    assert resolve({"flow": "a->b", "trigger": "5 seconds"}, {"flow": "a->b", "trigger": "availableNow"}) == {"flow": "w->w", "trigger": "5 seconds"}
+    monkeypatch.setattr("mirrorlake.notebook.runtime._dbutils", DatabricksUtilities)
+    assert resolve({"flow": "a->b", "trigger": "5 seconds"}, {"flow": "a->b", "trigger": "availableNow"}) == {
+        "flow": "w->w",
+        "trigger": "5 seconds",
+    }
     assert declared == {"flow": "a->b", "trigger": "5 seconds"}
 
 
-@pytest.mark.parametrize(("text", "expected"), [("5", 5), ("5 seconds", 5), ("1 second", 1), ("2 minutes", 120), ("1.5 hours", 5400)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5", 5), ("5 seconds", 5), ("1 second", 1), ("2 minutes", 120), ("1.5 hours", 5400)]
+)
 def test_durations_are_read(text: str, expected: float) -> None:
     assert seconds("run_for", text, "") == expected
 

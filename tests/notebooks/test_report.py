@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.store import Ledger
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -18,9 +18,16 @@ from tests.report_ledger import HOURS, UNTIL, fill_report
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--disable-dev-shm-usage",
-)  # fmt: skip
+)
 FIGURES = ("lag", "throughput", "stages", "freshness", "gates", "verified")
 
 
@@ -42,9 +49,20 @@ def page(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("report")
     ledger = fill_report(Ledger(spark, "spark_catalog", "report", str(directory)).ensure_tables())
     made = subprocess.run(
-        ["make", "report", f"WAREHOUSE={ledger.warehouse}", f"SCHEMA={ledger.schema}", f"HOURS={HOURS}", f"UNTIL={UNTIL}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [
+            "make",
+            "report",
+            f"WAREHOUSE={ledger.warehouse}",
+            f"SCHEMA={ledger.schema}",
+            f"HOURS={HOURS}",
+            f"UNTIL={UNTIL}",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert made.returncode == 0, made.stderr[-3000:]
     assert "made .local/report.html" in made.stdout
     return (ROOT / ".local/report.html").rename(directory / "report.html")
@@ -56,7 +74,10 @@ def script(browser: WebDriver, text: str) -> Any:
 
 def test_the_report_says_how_every_flow_is(browser: WebDriver, page: Path) -> None:
     browser.get(page.as_uri())
-    well, unwell = (next(card for card in browser.find_elements(By.CSS_SELECTOR, ".mirrorlake-card") if name in card.text) for name in ("west → east", "north → south"))
+    well, unwell = (
+        next(card for card in browser.find_elements(By.CSS_SELECTOR, ".mirrorlake-card") if name in card.text)
+        for name in ("west → east", "north → south")
+    )
     assert "All is well." in well.text
     assert "146 asked, 0 said no" in well.text
     assert "2026-11-20 13:59:30, all of it" in well.text
@@ -73,7 +94,11 @@ def test_every_picture_is_seen_and_nothing_sticks_out(browser: WebDriver, page: 
     browser.get(page.as_uri())
     for name in FIGURES:
         (image,) = browser.find_elements(By.CSS_SELECTOR, f"#cell-id\\={name} img")
-        seen = script(browser, f"(image => [image.complete, image.naturalWidth, image.clientWidth, image.alt])(document.querySelectorAll('#cell-id\\\\={name} img')[0])")
+        seen = script(
+            browser,
+            "(image => [image.complete, image.naturalWidth, image.clientWidth, "
+            f"image.alt])(document.querySelectorAll('#cell-id\\\\={name} img')[0])",
+        )
         is_complete, natural_width, shown_width, alt = seen
         assert is_complete
         assert natural_width > 1_000
@@ -87,7 +112,9 @@ def test_the_page_needs_nothing_from_elsewhere_and_has_no_errors(browser: WebDri
     browser.get_log("performance")
     browser.get(page.as_uri())
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = {message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"}
+    asked = {
+        message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"
+    }
     assert page.as_uri() in asked
     assert not [url for url in asked if not url.startswith(("file:", "data:"))]
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]

@@ -1,7 +1,8 @@
-"""A JVM that has run Spark before, for processes that would start a cold one of their own: `python warm_jvm.py`, then a line on standard input for each "end the session".
+"""A JVM that has run Spark before, for processes that would start a cold one of their own: `python warm_jvm.py`, then a
+line on standard input for each "end the session".
 
-PySpark connects to a JVM that is there if PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET say so. The process keeps its session to itself; it only does not spend half a minute on
-loading and compiling Spark.
+PySpark connects to a JVM that is there if PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET say so. The process keeps its
+session to itself; it only does not spend half a minute on loading and compiling Spark.
 """
 
 from __future__ import annotations
@@ -32,8 +33,15 @@ class WarmJvm:
     @classmethod
     @contextmanager
     def running(cls, **environment: str) -> Iterator[WarmJvm]:
-        """One for the length of a block; `environment` is what Spark's Python processes find besides that of this one."""
-        process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
+        """One for the length of a block; `environment` is what Spark's Python processes find besides that of this
+        one."""
+        process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
         try:
             yield cls(process, json.loads(_line(process)))
         finally:
@@ -61,7 +69,11 @@ def main() -> None:
     session.stop()
     gateway = session.sparkContext._gateway
     parameters = gateway.java_parameters
-    print(json.dumps({"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}), file=answers, flush=True)
+    print(
+        json.dumps({"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}),
+        file=answers,
+        flush=True,
+    )
     for _ in sys.stdin:
         left = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
         if left.isDefined():

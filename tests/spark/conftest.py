@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mirrorlake.ledger import Ledger
-from mirrorlake.views import ensure_views
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.views import ensure_views
 
 from tests.example_ledger import fill
 

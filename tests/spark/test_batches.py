@@ -6,8 +6,8 @@ import threading
 from typing import Any
 
 import pytest
-from mirrorlake.batches import Batches
 from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.spark.query_loop import Batches
 from pyspark.sql.streaming import StreamingQuery
 
 
@@ -17,7 +17,9 @@ def endless(spark: Any) -> Any:
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
 
 
-def test_a_micro_batch_that_comes_while_the_query_is_being_stopped_does_not_hold_it_up(endless: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_micro_batch_that_comes_while_the_query_is_being_stopped_does_not_hold_it_up(
+    endless: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopping, entered, handled = threading.Event(), threading.Event(), []
     stop, enter = StreamingQuery.stop, Batches._batch
 
@@ -33,7 +35,9 @@ def test_a_micro_batch_that_comes_while_the_query_is_being_stopped_does_not_hold
 
     monkeypatch.setattr(StreamingQuery, "stop", stop_late)
     monkeypatch.setattr(Batches, "_batch", enter_seen)
-    Batches(lambda frame, number: handled.append((number, stopping.is_set())), 10, print).run(endless, "stopped", str(tmp_path), interval_s=0, run_for_s=2)
+    Batches(lambda frame, number: handled.append((number, stopping.is_set())), 10, print).run(
+        endless, "stopped", str(tmp_path), interval_s=0, run_for_s=2
+    )
     assert handled
     assert not any(during_stop for _, during_stop in handled), "the micro-batch that came late was left to the next run"
 

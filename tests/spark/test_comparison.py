@@ -6,9 +6,12 @@ import json
 from datetime import datetime
 from typing import Any
 
-from mirrorlake.comparison import FOUND, compare, with_hash
+from mirrorlake.jobs.migration.log_comparison import FOUND, compare, with_hash
 
-RECORDS = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, timestamp TIMESTAMP"
+RECORDS = (
+    "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: "
+    "BINARY>>, timestamp TIMESTAMP"
+)
 TIME = datetime(2026, 11, 1)
 
 
@@ -46,7 +49,10 @@ def test_runs_are_cut_where_either_side_skips_an_offset(spark: Any) -> None:
     source = [("t", 0, offset, *value(offset)) for offset in (0, 1, 2, 5, 6, 7, 8)] + [("t", 1, 0, *value(0))]
     copy = [("t", 0, offset, *value(of)) for offset, of in ((10, 1), (11, 2), (12, 5), (14, 6), (15, 7))]
     one, other = (hashed(spark, rows).groupBy("topic", "partition") for rows in (source, copy))
-    found = {row["partition"]: json.loads(row["finding"]) for row in one.cogroup(other).applyInArrow(compare, FOUND).collect()}
+    found = {
+        row["partition"]: json.loads(row["finding"])
+        for row in one.cogroup(other).applyInArrow(compare, FOUND).collect()
+    }
     assert [run[:5] for run in found[0]["runs"]] == [[1, 3, 10, 12, 2], [5, 6, 12, 13, 1], [6, 8, 14, 16, 2]]
     assert (found[0]["upstream_next"], found[0]["copied"], found[0]["missing"], found[0]["foreign"]) == (8, 5, 0, 0)
     assert (found[1]["copied"], found[1]["runs"], found[1]["target_records"]) == (0, [], 0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mirrorlake.counterpart import KNOWN, PIECES, by_definition, counterparts, records_between
-from mirrorlake.translate import MIRRORED, POSITIONS, translate
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
+from mirrorlake.translation.two_way import KNOWN, PIECES, by_definition, counterparts, records_between
 
 from tests.spark.test_translate import RUNS, random_runs
 
@@ -14,16 +14,23 @@ Piece = tuple[str, int, int, int, str, int, int, bool]
 
 
 def both_ways(dice: random.Random, topic: str, *, at_once: bool) -> list[Piece]:
-    """The two maps of a partition that both sides write, in turns or at once: stretches of records, in an order on either side of its own where it is at once."""
+    """The two maps of a partition that both sides write, in turns or at once: stretches of records, in an order on
+    either side of its own where it is at once."""
     stretches = [(dice.randint(1, 6), dice.random() < 0.5) for _ in range(dice.randint(1, 30))]
     places: list[list[int]] = []
-    for order in (list(range(len(stretches))), sorted(range(len(stretches)), key=lambda at: at + (dice.uniform(0, 4) if at_once else 0))):
+    for order in (
+        list(range(len(stretches))),
+        sorted(range(len(stretches)), key=lambda at: at + (dice.uniform(0, 4) if at_once else 0)),
+    ):
         at, starts = dice.randint(0, 5), [0] * len(stretches)
         for number in order:
             starts[number] = at
             at += stretches[number][0] + dice.randint(0, 2)
         places.append(starts)
-    return [(topic, 0, here, here + length, f"x.{topic}", 0, there, is_back) for (length, is_back), here, there in zip(stretches, *places, strict=True)]
+    return [
+        (topic, 0, here, here + length, f"x.{topic}", 0, there, is_back)
+        for (length, is_back), here, there in zip(stretches, *places, strict=True)
+    ]
 
 
 def pairs(pieces: list[Piece]) -> list[tuple[int, int]]:
@@ -45,7 +52,10 @@ def test_sql_and_definition_agree_for_every_offset_of_maps_of_both_directions(sp
         spark.createDataFrame([piece for made in maps.values() for piece in made], PIECES),
         spark.createDataFrame(known, KNOWN),
     )
-    found = {(row["group_id"], row["topic"]): (row["downstream_offset"], row["again"]) for row in counterparts(*frames).collect()}
+    found = {
+        (row["group_id"], row["topic"]): (row["downstream_offset"], row["again"])
+        for row in counterparts(*frames).collect()
+    }
     assert found == expected
     mixed = {key for key, (_, again) in found.items() if again}
     assert mixed, "no map was out of order"
@@ -55,20 +65,51 @@ def test_sql_and_definition_agree_for_every_offset_of_maps_of_both_directions(sp
 def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
     dice = random.Random(3)
     maps = {f"t{number}": random_runs(dice, f"t{number}", 0) for number in range(6)}
-    positions, mirrored, known = [("early", "new", 0, 4, "")], [("new", 0, "a.new", 0, 9, 0, 0)], [("new", 0, 0, 9, 0, 0, 0, "a.new", 0)]
+    positions, mirrored, known = (
+        [("early", "new", 0, 4, "")],
+        [("new", 0, "a.new", 0, 9, 0, 0)],
+        [("new", 0, 0, 9, 0, 0, 0, "a.new", 0)],
+    )
     for topic, runs in maps.items():
-        end, downstream = runs[-1].upstream_end, runs[-1].downstream_end + (topic == "t1")  # of t1 the ledger lacks something
+        end, downstream = (
+            runs[-1].upstream_end,
+            runs[-1].downstream_end + (topic == "t1"),
+        )  # of t1 the ledger lacks something
         mirrored.append((topic, 0, f"a.{topic}", 0, end + 5, end + 2, downstream))
         known.append((topic, 0, 0, end + 5, end + 2, downstream, 0, f"a.{topic}", 0))
         positions += [(f"g{offset}", topic, 0, offset, "") for offset in range(end + 8)]
     rows = [run for runs in maps.values() for run in runs]
-    plain = spark.createDataFrame([(run.topic, 0, run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end) for run in rows], RUNS)
-    turned = spark.createDataFrame([(run.topic, 0, run.upstream_start, run.upstream_end, f"a.{run.topic}", 0, run.downstream_start, False) for run in rows], PIECES)
+    plain = spark.createDataFrame(
+        [
+            (run.topic, 0, run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end)
+            for run in rows
+        ],
+        RUNS,
+    )
+    turned = spark.createDataFrame(
+        [
+            (run.topic, 0, run.upstream_start, run.upstream_end, f"a.{run.topic}", 0, run.downstream_start, False)
+            for run in rows
+        ],
+        PIECES,
+    )
     asked = spark.createDataFrame(positions, POSITIONS)
-    columns = ("group_id", "topic", "partition", "target_topic", "target_partition", "downstream_offset", "status", "mirrored_end")
+    columns = (
+        "group_id",
+        "topic",
+        "partition",
+        "target_topic",
+        "target_partition",
+        "downstream_offset",
+        "status",
+        "mirrored_end",
+    )
     one, other = (
         {tuple(row) for row in frame.select(*columns).collect()}
-        for frame in (translate(asked, plain, spark.createDataFrame(mirrored, MIRRORED)), counterparts(asked, turned, spark.createDataFrame(known, KNOWN)))
+        for frame in (
+            translate(asked, plain, spark.createDataFrame(mirrored, MIRRORED)),
+            counterparts(asked, turned, spark.createDataFrame(known, KNOWN)),
+        )
     )
     assert one == other
     assert {status for *_, status, _ in one} == {"exact", "clamped", "before_mirror"}
@@ -77,6 +118,7 @@ def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
 def test_records_between_two_offsets_are_counted_by_runs(spark: Any) -> None:
     made = spark.createDataFrame([("t", 0, 0, 10, "x", 0, 5, False), ("t", 0, 10, 14, "x", 0, 16, False)], PIECES)
     spans = spark.createDataFrame(
-        [("a", "x", 0, 7, 18), ("b", "x", 0, 15, 16), ("c", "x", 0, 0, 99)], "group_id STRING, target_topic STRING, target_partition INT, from BIGINT, to BIGINT"
+        [("a", "x", 0, 7, 18), ("b", "x", 0, 15, 16), ("c", "x", 0, 0, 99)],
+        "group_id STRING, target_topic STRING, target_partition INT, from BIGINT, to BIGINT",
     )
     assert {row["group_id"]: row["records"] for row in records_between(spans, made).collect()} == {"a": 10, "c": 14}

@@ -5,14 +5,62 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from mirrorlake.filter import NameFilter
+from mirrorlake.config.name_filter import NameFilter
 
-NAMES = ["orders", "orders.eu", "Orders", "a-b_c", "x1", "été", "a.b.c", "__consumer_offsets", "mm2-offsets.a.internal", "aaa", "", "a", "-", "]", "\\"]
+NAMES = [
+    "orders",
+    "orders.eu",
+    "Orders",
+    "a-b_c",
+    "x1",
+    "été",
+    "a.b.c",
+    "__consumer_offsets",
+    "mm2-offsets.a.internal",
+    "aaa",
+    "",
+    "a",
+    "-",
+    "]",
+    "\\",
+]
 PATTERNS = [
-    ".*", "orders", "orders.*", r"orders\..*", "(?i)ORDERS", r"[a-z&&[^o]].*", r"\p{L}+", r"\p{Lower}+", r"\w+", r"\d+|x\d", "a{3}", "a*+", "(?:a|b)+", r"\Qa.b\E.*", r"[\w.-]+",
-    "^orders$", r".*\.internal", "__.*", "(orders|x)1?", r"(?<name>a)\k<name>a", "[a-c.]+", r"\S+", ".+[^s]", "a?", r"\\", "[]a]", r"\p{Alpha}+", r"\p{IsAlphabetic}+", "(?s).",
-    r"\P{Alpha}", r"\W", r"\\w", r"[\p{Alpha}\d]+", r"\p{Punct}", r"[^\w]",
-]  # fmt: skip
+    ".*",
+    "orders",
+    "orders.*",
+    r"orders\..*",
+    "(?i)ORDERS",
+    r"[a-z&&[^o]].*",
+    r"\p{L}+",
+    r"\p{Lower}+",
+    r"\w+",
+    r"\d+|x\d",
+    "a{3}",
+    "a*+",
+    "(?:a|b)+",
+    r"\Qa.b\E.*",
+    r"[\w.-]+",
+    "^orders$",
+    r".*\.internal",
+    "__.*",
+    "(orders|x)1?",
+    r"(?<name>a)\k<name>a",
+    "[a-c.]+",
+    r"\S+",
+    ".+[^s]",
+    "a?",
+    r"\\",
+    "[]a]",
+    r"\p{Alpha}+",
+    r"\p{IsAlphabetic}+",
+    "(?s).",
+    r"\P{Alpha}",
+    r"\W",
+    r"\\w",
+    r"[\p{Alpha}\d]+",
+    r"\p{Punct}",
+    r"[^\w]",
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
-from mirrorlake.ledger import Ledger
-from mirrorlake.run import Run
-from mirrorlake.slot import SlotState
-from mirrorlake.tables import OFFSET_SYNCS
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.tables import OFFSET_SYNCS
+from mirrorlake.model.run import Run
+from mirrorlake.model.slot import SlotState
 
 CONTRACT = {
-    "offset_syncs": "source target topic partition target_topic target_partition upstream_start upstream_end downstream_start downstream_end records bytes first_timestamp "
+    "offset_syncs": "source target topic partition target_topic target_partition upstream_start upstream_end "
+    "downstream_start downstream_end records bytes first_timestamp "
     "last_timestamp digest transactional_id producer_id producer_epoch sync_partition sync_offset committed_at",
-    "checkpoints": "source target group_id topic partition target_topic target_partition upstream_offset downstream_offset metadata source_lag status reason cycle_id created_at",
+    "checkpoints": "source target group_id topic partition target_topic target_partition upstream_offset "
+    "downstream_offset metadata source_lag status reason cycle_id created_at",
     "expectation_results": "suite subject expectation success observed unexpected evaluated_at cycle_id",
     "anomalies": "source target topic partition kind from_offset to_offset records detail action detected_at",
 }
@@ -48,15 +50,25 @@ def test_the_tables_have_the_agreed_columns_first(ledger: Ledger, table: str) ->
 def test_a_run_becomes_a_row_with_where_it_was_read(ledger: Ledger, spark: Any) -> None:
     ledger.merge_offset_syncs(spark.createDataFrame([record(4, run(10)), record(6)], RECORDS))
     (row,) = ledger.read("offset_syncs").filter("upstream_start = 10").collect()
-    assert (row["downstream_start"], row["digest"], row["producer_id"], row["sync_offset"]) == (11, "000000ab", 2**40, 4)
+    assert (row["downstream_start"], row["digest"], row["producer_id"], row["sync_offset"]) == (
+        11,
+        "000000ab",
+        2**40,
+        4,
+    )
     assert row["committed_at"] == datetime(2026, 11, 1, 12, 0, 4)
     assert row["first_timestamp"].replace(tzinfo=UTC).timestamp() == 1
 
 
 def test_inferred_runs_are_marked_and_have_no_digest(ledger: Ledger, spark: Any) -> None:
     state = SlotState("a", "b", "c", 0, 1, 3, "id", 1, 7, (), (run(700),), 1, inferred=True)
-    ledger.merge_offset_syncs(spark.createDataFrame([(bytearray(state.to_json()), 0, 900, datetime(2026, 11, 1))], RECORDS))
-    rows = {row["upstream_start"]: row for row in ledger.read("offset_syncs").filter("upstream_start IN (10, 700)").collect()}
+    ledger.merge_offset_syncs(
+        spark.createDataFrame([(bytearray(state.to_json()), 0, 900, datetime(2026, 11, 1))], RECORDS)
+    )
+    rows = {
+        row["upstream_start"]: row
+        for row in ledger.read("offset_syncs").filter("upstream_start IN (10, 700)").collect()
+    }
     assert (rows[700]["inferred"], rows[700]["digest"]) == (True, None)
     assert (rows[10]["inferred"], rows[10]["digest"]) == (False, "000000ab")
 
@@ -65,7 +77,10 @@ def test_a_table_of_an_earlier_version_gets_the_columns_it_lacks(spark: Any, tmp
     older = Ledger(spark, "spark_catalog", "older", str(tmp_path))
     spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.older")
     columns = OFFSET_SYNCS.strip().splitlines()[:-1]
-    spark.sql(f"CREATE TABLE {older.table('offset_syncs')} ({' '.join(columns).rstrip(',')}) USING DELTA LOCATION '{tmp_path / 'older/offset_syncs'}'")
+    spark.sql(
+        f"CREATE TABLE {older.table('offset_syncs')} ({' '.join(columns).rstrip(',')}) USING DELTA LOCATION "
+        f"'{tmp_path / 'older/offset_syncs'}'"
+    )
     older.ensure_tables().merge_offset_syncs(spark.createDataFrame([record(1, run(10))], RECORDS))
     assert older.read("offset_syncs").filter("NOT inferred").count() == 1
 
@@ -81,7 +96,9 @@ def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> N
 
 
 def test_a_timestamp_no_calendar_has_does_not_stop_the_ledger(ledger: Ledger, spark: Any) -> None:
-    ledger.merge_offset_syncs(spark.createDataFrame([record(30, run(5_000, first_timestamp=-1, last_timestamp=2**62))], RECORDS))
+    ledger.merge_offset_syncs(
+        spark.createDataFrame([record(30, run(5_000, first_timestamp=-1, last_timestamp=2**62))], RECORDS)
+    )
     (row,) = ledger.read("offset_syncs").filter("upstream_start = 5000").collect()
     assert row["last_timestamp"] is None
     assert row["first_timestamp"] is not None
@@ -93,7 +110,9 @@ def test_a_new_session_finds_the_tables_as_they_are(ledger: Ledger, spark: Any) 
     assert ledger.ensure_tables().read("offset_syncs").count() == rows
 
 
-def test_a_schema_that_the_session_knows_from_another_warehouse_is_refused(ledger: Ledger, spark: Any, tmp_path: Path) -> None:
+def test_a_schema_that_the_session_knows_from_another_warehouse_is_refused(
+    ledger: Ledger, spark: Any, tmp_path: Path
+) -> None:
     with pytest.raises(LedgerError, match="knows schema ledger_test from another warehouse"):
         Ledger(spark, ledger.catalog, ledger.schema, str(tmp_path)).ensure_tables()
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrorlake import expiry, views
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.gap import RESETS
-from mirrorlake.ledger import Ledger
-from mirrorlake.maintenance import Maintenance, Retention
-from mirrorlake.tables import TABLES
+from mirrorlake.ledger import expiry, views
+from mirrorlake.ledger.maintenance import Maintenance, Retention
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.model.gap import RESETS
 
 from tests.example_ledger import DAY, at, checkpoint, fill, verification, write_flow
 from tests.log_model import Log, store
@@ -21,7 +21,9 @@ from tests.log_model import Log, store
 
 @pytest.fixture(scope="module")
 def ledger(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    return fill(Ledger(spark, "spark_catalog", "maintenance_test", str(tmp_path_factory.mktemp("maintenance"))).ensure_tables())
+    return fill(
+        Ledger(spark, "spark_catalog", "maintenance_test", str(tmp_path_factory.mktemp("maintenance"))).ensure_tables()
+    )
 
 
 def answers(ledger: Ledger, source: str, logs: list[Log]) -> dict[int, dict[int, tuple[int, str]]]:
@@ -45,7 +47,10 @@ def test_nothing_goes_that_a_live_group_a_reader_of_the_source_or_the_ledger_its
     for log in logs:
         starts[log.partition] = dice.randint(0, log.upstream)
         wanted[log.partition] = dice.randint(0, log.upstream)
-        rows += [checkpoint("live", "t", log.partition, (offset, 0), time) for offset, time in ((0, "01:00:00"), (wanted[log.partition], "02:00:00"))]
+        rows += [
+            checkpoint("live", "t", log.partition, (offset, 0), time)
+            for offset, time in ((0, "01:00:00"), (wanted[log.partition], "02:00:00"))
+        ]
         rows += [checkpoint("gone", "t", log.partition, (0, 0), "01:00:00")]
     rows.append(checkpoint("gone", None, None, (None, None), "03:00:00", status="deleted"))
     ledger.append("checkpoints", [{**row, "source": "live"} for row in rows])
@@ -53,7 +58,9 @@ def test_nothing_goes_that_a_live_group_a_reader_of_the_source_or_the_ledger_its
     before = answers(ledger, "live", logs)
     tables = {name: ledger.read(name).filter("source = 'live'").collect() for name in ("offset_syncs", "gaps")}
 
-    expiries = expiry.of_map(ledger, cutoff, [("live", "east", "t", log.partition, starts[log.partition]) for log in logs])
+    expiries = expiry.of_map(
+        ledger, cutoff, [("live", "east", "t", log.partition, starts[log.partition]) for log in logs]
+    )
     counted = {expires.table: expires.count(ledger) for expires in expiries}
     assert {expires.table: expires.apply(ledger) for expires in expiries} == counted
     kept = {name: ledger.read(name).filter("source = 'live'").collect() for name in ("offset_syncs", "gaps")}
@@ -62,16 +69,30 @@ def test_nothing_goes_that_a_live_group_a_reader_of_the_source_or_the_ledger_its
     for partition, after in answers(ledger, "live", logs).items():
         first = min((offset for offset, (_, status) in after.items() if status != "before_mirror"), default=0)
         needed = min(wanted[partition], starts[partition])
-        assert {offset: after[offset] for offset in after if offset >= needed} == {offset: before[partition][offset] for offset in after if offset >= needed}
-        assert all(after[offset] == before[partition][offset] for offset in after if offset >= first), "no answer but before_mirror differs from what it was"
+        assert {offset: after[offset] for offset in after if offset >= needed} == {
+            offset: before[partition][offset] for offset in after if offset >= needed
+        }
+        assert all(after[offset] == before[partition][offset] for offset in after if offset >= first), (
+            "no answer but before_mirror differs from what it was"
+        )
     newest = {
-        row["sync_partition"]: max(other["sync_offset"] for other in tables["offset_syncs"] if other["sync_partition"] == row["sync_partition"])
+        row["sync_partition"]: max(
+            other["sync_offset"] for other in tables["offset_syncs"] if other["sync_partition"] == row["sync_partition"]
+        )
         for row in tables["offset_syncs"]
     }
-    assert {row["sync_partition"]: newest[row["sync_partition"]] for row in kept["offset_syncs"] if row["sync_offset"] == newest[row["sync_partition"]]} == newest
+    assert {
+        row["sync_partition"]: newest[row["sync_partition"]]
+        for row in kept["offset_syncs"]
+        if row["sync_offset"] == newest[row["sync_partition"]]
+    } == newest
     young = {(row["partition"], row["sync_offset"]) for row in tables["offset_syncs"] if row["committed_at"] >= cutoff}
     assert young <= {(row["partition"], row["sync_offset"]) for row in kept["offset_syncs"]}
-    assert [row for row in tables["gaps"] if row["kind"] in RESETS] == [row for row in kept["gaps"] if row["kind"] in RESETS] != []
+    assert (
+        [row for row in tables["gaps"] if row["kind"] in RESETS]
+        == [row for row in kept["gaps"] if row["kind"] in RESETS]
+        != []
+    )
 
 
 def test_without_the_start_of_the_sources_log_nothing_of_the_map_goes(ledger: Ledger) -> None:
@@ -96,16 +117,35 @@ def test_of_checkpoints_stays_what_held_then_and_the_last_row_that_left_the_targ
     count = expires.count(ledger)
     assert expires.apply(ledger) == count >= 3
     kept = ledger.read("checkpoints").filter("source = 'expiry'").collect()
-    assert {(row["group_id"], row["upstream_offset"], row["created_at"].hour) for row in kept} == {("g", 2, 2), ("g", 4, 4), ("g", 5, 6), ("h", 1, 1), ("old", None, 2)}
+    assert {(row["group_id"], row["upstream_offset"], row["created_at"].hour) for row in kept} == {
+        ("g", 2, 2),
+        ("g", 4, 4),
+        ("g", 5, 6),
+        ("h", 1, 1),
+        ("old", None, 2),
+    }
 
 
 def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Ledger, tmp_path: Path) -> None:
-    rows = [{"source": "west", "target": "east", "kind": "held", "detected_at": DAY + timedelta(days=day)} for day in range(6)]
+    rows = [
+        {"source": "west", "target": "east", "kind": "held", "detected_at": DAY + timedelta(days=day)}
+        for day in range(6)
+    ]
     for row in rows:
         ledger.append("anomalies", [row])  # a file each
-    ledger.append("verifications", [verification(9, "t", partition, (0, 1), "12:00:00", finished_at=DAY + timedelta(days=32, hours=partition)) for partition in (0, 30)])
+    ledger.append(
+        "verifications",
+        [
+            verification(9, "t", partition, (0, 1), "12:00:00", finished_at=DAY + timedelta(days=32, hours=partition))
+            for partition in (0, 30)
+        ],
+    )
     for number in (1, 9):
-        finding = {name: value for name, value in verification(number, "t", 0, (0, 1), "12:00:00").items() if name in ledger.read("verification_findings").columns}
+        finding = {
+            name: value
+            for name, value in verification(number, "t", 0, (0, 1), "12:00:00").items()
+            if name in ledger.read("verification_findings").columns
+        }
         ledger.append("verification_findings", [{**finding, "kind": "missing"}])
     said: list[str] = []
     now = DAY + timedelta(days=33)
@@ -119,37 +159,61 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     assert {report.table: report.expired for report in done.tables} == planned
     assert done.to_json()["expired"] == {name: count for name, count in planned.items() if count}
     assert {report.table for report in done.tables} == set(TABLES)
-    assert sorted(row["detected_at"] for row in ledger.read("anomalies").collect()) == [DAY + timedelta(days=day) for day in (3, 4, 5)]
-    assert {row["verification_id"] for name in ("verifications", "verification_findings") for row in ledger.read(name).collect()} == {"v9"}
+    assert sorted(row["detected_at"] for row in ledger.read("anomalies").collect()) == [
+        DAY + timedelta(days=day) for day in (3, 4, 5)
+    ]
+    assert {
+        row["verification_id"]
+        for name in ("verifications", "verification_findings")
+        for row in ledger.read(name).collect()
+    } == {"v9"}
     (anomalies,) = [report for report in done.tables if report.table == "anomalies"]
     assert (anomalies.rows, anomalies.files, anomalies.files_after, anomalies.files_deleted) == (6, 6, 1, None)
     assert any(line.startswith("anomalies: 6 rows, 3 would expire") for line in said)
 
 
-def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said(
+    ledger: Ledger, tmp_path: Path
+) -> None:
     config = write_flow(tmp_path)
     runs = ledger.read("offset_syncs").count()
-    result = Maintenance(ledger, Retention({"offset_syncs": 1}, None), datetime(2030, 1, 1), str(config), lambda line: None).run(dry_run=True)
+    result = Maintenance(
+        ledger, Retention({"offset_syncs": 1}, None), datetime(2030, 1, 1), str(config), lambda line: None
+    ).run(dry_run=True)
     assert sum(report.expired for report in result.tables) == 0
-    assert any(note.startswith("flow west->east: its map is kept, as the start of the source's logs isn't known") for note in result.notes)
+    assert any(
+        note.startswith("flow west->east: its map is kept, as the start of the source's logs isn't known")
+        for note in result.notes
+    )
     assert any(note == f"flow live->east is not in {config}: its map is kept" for note in result.notes)
     assert ledger.read("offset_syncs").count() == runs
 
 
 def test_without_a_property_file_nothing_is_touched_where_runs_have_an_age(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError):
-        Maintenance(ledger, Retention({"offset_syncs": 1, "checkpoints": 1}), datetime(2030, 1, 1), "/nowhere", lambda line: None).run()
+        Maintenance(
+            ledger,
+            Retention({"offset_syncs": 1, "checkpoints": 1}),
+            datetime(2030, 1, 1),
+            "/nowhere",
+            lambda line: None,
+        ).run()
     assert ledger.read("checkpoints").filter("source = 'west'").count() == 8
 
 
-@pytest.mark.parametrize(("name", "value"), [("offset_syncs_days", "0"), ("anomalies_days", "-1"), ("checkpoints_days", "soon"), ("vacuum_hours", "24")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("offset_syncs_days", "0"), ("anomalies_days", "-1"), ("checkpoints_days", "soon"), ("vacuum_hours", "24")],
+)
 def test_an_age_that_is_no_number_or_too_small_is_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=f"parameter {name} is '{value}'"):
         Retention.resolve({name: value})
 
 
 def test_ages_have_defaults_and_empty_means_for_ever() -> None:
-    assert Retention.resolve({}) == Retention({"offset_syncs": 90, "checkpoints": 365, "expectation_results": 90, "cycles": 90}, 168)
+    assert Retention.resolve({}) == Retention(
+        {"offset_syncs": 90, "checkpoints": 365, "expectation_results": 90, "cycles": 90}, 168
+    )
     assert Retention.resolve({"offset_syncs_days": "", "anomalies_days": "7", "vacuum_hours": ""}) == Retention(
         {"checkpoints": 365, "expectation_results": 90, "cycles": 90, "anomalies": 7}, None
     )

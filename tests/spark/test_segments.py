@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from mirrorlake.segments import Extent, extents_frame, first_later_runs, segments, with_choice
-from mirrorlake.verification_scope import VerificationScope
+from mirrorlake.jobs.verification.scope import VerificationScope
+from mirrorlake.jobs.verification.segments import Extent, extents_frame, first_later_runs, segments, with_choice
 
-RUNS = """topic STRING, partition INT, target_topic STRING, target_partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT,
+RUNS = """topic STRING, partition INT, target_topic STRING, target_partition INT, upstream_start BIGINT,
+  upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT,
     digest STRING, committed_at TIMESTAMP, is_inferred BOOLEAN, is_void BOOLEAN"""
-VERIFIED = """topic STRING, partition INT, target_topic STRING, target_partition INT, upstream_to BIGINT, downstream_from BIGINT, downstream_to BIGINT"""
+VERIFIED = """topic STRING, partition INT, target_topic STRING, target_partition INT, upstream_to BIGINT,
+  downstream_from BIGINT, downstream_to BIGINT"""
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 EXTENT = Extent("t", 0, "a.t", 0, 0, 30, 0, 33, 0, -1, 0, 0, downstream_to=36, source_end=30, target_end=36)
 
@@ -20,7 +22,8 @@ EXTENT = Extent("t", 0, "a.t", 0, 0, 30, 0, 33, 0, -1, 0, 0, downstream_to=36, s
 def runs(spark: Any, *spans: tuple[int, int, int], topic: str = "t", target: str = "a.t") -> Any:
     """(upstream_start, downstream_start, records), one committed each minute."""
     rows = [
-        (topic, 0, target, 0, up, up + records, down, down + records, None, NOON + timedelta(minutes=at), False, False) for at, (up, down, records) in enumerate(spans)
+        (topic, 0, target, 0, up, up + records, down, down + records, None, NOON + timedelta(minutes=at), False, False)
+        for at, (up, down, records) in enumerate(spans)
     ]
     return spark.createDataFrame(rows, RUNS)
 
@@ -28,8 +31,21 @@ def runs(spark: Any, *spans: tuple[int, int, int], topic: str = "t", target: str
 def cut(spark: Any, chosen: Any, *extents: Extent, is_shared: bool = False, **options: Any) -> list[tuple[Any, ...]]:
     from pyspark.sql import functions as F
 
-    found = segments(chosen.withColumn("choice", F.lit("chosen")), extents_frame(spark, extents), is_shared=is_shared, **options).orderBy("downstream_start", "topic")
-    names = ("upstream_from", "upstream_start", "upstream_end", "downstream_from", "downstream_start", "downstream_end", "expired", "overlap", "is_behind", "is_judged")
+    found = segments(
+        chosen.withColumn("choice", F.lit("chosen")), extents_frame(spark, extents), is_shared=is_shared, **options
+    ).orderBy("downstream_start", "topic")
+    names = (
+        "upstream_from",
+        "upstream_start",
+        "upstream_end",
+        "downstream_from",
+        "downstream_start",
+        "downstream_end",
+        "expired",
+        "overlap",
+        "is_behind",
+        "is_judged",
+    )
     return [tuple(row[name] for name in names) for row in found.collect()]
 
 
@@ -44,7 +60,9 @@ def test_each_run_has_the_gap_in_front_of_it_and_the_last_segment_has_no_run(spa
 
 def test_what_has_expired_on_either_side_is_cut_off(spark: Any) -> None:
     spans = (2, 1, 8), (10, 10, 5), (20, 23, 10)
-    assert [row[:7] for row in cut(spark, runs(spark, *spans), replace(EXTENT, source_start=5, target_start=12))][:3] == [
+    assert [row[:7] for row in cut(spark, runs(spark, *spans), replace(EXTENT, source_start=5, target_start=12))][
+        :3
+    ] == [
         (10, 10, 10, 9, 9, 9, 8),
         (12, 12, 15, 12, 12, 15, 2),
         (15, 20, 30, 15, 23, 33, 0),
@@ -52,8 +70,15 @@ def test_what_has_expired_on_either_side_is_cut_off(spark: Any) -> None:
 
 
 def test_a_map_that_has_offsets_twice_or_goes_back_is_seen(spark: Any) -> None:
-    assert [row[7:9] for row in cut(spark, runs(spark, (0, 0, 10), (8, 10, 10), (18, 20, 5)), EXTENT)][:3] == [(0, False), (2, False), (0, False)]
-    assert [row[7:9] for row in cut(spark, runs(spark, (0, 20, 10), (10, 5, 10)), EXTENT)][:2] == [(0, True), (0, False)]
+    assert [row[7:9] for row in cut(spark, runs(spark, (0, 0, 10), (8, 10, 10), (18, 20, 5)), EXTENT)][:3] == [
+        (0, False),
+        (2, False),
+        (0, False),
+    ]
+    assert [row[7:9] for row in cut(spark, runs(spark, (0, 20, 10), (10, 5, 10)), EXTENT)][:2] == [
+        (0, True),
+        (0, False),
+    ]
 
 
 def test_of_merged_topics_each_has_its_own_segments_and_nothing_behind_the_last_run(spark: Any) -> None:
@@ -66,7 +91,9 @@ def test_of_merged_topics_each_has_its_own_segments_and_nothing_behind_the_last_
 
 def test_a_fraction_is_the_same_for_the_same_seed(spark: Any) -> None:
     spans = [(at * 10, at * 10, 10) for at in range(200)]
-    judged = [[row[9] for row in cut(spark, runs(spark, *spans), EXTENT, fraction=0.3, seed=seed)][:200] for seed in (1, 1, 2)]
+    judged = [
+        [row[9] for row in cut(spark, runs(spark, *spans), EXTENT, fraction=0.3, seed=seed)][:200] for seed in (1, 1, 2)
+    ]
     assert 30 < sum(judged[0]) < 90
     assert judged[0] == judged[1] != judged[2]
 
@@ -81,7 +108,9 @@ def test_a_fraction_is_the_same_for_the_same_seed(spark: Any) -> None:
         ([], ["chosen", "chosen", "chosen"]),
     ],
 )
-def test_incremental_goes_on_behind_a_run_that_is_still_in_the_map(spark: Any, verified: list[tuple[int, int, int]], expected: list[str]) -> None:
+def test_incremental_goes_on_behind_a_run_that_is_still_in_the_map(
+    spark: Any, verified: list[tuple[int, int, int]], expected: list[str]
+) -> None:
     rows = spark.createDataFrame([("t", 0, "a.t", 0, *row) for row in verified], VERIFIED)
     chosen = with_choice(runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10)), VerificationScope("incremental"), rows)
     assert [row["choice"] for row in chosen.orderBy("upstream_start").collect()] == expected
@@ -89,9 +118,13 @@ def test_incremental_goes_on_behind_a_run_that_is_still_in_the_map(spark: Any, v
 
 def test_a_time_takes_the_runs_that_were_committed_in_it(spark: Any) -> None:
     scope = VerificationScope("time", NOON + timedelta(minutes=1), NOON + timedelta(minutes=2))
-    chosen = with_choice(runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10)), scope, spark.createDataFrame([], VERIFIED))
+    chosen = with_choice(
+        runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10)), scope, spark.createDataFrame([], VERIFIED)
+    )
     assert [row["choice"] for row in chosen.orderBy("upstream_start").collect()] == ["before", "chosen", "after"]
 
 
 def test_where_the_map_goes_on_is_the_first_run_behind_the_last_one(spark: Any) -> None:
-    assert first_later_runs(runs(spark, (0, 0, 10), (40, 44, 10), (50, 54, 10)), extents_frame(spark, [EXTENT])) == {("a.t", 0): 44}
+    assert first_later_runs(runs(spark, (0, 0, 10), (40, 44, 10), (50, 54, 10)), extents_frame(spark, [EXTENT])) == {
+        ("a.t", 0): 44
+    }

@@ -1,4 +1,5 @@
-"""Transforms in Spark: one row out for each row in, whatever a record holds, and what can't keep that is refused beforehand."""
+"""Transforms in Spark: one row out for each row in, whatever a record holds, and what can't keep that is refused
+beforehand."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from mirrorlake.config.name_filter import NameFilter
+from mirrorlake.config.transform import Format, Transform
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.filter import NameFilter
-from mirrorlake.transform import Format, Transform
-from mirrorlake.transform_check import KAFKA, validate
-from mirrorlake.transformation import apply, explain_failure
+from mirrorlake.transforms.evaluate import apply, explain_failure
+from mirrorlake.transforms.validate import KAFKA, validate
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import to_avro
@@ -21,8 +22,14 @@ PROPERTY = "mirrorlake.transform.t."
 CUSTOMER = Format("json", "id BIGINT, country STRING, email STRING")
 TIME_MS = 1_793_491_200_123
 TIME = datetime.fromtimestamp(TIME_MS / 1000, UTC)
-MASK = "CASE WHEN value IS NOT NULL THEN to_json(struct(value_data.* EXCEPT (email), sha2(value_data.email, 256) AS email)) END"
-AVRO = '{"type": "record", "name": "customer", "fields": [{"name": "id", "type": "long"}, {"name": "country", "type": ["null", "string"]}]}'
+MASK = (
+    "CASE WHEN value IS NOT NULL THEN to_json(struct(value_data.* EXCEPT (email), sha2(value_data.email, 256) AS "
+    "email)) END"
+)
+AVRO = (
+    '{"type": "record", "name": "customer", "fields": [{"name": "id", "type": "long"}, {"name": "country", "type": '
+    '["null", "string"]}]}'
+)
 
 
 def transform(**given: Any) -> Transform:
@@ -32,7 +39,10 @@ def transform(**given: Any) -> Transform:
 def records(spark: Any, *values: bytes | None, **columns: Any) -> Any:
     """Records of topic `x`, partition 3, with offsets from 0 and keys k0, k1, ..."""
     constant = {"timestamp": TIME, "headers": None, **columns}
-    rows = [(f"k{at}".encode(), value, "x", 3, at, constant["timestamp"], 0, constant["headers"]) for at, value in enumerate(values)]
+    rows = [
+        (f"k{at}".encode(), value, "x", 3, at, constant["timestamp"], 0, constant["headers"])
+        for at, value in enumerate(values)
+    ]
     return spark.createDataFrame(rows, KAFKA).repartition(2)
 
 
@@ -44,14 +54,23 @@ def applied(frame: Any, how: Transform) -> list[Row]:
 
 def outcomes(rows: list[Row]) -> list[tuple[str, str | None, Any]]:
     """Outcome, part that failed, and value."""
-    return [(row["outcome"], row["reason"] and row["reason"].removeprefix(PROPERTY), row["value"] and bytes(row["value"])) for row in rows]
+    return [
+        (row["outcome"], row["reason"] and row["reason"].removeprefix(PROPERTY), row["value"] and bytes(row["value"]))
+        for row in rows
+    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def lookups(spark: Any) -> None:
-    spark.sql("CREATE OR REPLACE TEMPORARY VIEW segments AS SELECT * FROM VALUES (1L, 'gold'), (1L, 'amber'), (2L, 'silver') AS t(id, segment)")
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW segments AS SELECT * FROM VALUES (1L, 'gold'), (1L, 'amber'), (2L, 'silver') "
+        "AS t(id, segment)"
+    )
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW settings AS SELECT * FROM VALUES ('k0', 'zero') AS t(key, value)")
-    spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION segment_of(x BIGINT) RETURNS STRING RETURN (SELECT max(segment) FROM segments WHERE id = x)")
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY FUNCTION segment_of(x BIGINT) RETURNS STRING RETURN (SELECT max(segment) FROM "
+        "segments WHERE id = x)"
+    )
     spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION number_of(x STRING) RETURNS INT RETURN CAST(x AS INT)")
     spark.udf.register("in_python", lambda text: text, "string")
 
@@ -69,30 +88,55 @@ def code(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def test_nothing_but_what_is_named_changes(spark: Any) -> None:
-    (row,) = applied(records(spark, b"\x00\xff", headers=[("h", b"1"), ("h", None)]), transform(key="upper(CAST(key AS STRING))"))
+    (row,) = applied(
+        records(spark, b"\x00\xff", headers=[("h", b"1"), ("h", None)]), transform(key="upper(CAST(key AS STRING))")
+    )
     assert row.asDict(recursive=True) == {
-        "topic": "x", "partition": 3, "offset": 0, "outcome": "kept", "reason": None, "key": b"K0", "value": b"\x00\xff",
-        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], "timestamp_ms": TIME_MS, "target_partition": 3,
-    }  # fmt: skip
+        "topic": "x",
+        "partition": 3,
+        "offset": 0,
+        "outcome": "kept",
+        "reason": None,
+        "key": b"K0",
+        "value": b"\x00\xff",
+        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        "timestamp_ms": TIME_MS,
+        "target_partition": 3,
+    }
 
 
 def test_key_headers_timestamp_and_partition_can_be_given(spark: Any) -> None:
-    how = transform(key="NULL", headers="array(named_struct('key', topic, 'value', key))", timestamp="timestamp + INTERVAL 1 SECOND", partition="pmod(hash(key), 5)")
+    how = transform(
+        key="NULL",
+        headers="array(named_struct('key', topic, 'value', key))",
+        timestamp="timestamp + INTERVAL 1 SECOND",
+        partition="pmod(hash(key), 5)",
+    )
     for row in applied(records(spark, b"a", b"b"), how):
         assert (row["outcome"], row["key"], row["timestamp_ms"]) == ("kept", None, TIME_MS + 1_000)
-        assert [(header["key"], bytes(header["value"])) for header in row["headers"]] == [("x", f"k{row['offset']}".encode())]
+        assert [(header["key"], bytes(header["value"])) for header in row["headers"]] == [
+            ("x", f"k{row['offset']}".encode())
+        ]
         assert row["target_partition"] in range(5)
-    (row,) = applied(records(spark, b"a"), transform(headers="array()", timestamp="offset + 7", partition="CAST(2 AS TINYINT)"))
+    (row,) = applied(
+        records(spark, b"a"), transform(headers="array()", timestamp="offset + 7", partition="CAST(2 AS TINYINT)")
+    )
     assert (row["headers"], row["timestamp_ms"], row["target_partition"]) == ([], 7, 2)
 
 
 def test_a_field_of_json_is_masked_and_tombstones_stay_tombstones(spark: Any, code: str) -> None:
     rows = applied(records(spark, b'{"id": 1, "email": "a@b"}', None), transform(value=MASK, value_format=CUSTOMER))
-    assert outcomes(rows) == [("kept", None, b'{"id":1,"email":"%s"}' % sha256(b"a@b").hexdigest().encode()), ("kept", None, None)]
+    assert outcomes(rows) == [
+        ("kept", None, b'{"id":1,"email":"%s"}' % sha256(b"a@b").hexdigest().encode()),
+        ("kept", None, None),
+    ]
 
 
 def test_where_keeps_what_is_true_and_null_is_not(spark: Any) -> None:
-    rows = applied(records(spark, b'{"country": "FR"}', b'{"country": "DE"}', b"{}", None), transform(where="value_data.country <> 'DE'", value_format=CUSTOMER))
+    rows = applied(
+        records(spark, b'{"country": "FR"}', b'{"country": "DE"}', b"{}", None),
+        transform(where="value_data.country <> 'DE'", value_format=CUSTOMER),
+    )
     assert outcomes(rows) == [("kept", None, b'{"country": "FR"}'), *[("filtered", None, None)] * 3]
     assert rows[1].asDict() == {
         **dict.fromkeys(rows[1].asDict()), "topic": "x", "partition": 3, "offset": 1, "outcome": "filtered",
@@ -104,27 +148,60 @@ def test_an_expression_that_raises_fails_one_record_only_and_leaves_it_as_it_is(
     how = transform(where=f"{number} > 0 AND {number} % 2 = 1", value=f"CAST({number} + {number} AS STRING)")
     frame = records(spark, b"21", b"x", b"-1", None, str(2**31 - 1).encode())
     rows = applied(frame, how)
-    assert outcomes(rows) == [("kept", None, b"42"), ("failed", "where", b"x"), ("filtered", None, None), ("filtered", None, None), ("failed", "value", b"2147483647")]
+    assert outcomes(rows) == [
+        ("kept", None, b"42"),
+        ("failed", "where", b"x"),
+        ("filtered", None, None),
+        ("filtered", None, None),
+        ("failed", "value", b"2147483647"),
+    ]
     assert (bytes(rows[1]["key"]), rows[1]["timestamp_ms"], rows[1]["target_partition"]) == (b"k1", TIME_MS, 3)
-    assert apply(frame, how).groupBy("outcome").count().orderBy("outcome").collect() == [("failed", 2), ("filtered", 2), ("kept", 1)]
-    assert [row["offset"] for row in apply(frame, how).filter("outcome = 'failed'").orderBy("offset").select("offset").collect()] == [1, 4]
+    assert apply(frame, how).groupBy("outcome").count().orderBy("outcome").collect() == [
+        ("failed", 2),
+        ("filtered", 2),
+        ("kept", 1),
+    ]
+    assert [
+        row["offset"]
+        for row in apply(frame, how).filter("outcome = 'failed'").orderBy("offset").select("offset").collect()
+    ] == [1, 4]
     assert "'x'" in explain_failure(frame, how, "x", 3, 1, f"{PROPERTY}where")
     assert "overflow" in explain_failure(frame, how, "x", 3, 4, f"{PROPERTY}value")
 
 
 def test_every_record_is_decoded_once(spark: Any) -> None:
-    how = transform(where="value_data.country <> 'DE'", key="value_data.country", value="value_data.email", value_format=CUSTOMER)
-    only_filter, only_value = (transform(**{part: getattr(how, part)}, value_format=CUSTOMER) for part in ("where", "value"))
+    how = transform(
+        where="value_data.country <> 'DE'", key="value_data.country", value="value_data.email", value_format=CUSTOMER
+    )
+    only_filter, only_value = (
+        transform(**{part: getattr(how, part)}, value_format=CUSTOMER) for part in ("where", "value")
+    )
     for one in (how, only_filter, only_value):
-        for frame in (apply(records(spark, b"{}"), one), apply(records(spark, b"{}"), one).filter("outcome = 'failed'")):
+        for frame in (
+            apply(records(spark, b"{}"), one),
+            apply(records(spark, b"{}"), one).filter("outcome = 'failed'"),
+        ):
             assert frame._jdf.queryExecution().optimizedPlan().toString().count("from_json") == 1
 
 
 def test_a_filtered_record_does_not_fail_by_anything_else(spark: Any, code: str) -> None:
     how = transform(
-        where="key <> CAST('k1' AS BINARY)", value="CAST(CAST(value_data.country AS INT) AS STRING)", partition="CAST(1 / value_data.id AS INT)", value_format=CUSTOMER
+        where="key <> CAST('k1' AS BINARY)",
+        value="CAST(CAST(value_data.country AS INT) AS STRING)",
+        partition="CAST(1 / value_data.id AS INT)",
+        value_format=CUSTOMER,
     )
-    rows = applied(records(spark, b'{"country": "7", "id": 1}', b'{"country": "x"}', b'{"country": "x", "id": 1}', b'{"country": "7", "id": 0}', b"{"), how)
+    rows = applied(
+        records(
+            spark,
+            b'{"country": "7", "id": 1}',
+            b'{"country": "x"}',
+            b'{"country": "x", "id": 1}',
+            b'{"country": "7", "id": 0}',
+            b"{",
+        ),
+        how,
+    )
     assert outcomes(rows) == [
         ("kept", None, b"7"),
         ("filtered", None, None),
@@ -137,10 +214,26 @@ def test_a_filtered_record_does_not_fail_by_anything_else(spark: Any, code: str)
 
 
 def test_what_is_no_json_of_the_schema_fails(spark: Any) -> None:
-    values = [b"", b" ", b"null", b"[]", b"7", b"{", b'{"id": "x"}', b'{"id": 1.5}', b'{"email": "\xff"}', b"{}", b'{"other": 1}', None]
+    values = [
+        b"",
+        b" ",
+        b"null",
+        b"[]",
+        b"7",
+        b"{",
+        b'{"id": "x"}',
+        b'{"id": 1.5}',
+        b'{"email": "\xff"}',
+        b"{}",
+        b'{"other": 1}',
+        None,
+    ]
     frame, how = records(spark, *values), transform(value_format=CUSTOMER)
     rows = applied(frame, how)
-    assert outcomes(rows) == [*[("failed", "value.format", value) for value in values[:9]], *[("kept", None, value) for value in values[9:]]]
+    assert outcomes(rows) == [
+        *[("failed", "value.format", value) for value in values[:9]],
+        *[("kept", None, value) for value in values[9:]],
+    ]
     said = [explain_failure(frame, how, "x", 3, at, f"{PROPERTY}value.format") for at in (0, 6, 8)]
     assert "there is no JSON document" in said[0]
     assert "'id'" in said[1]
@@ -148,24 +241,45 @@ def test_what_is_no_json_of_the_schema_fails(spark: Any) -> None:
 
 
 def test_a_record_that_can_not_be_judged_fails_and_is_not_filtered(spark: Any) -> None:
-    rows = applied(records(spark, b"{", b'{"country": "DE"}'), transform(where="value_data.country <> 'DE'", value_format=CUSTOMER))
+    rows = applied(
+        records(spark, b"{", b'{"country": "DE"}'), transform(where="value_data.country <> 'DE'", value_format=CUSTOMER)
+    )
     assert outcomes(rows) == [("failed", "value.format", b"{"), ("filtered", None, None)]
 
 
 def test_avro_and_avro_of_a_registry_are_read(spark: Any) -> None:
     plain = [
-        bytes(row[0]) for row in spark.createDataFrame([(1, "FR"), (2, None)], "id BIGINT, country STRING").select(to_avro(F.struct("id", "country"), AVRO)).collect()
+        bytes(row[0])
+        for row in spark.createDataFrame([(1, "FR"), (2, None)], "id BIGINT, country STRING")
+        .select(to_avro(F.struct("id", "country"), AVRO))
+        .collect()
     ]
     expression = "concat(CAST(value_data.id AS STRING), '/', coalesce(value_data.country, '?'))"
-    rows = applied(records(spark, *plain, None, b"\x02"), transform(value=f"CASE WHEN value IS NOT NULL THEN {expression} END", value_format=Format("avro", AVRO)))
-    assert outcomes(rows) == [("kept", None, b"1/FR"), ("kept", None, b"2/?"), ("kept", None, None), ("failed", "value.format", b"\x02")]
+    rows = applied(
+        records(spark, *plain, None, b"\x02"),
+        transform(value=f"CASE WHEN value IS NOT NULL THEN {expression} END", value_format=Format("avro", AVRO)),
+    )
+    assert outcomes(rows) == [
+        ("kept", None, b"1/FR"),
+        ("kept", None, b"2/?"),
+        ("kept", None, None),
+        ("failed", "value.format", b"\x02"),
+    ]
 
     framed = [b"\x00" + (70_000).to_bytes(4, "big") + value for value in plain]
-    how = transform(value=f"concat(CAST(value_schema_id AS STRING), ' ', {expression})", value_format=Format("confluent-avro", AVRO))
+    how = transform(
+        value=f"concat(CAST(value_schema_id AS STRING), ' ', {expression})", value_format=Format("confluent-avro", AVRO)
+    )
     frame = records(spark, *framed, plain[0], b"\x00\x00")
     rows = applied(frame, how)
-    assert outcomes(rows) == [("kept", None, b"70000 1/FR"), ("kept", None, b"70000 2/?"), *[("failed", "value.format", value) for value in (plain[0], b"\x00\x00")]]
-    assert "does not begin with a zero and the four bytes of a schema id" in explain_failure(frame, how, "x", 3, 2, f"{PROPERTY}value.format")
+    assert outcomes(rows) == [
+        ("kept", None, b"70000 1/FR"),
+        ("kept", None, b"70000 2/?"),
+        *[("failed", "value.format", value) for value in (plain[0], b"\x00\x00")],
+    ]
+    assert "does not begin with a zero and the four bytes of a schema id" in explain_failure(
+        frame, how, "x", 3, 2, f"{PROPERTY}value.format"
+    )
     by_id = transform(where="value_schema_id = 70000", value_format=Format("confluent-avro", AVRO))
     assert [row["outcome"] for row in applied(frame, by_id)] == ["kept", "kept", "filtered", "filtered"]
 
@@ -175,19 +289,32 @@ def test_records_are_enriched_from_tables(spark: Any, code: str) -> None:
     found = [b"gold", b"silver", None, None]
     for expression in (
         "(SELECT max(s.segment) FROM segments s WHERE s.id = value_data.id)",
-        "(SELECT max_by(s.segment, s.segment) FROM (SELECT *, row_number() OVER (ORDER BY id) FROM segments) s WHERE s.id = value_data.id HAVING count(*) > 0)",
+        "(SELECT max_by(s.segment, s.segment) FROM (SELECT *, row_number() OVER (ORDER BY id) FROM segments) s WHERE "
+        "s.id = value_data.id HAVING count(*) > 0)",
         "segment_of(value_data.id)",
     ):
         rows = applied(frame, transform(value=expression, value_format=CUSTOMER))
-        assert outcomes(rows) == [*[("kept", None, value) for value in found], ("failed", "value.format", b'{"id": "x"}')]
-    kept = transform(where="value_data.id IN (SELECT id FROM segments) AND NOT EXISTS (SELECT 1 FROM segments s WHERE s.id = value_data.id AND s.segment = 'silver')")
+        assert outcomes(rows) == [
+            *[("kept", None, value) for value in found],
+            ("failed", "value.format", b'{"id": "x"}'),
+        ]
+    kept = transform(
+        where="value_data.id IN (SELECT id FROM segments) AND NOT EXISTS (SELECT 1 FROM segments s WHERE s.id = "
+        "value_data.id AND s.segment = 'silver')"
+    )
     rows = applied(frame, Transform(**{**vars(kept), "value_format": CUSTOMER}))
     assert [row["outcome"] for row in rows] == ["kept", "filtered", "filtered", "filtered", "failed"]
 
 
 def test_a_lookup_of_what_is_no_number_finds_nothing_with_try_cast(spark: Any, code: str) -> None:
-    how = transform(value="(SELECT max(s.segment) FROM segments s WHERE s.id = try_cast(CAST(value AS STRING) AS BIGINT))")
-    assert outcomes(applied(records(spark, b"1", b"x", None), how)) == [("kept", None, b"gold"), ("kept", None, None), ("kept", None, None)]
+    how = transform(
+        value="(SELECT max(s.segment) FROM segments s WHERE s.id = try_cast(CAST(value AS STRING) AS BIGINT))"
+    )
+    assert outcomes(applied(records(spark, b"1", b"x", None), how)) == [
+        ("kept", None, b"gold"),
+        ("kept", None, None),
+        ("kept", None, None),
+    ]
 
 
 def test_a_column_of_the_record_can_be_told_from_one_of_a_table(spark: Any) -> None:
@@ -200,7 +327,11 @@ def test_what_no_record_can_have_is_a_failure(spark: Any) -> None:
     for part, given, said in [
         ("timestamp", is_first.format("CAST(NULL AS TIMESTAMP)", "timestamp"), "the expression gave NULL"),
         ("partition", is_first.format("CAST(NULL AS INT)", "1"), "the expression gave NULL"),
-        ("headers", is_first.format("array(named_struct('key', CAST(NULL AS STRING), 'value', value))", "headers"), "the expression gave a header whose key is NULL"),
+        (
+            "headers",
+            is_first.format("array(named_struct('key', CAST(NULL AS STRING), 'value', value))", "headers"),
+            "the expression gave a header whose key is NULL",
+        ),
     ]:
         frame, how = records(spark, b"a", b"b"), transform(**{part: given})
         assert outcomes(applied(frame, how)) == [("failed", part, b"a"), ("kept", None, b"b")]
@@ -232,26 +363,53 @@ REFUSED = [
     ("key", "inline(array(struct('a')))", "UNSUPPORTED_GENERATOR"),
     ("key", "uuid()", "gives something else each time"),
     ("key", "in_python(value_data.country)", "in_python is a Python function"),
-    ("headers", "array(named_struct('value', 'a', 'key', value))", "its type is ARRAY<.*; allowed is ARRAY<STRUCT<key: STRING, value: BINARY>>"),
+    (
+        "headers",
+        "array(named_struct('value', 'a', 'key', value))",
+        "its type is ARRAY<.*; allowed is ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    ),
     ("timestamp", "1", "its type is INT; allowed is TIMESTAMP or BIGINT"),
     ("partition", "offset", "its type is BIGINT; allowed is INT or SMALLINT or TINYINT"),
     ("value", "(SELECT max(segment) FROM nowhere)", "TABLE_OR_VIEW_NOT_FOUND.*`nowhere`"),
-    ("value", "(SELECT segment FROM segments s WHERE s.id = value_data.id)", "may find several rows; make it one with an aggregate"),
-    ("value", "(SELECT segment FROM segments s WHERE s.id = value_data.id LIMIT 1)", "its subquery has GlobalLimit around a comparison"),
     (
         "value",
-        "(SELECT CAST(max(n) AS STRING) FROM (SELECT row_number() OVER (ORDER BY id) n FROM segments s WHERE s.id = value_data.id))",
+        "(SELECT segment FROM segments s WHERE s.id = value_data.id)",
+        "may find several rows; make it one with an aggregate",
+    ),
+    (
+        "value",
+        "(SELECT segment FROM segments s WHERE s.id = value_data.id LIMIT 1)",
+        "its subquery has GlobalLimit around a comparison",
+    ),
+    (
+        "value",
+        "(SELECT CAST(max(n) AS STRING) FROM (SELECT row_number() OVER (ORDER BY id) n FROM segments s WHERE s.id = "
+        "value_data.id))",
         "its subquery has Window around a comparison",
     ),
-    ("value", "(SELECT max(segment) FROM segments s WHERE s.id = value_data.country)", r"CAST\(.*country` AS BIGINT\) is evaluated outside"),
-    ("value", "(SELECT max(segment) FROM segments s WHERE s.id = value_data.id + 1)", r"id` \+ .* is evaluated outside"),
-    ("where", "CAST(value_data.country AS BIGINT) IN (SELECT id FROM segments)", r"CAST\(.*country` AS BIGINT\) is evaluated outside"),
+    (
+        "value",
+        "(SELECT max(segment) FROM segments s WHERE s.id = value_data.country)",
+        r"CAST\(.*country` AS BIGINT\) is evaluated outside",
+    ),
+    (
+        "value",
+        "(SELECT max(segment) FROM segments s WHERE s.id = value_data.id + 1)",
+        r"id` \+ .* is evaluated outside",
+    ),
+    (
+        "where",
+        "CAST(value_data.country AS BIGINT) IN (SELECT id FROM segments)",
+        r"CAST\(.*country` AS BIGINT\) is evaluated outside",
+    ),
     ("value", "segment_of(CAST(value_data.country AS BIGINT))", r"CAST\(.*country` AS BIGINT\) is evaluated outside"),
 ]
 
 
 @pytest.mark.parametrize(("part", "text", "why"), REFUSED, ids=[f"{part}: {text}"[:60] for part, text, _ in REFUSED])
-def test_an_expression_that_can_not_be_used_is_refused_with_its_property(spark: Any, part: str, text: str, why: str) -> None:
+def test_an_expression_that_can_not_be_used_is_refused_with_its_property(
+    spark: Any, part: str, text: str, why: str
+) -> None:
     with pytest.raises(ConfigurationError) as refused:
         validate(spark, transform(**{part: text}, value_format=CUSTOMER))
     assert refused.value.message.startswith(f"property {PROPERTY}{part} is '{text}': ")
@@ -266,7 +424,10 @@ def test_a_schema_that_spark_does_not_know_is_refused(spark: Any, name: str, sch
 
 
 def test_sql_functions_and_sound_arguments_pass(spark: Any) -> None:
-    rows = applied(records(spark, b'{"country": "5"}', b'{"country": "x"}'), transform(partition="number_of(value_data.country)", value_format=CUSTOMER))
+    rows = applied(
+        records(spark, b'{"country": "5"}', b'{"country": "x"}'),
+        transform(partition="number_of(value_data.country)", value_format=CUSTOMER),
+    )
     assert [(row["outcome"], row["target_partition"]) for row in rows] == [("kept", 5), ("failed", 3)]
 
 

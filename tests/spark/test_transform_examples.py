@@ -9,13 +9,15 @@ from typing import Any
 
 import javaproperties
 import pytest
-from mirrorlake.flow import Flow
-from mirrorlake.properties import Properties
-from mirrorlake.transform_check import KAFKA, validate
-from mirrorlake.transformation import apply
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.transforms.evaluate import apply
+from mirrorlake.transforms.validate import KAFKA, validate
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/configuration.md"
-EXAMPLES = re.findall(r"```properties\n(.*?)```", PAGE.read_text().partition("\n## Transforms\n")[2].partition("\n## ")[0], re.DOTALL)
+EXAMPLES = re.findall(
+    r"```properties\n(.*?)```", PAGE.read_text().partition("\n## Transforms\n")[2].partition("\n## ")[0], re.DOTALL
+)
 BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true"}
 
 
@@ -32,12 +34,19 @@ def transformed(spark: Any, example: str, topic: str, *values: bytes | None) -> 
 @pytest.fixture(scope="module")
 def customers(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     spark.sql("CREATE DATABASE IF NOT EXISTS ref")
-    spark.sql(f"CREATE OR REPLACE TABLE ref.customers (id BIGINT, segment STRING) USING DELTA LOCATION '{tmp_path_factory.mktemp('ref')}'")
+    spark.sql(
+        "CREATE OR REPLACE TABLE ref.customers (id BIGINT, segment STRING) USING DELTA LOCATION "
+        f"'{tmp_path_factory.mktemp('ref')}'"
+    )
     spark.sql("INSERT INTO ref.customers VALUES (7, 'gold')")
 
 
 def test_there_is_an_example_for_masking_filtering_and_enriching() -> None:
-    assert [re.findall(r"mirrorlake\.transforms = (\w+)", example) for example in EXAMPLES] == [["mask"], ["outside"], ["segment"]]
+    assert [re.findall(r"mirrorlake\.transforms = (\w+)", example) for example in EXAMPLES] == [
+        ["mask"],
+        ["outside"],
+        ["segment"],
+    ]
 
 
 def test_the_example_masks_a_field(spark: Any) -> None:
@@ -54,7 +63,14 @@ def test_the_example_keeps_the_records_of_a_country_where_they_are(spark: Any) -
 def test_the_example_enriches_from_a_table_as_it_is_then(spark: Any, customers: None) -> None:
     values = (b'{"id": 1, "customer_id": 7, "amount": 9.95}', b'{"id": 2, "customer_id": 8}', None)
     rows = transformed(spark, EXAMPLES[2], "orders", *values)
-    assert [row["value"] and bytes(row["value"]) for row in rows] == [b'{"id":1,"customer_id":7,"amount":9.95,"segment":"gold"}', b'{"id":2,"customer_id":8}', None]
+    assert [row["value"] and bytes(row["value"]) for row in rows] == [
+        b'{"id":1,"customer_id":7,"amount":9.95,"segment":"gold"}',
+        b'{"id":2,"customer_id":8}',
+        None,
+    ]
     assert [(header["key"], bytes(header["value"])) for header in rows[0]["headers"]] == [("origin", b"orders")]
     spark.sql("INSERT INTO ref.customers VALUES (8, 'silver')")
-    assert bytes(transformed(spark, EXAMPLES[2], "orders", *values)[1]["value"]) == b'{"id":2,"customer_id":8,"segment":"silver"}'
+    assert (
+        bytes(transformed(spark, EXAMPLES[2], "orders", *values)[1]["value"])
+        == b'{"id":2,"customer_id":8,"segment":"silver"}'
+    )

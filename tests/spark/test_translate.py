@@ -6,26 +6,52 @@ import random
 from typing import Any
 
 from chispa import assert_df_equality
-from mirrorlake.recent_runs import Nearby
-from mirrorlake.run import Run
-from mirrorlake.run import translate as by_definition
-from mirrorlake.translate import MIRRORED, POSITION_NAMES, POSITIONS, Mirrored, by_runs_at_hand, translate
+from mirrorlake.model.recent_runs import Nearby
+from mirrorlake.model.run import Run
+from mirrorlake.model.run import translate as by_definition
+from mirrorlake.translation.sql_join import MIRRORED, POSITION_NAMES, POSITIONS, Mirrored, by_runs_at_hand, translate
 
-RUNS = "topic STRING, partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT"
+RUNS = (
+    "topic STRING, partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end "
+    "BIGINT"
+)
 
 
 def random_runs(dice: random.Random, topic: str, partition: int) -> list[Run]:
     runs, upstream, downstream = [], dice.randint(0, 9), dice.randint(0, 9)
     for _ in range(dice.randint(1, 40)):
         length = dice.randint(1, 9)
-        runs.append(Run(topic, partition, f"a.{topic}", partition, upstream, upstream + length, downstream, downstream + length, length, 0, 0, 0, 0))
+        runs.append(
+            Run(
+                topic,
+                partition,
+                f"a.{topic}",
+                partition,
+                upstream,
+                upstream + length,
+                downstream,
+                downstream + length,
+                length,
+                0,
+                0,
+                0,
+                0,
+            )
+        )
         upstream, downstream = upstream + length + dice.randint(0, 3), downstream + length + dice.randint(0, 3)
     return runs
 
 
 def frames(spark: Any, runs: list[Run], positions: list[tuple[Any, ...]], mirrored: list[tuple[Any, ...]]) -> Any:
-    rows = [(run.topic, run.partition, run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end) for run in runs]
-    return translate(spark.createDataFrame(positions, POSITIONS), spark.createDataFrame(rows, RUNS), spark.createDataFrame(mirrored, MIRRORED))
+    rows = [
+        (run.topic, run.partition, run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end)
+        for run in runs
+    ]
+    return translate(
+        spark.createDataFrame(positions, POSITIONS),
+        spark.createDataFrame(rows, RUNS),
+        spark.createDataFrame(mirrored, MIRRORED),
+    )
 
 
 def test_sql_and_definition_agree_for_every_offset_of_random_maps(spark: Any) -> None:
@@ -39,7 +65,9 @@ def test_sql_and_definition_agree_for_every_offset_of_random_maps(spark: Any) ->
             group = f"g{offset}"
             positions.append((group, topic, partition, offset, "m"))
             expected.append((group, topic, partition, by_definition(runs, offset)))
-    found = frames(spark, [run for runs in maps.values() for run in runs], positions, mirrored).select("group_id", "topic", "partition", "downstream_offset")
+    found = frames(spark, [run for runs in maps.values() for run in runs], positions, mirrored).select(
+        "group_id", "topic", "partition", "downstream_offset"
+    )
     wanted = spark.createDataFrame(expected, "group_id STRING, topic STRING, partition INT, downstream_offset BIGINT")
     assert_df_equality(found, wanted, ignore_row_order=True, ignore_nullable=True)
 
@@ -47,10 +75,28 @@ def test_sql_and_definition_agree_for_every_offset_of_random_maps(spark: Any) ->
 def test_every_status(spark: Any) -> None:
     runs = [Run("t", 0, "a.t", 0, 10, 20, 5, 15, 10, 0, 0, 0, 0), Run("t", 0, "a.t", 0, 23, 30, 17, 24, 7, 0, 0, 0, 0)]
     mirrored = [("t", 0, "a.t", 0, 40, 33, 24), ("new", 0, "a.new", 0, 9, 0, 0), ("behind", 0, "a.behind", 0, 9, 9, 9)]
-    asked = {"early": 3, "first": 10, "inside": 12, "gap": 21, "after gap": 23, "end": 30, "marker": 33, "ahead": 36, "beyond": 45}
+    asked = {
+        "early": 3,
+        "first": 10,
+        "inside": 12,
+        "gap": 21,
+        "after gap": 23,
+        "end": 30,
+        "marker": 33,
+        "ahead": 36,
+        "beyond": 45,
+    }
     positions = [(group, "t", 0, offset, "") for group, offset in asked.items()]
-    positions += [("empty", "new", 0, 0, ""), ("unread", "new", 0, 4, ""), ("late ledger", "behind", 0, 9, ""), ("elsewhere", "other", 0, 1, "")]
-    found = {row["group_id"]: (row["status"], row["downstream_offset"], row["reason"]) for row in frames(spark, runs, positions, mirrored).collect()}
+    positions += [
+        ("empty", "new", 0, 0, ""),
+        ("unread", "new", 0, 4, ""),
+        ("late ledger", "behind", 0, 9, ""),
+        ("elsewhere", "other", 0, 1, ""),
+    ]
+    found = {
+        row["group_id"]: (row["status"], row["downstream_offset"], row["reason"])
+        for row in frames(spark, runs, positions, mirrored).collect()
+    }
     assert found == {
         "early": ("before_mirror", 5, None),
         "first": ("exact", 5, None),
@@ -75,14 +121,26 @@ def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:
         mine = random_runs(dice, "t", number)
         end, passed = mine[-1].upstream_end, dice.randint(0, 3)
         runs += mine
-        mirrored.append(Mirrored("t", number, "a.t", dice.choice([0, end + 4]), end + 5, end + passed, mine[-1].downstream_end + dice.choice([0, 0, 2])))
+        mirrored.append(
+            Mirrored(
+                "t",
+                number,
+                "a.t",
+                dice.choice([0, end + 4]),
+                end + 5,
+                end + passed,
+                mine[-1].downstream_end + dice.choice([0, 0, 2]),
+            )
+        )
         positions += [(f"g{offset}", "t", number, offset, "m") for offset in range(mine[0].upstream_start, end + 9)]
     expected = []
     for position in positions:
         mine = [run for run in runs if run.partition == position[2]]
         near = Nearby(next((run for run in mine if run.upstream_end > position[3]), None), mine[-1])
         expected.append(by_runs_at_hand(dict(zip(POSITION_NAMES, position, strict=True)), mirrored[position[2]], near))
-    found = {(row["group_id"], row["partition"]): row.asDict() for row in frames(spark, runs, positions, mirrored).collect()}
+    found = {
+        (row["group_id"], row["partition"]): row.asDict() for row in frames(spark, runs, positions, mirrored).collect()
+    }
     assert {(row["group_id"], row["partition"]): row for row in expected} == found
     assert {row["status"] for row in expected} == {"exact", "clamped"}
     assert len({row["reason"] for row in expected}) == 4
@@ -90,5 +148,7 @@ def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:
 
 def test_lag_is_what_the_group_has_still_to_read(spark: Any) -> None:
     runs = [Run("t", 0, "a.t", 0, 0, 20, 0, 20, 20, 0, 0, 0, 0)]
-    rows = frames(spark, runs, [("g", "t", 0, 12, ""), ("h", "t", 0, 99, "")], [("t", 0, "a.t", 0, 25, 20, 20)]).collect()
+    rows = frames(
+        spark, runs, [("g", "t", 0, 12, ""), ("h", "t", 0, 99, "")], [("t", 0, "a.t", 0, 25, 20, 20)]
+    ).collect()
     assert {row["group_id"]: row["source_lag"] for row in rows} == {"g": 13, "h": 0}

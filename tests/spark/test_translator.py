@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
-from mirrorlake.external_positions import ExternalPositions
-from mirrorlake.flow import Flow
-from mirrorlake.ledger import Ledger
-from mirrorlake.positions import listed, parse
-from mirrorlake.translator import Translator
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.translation.inputs import ExternalPositions
+from mirrorlake.translation.positions import listed, parse
+from mirrorlake.translation.translator import Translator
 
 from tests.example_ledger import write_flow
 
@@ -41,7 +41,12 @@ def test_offsets_come_back_in_target_names_with_a_status_each(translator: Transl
 
 def test_earliest_is_the_first_mirrored_record_and_latest_the_end_of_what_is_mirrored(translator: Translator) -> None:
     found = translator.translate(listed(parse('{"orders": {"0": -1, "1": -2}, "new": {"0": -1, "1": -2}}')))
-    assert [(p.upstream_offset, p.downstream_offset, p.status) for p in found.positions] == [(901, 881, "exact"), (120, 0, "exact"), (0, 0, "exact"), (0, 0, "exact")]
+    assert [(p.upstream_offset, p.downstream_offset, p.status) for p in found.positions] == [
+        (901, 881, "exact"),
+        (120, 0, "exact"),
+        (0, 0, "exact"),
+        (0, 0, "exact"),
+    ]
 
 
 def test_one_partition_can_stand_at_several_places(translator: Translator) -> None:
@@ -57,18 +62,27 @@ def test_a_time_is_the_first_run_that_holds_it(translator: Translator) -> None:
         ("payments", 0): (250, 301),
     }
     assert found.statuses == {"exact": 3}
-    assert translator.translate(translator.at(1_795_262_400_000)).offsets() == {"west.orders": {0: 881, 1: 531}, "west.payments": {0: 451}}  # later than all
+    assert translator.translate(translator.at(1_795_262_400_000)).offsets() == {
+        "west.orders": {0: 881, 1: 531},
+        "west.payments": {0: 451},
+    }  # later than all
 
 
-def test_what_is_handed_over_as_json_or_in_a_file_is_written_where_it_is_asked_for(translator: Translator, tmp_path: Path) -> None:
+def test_what_is_handed_over_as_json_or_in_a_file_is_written_where_it_is_asked_for(
+    translator: Translator, tmp_path: Path
+) -> None:
     text, output = '{"orders": {"0": 510}}', tmp_path / "out.json"
     given = tmp_path / "given.json"
     given.write_text(text)
     ExternalPositions(positions=str(given), output=str(output)).translate(translator)
     assert json.loads(output.read_text()) == {"west.orders": {"0": 501}}
     with pytest.raises(TargetError, match="offset 9999: the position is clamped"):
-        ExternalPositions(positions='{"orders": {"1": 9999}}', output=str(tmp_path / "clamped.json")).translate(translator)
-    ExternalPositions(positions='{"orders": {"1": 9999}}', output=str(tmp_path / "allowed.json"), allow="clamped").translate(translator)
+        ExternalPositions(positions='{"orders": {"1": 9999}}', output=str(tmp_path / "clamped.json")).translate(
+            translator
+        )
+    ExternalPositions(
+        positions='{"orders": {"1": 9999}}', output=str(tmp_path / "allowed.json"), allow="clamped"
+    ).translate(translator)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["allowed.json", "given.json", "out.json"]
     with pytest.raises(ConfigurationError, match="neither JSON nor a file or directory: /nowhere"):
         ExternalPositions(positions="/nowhere").translate(translator)
@@ -76,7 +90,9 @@ def test_what_is_handed_over_as_json_or_in_a_file_is_written_where_it_is_asked_f
 
 def test_a_topic_whose_transform_decides_about_partitions_is_not_covered(example: Ledger, tmp_path: Path) -> None:
     prefix = "mirrorlake.transform.spread"
-    spread = flow(tmp_path, **{"mirrorlake.transforms": "spread", f"{prefix}.topics": "orders", f"{prefix}.partition": "0"})
+    spread = flow(
+        tmp_path, **{"mirrorlake.transforms": "spread", f"{prefix}.topics": "orders", f"{prefix}.partition": "0"}
+    )
     found = Translator(spread, example, ask_source=False).translate(listed({"orders": {0: 10}, "payments": {0: 10}}))
     assert [(p.status, p.downstream_offset) for p in found.positions] == [("not_covered", None), ("exact", 10)]
 

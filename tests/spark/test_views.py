@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrorlake.audit import use_views
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.audit import use_views
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.views import FUNCTIONS, VIEWS, Definition, read
 from mirrorlake.local.sql import statements
-from mirrorlake.run import Run
-from mirrorlake.run import translate as by_definition
-from mirrorlake.translate import MIRRORED, POSITIONS, translate
-from mirrorlake.views import FUNCTIONS, VIEWS, Definition, read
+from mirrorlake.model.run import Run
+from mirrorlake.model.run import translate as by_definition
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
 
 from tests.example_ledger import checkpoint, run, verification
 from tests.log_model import Log, store
@@ -33,37 +33,64 @@ def ledger(example: Ledger, spark: Any) -> Ledger:
     return example
 
 
-def test_translate_says_for_every_offset_what_the_definition_says_and_the_status_of_the_checkpoint_job(ledger: Ledger, spark: Any) -> None:
+def test_translate_says_for_every_offset_what_the_definition_says_and_the_status_of_the_checkpoint_job(
+    ledger: Ledger, spark: Any
+) -> None:
     dice = random.Random(7)
     logs = [Log.at_random(dice, "property", partition) for partition in range(6)]
     store(ledger, logs)
-    plain = {log.partition: [Run("t", log.partition, "", 0, *(row[name] for name in RUN_OFFSETS), 0, 0, 0, 0, 0) for row in log.runs] for log in logs}
+    plain = {
+        log.partition: [
+            Run("t", log.partition, "", 0, *(row[name] for name in RUN_OFFSETS), 0, 0, 0, 0, 0) for row in log.runs
+        ]
+        for log in logs
+    }
     positions = [("g", "t", log.partition, offset, "") for log in logs for offset in range(log.upstream + 5)]
     asked = spark.createDataFrame(positions, POSITIONS)
     found = spark.sql(
-        "SELECT p.partition, p.upstream_offset, t.* FROM {p} p, LATERAL translate('property', 'east', 't', p.partition, p.upstream_offset) t", p=asked
+        "SELECT p.partition, p.upstream_offset, t.* FROM {p} p, LATERAL translate('property', 'east', 't', "
+        "p.partition, p.upstream_offset) t",
+        p=asked,
     ).collect()
     assert {(row["partition"], row["upstream_offset"]): row["downstream_offset"] for row in found} == {
         (partition, offset): by_definition(plain[partition], offset) for _, _, partition, offset, _ in positions
     }
-    mirrored = [("t", log.partition, "west.t", 0, log.upstream, log.upstream, log.runs[-1]["downstream_end"]) for log in logs]
-    runs = spark.createDataFrame([("t", run.partition, *(getattr(run, name) for name in RUN_OFFSETS)) for runs in plain.values() for run in runs], RUNS)
+    mirrored = [
+        ("t", log.partition, "west.t", 0, log.upstream, log.upstream, log.runs[-1]["downstream_end"]) for log in logs
+    ]
+    runs = spark.createDataFrame(
+        [
+            ("t", run.partition, *(getattr(run, name) for name in RUN_OFFSETS))
+            for runs in plain.values()
+            for run in runs
+        ],
+        RUNS,
+    )
     job = translate(asked, runs, spark.createDataFrame(mirrored, MIRRORED)).collect()
-    assert {(row["partition"], row["upstream_offset"]): row["status"] for row in found} == {(row["partition"], row["upstream_offset"]): row["status"] for row in job}
+    assert {(row["partition"], row["upstream_offset"]): row["status"] for row in found} == {
+        (row["partition"], row["upstream_offset"]): row["status"] for row in job
+    }
     assert {row["status"] for row in found} == {"exact", "clamped", "before_mirror"}
 
 
 RUN_OFFSETS = ("upstream_start", "upstream_end", "downstream_start", "downstream_end")
 
 
-def test_after_resets_the_current_map_is_what_was_mirrored_last_and_everything_else_is_unmirrored(ledger: Ledger, spark: Any) -> None:
+def test_after_resets_the_current_map_is_what_was_mirrored_last_and_everything_else_is_unmirrored(
+    ledger: Ledger, spark: Any
+) -> None:
     dice = random.Random(11)
     logs = [Log.at_random(dice, "resets", partition, resets=dice.randint(1, 4)) for partition in range(8)]
     store(ledger, logs)
     runs = spark.sql("SELECT * FROM current_runs WHERE source = 'resets'").collect()
     said: dict[int, dict[int, int]] = {log.partition: {} for log in logs}
     for row in runs:
-        assert row["records"] == row["upstream_end"] - row["upstream_start"] == row["downstream_end"] - row["downstream_start"] > 0
+        assert (
+            row["records"]
+            == row["upstream_end"] - row["upstream_start"]
+            == row["downstream_end"] - row["downstream_start"]
+            > 0
+        )
         offsets = {row["upstream_start"] + at: row["downstream_start"] + at for at in range(row["records"])}
         assert not said[row["partition"]].keys() & offsets.keys()
         said[row["partition"]] |= offsets
@@ -87,8 +114,17 @@ def test_a_view_can_be_read_without_being_there(ledger: Ledger, spark: Any) -> N
 
 def test_a_partition_that_a_transform_has_spread_has_no_place_of_its_own(ledger: Ledger, spark: Any) -> None:
     pieces = [((0, 5), 0, 0), ((5, 7), 0, 1), ((7, 9), 5, 0)]
-    ledger.append("offset_syncs", [run(1, "t", 0, upstream, start, "12:00:00", target_partition=partition, source="spread") for upstream, start, partition in pieces])
-    found = spark.sql("SELECT p.o, t.* FROM VALUES (1), (6), (8), (99) p (o), LATERAL translate('spread', 'east', 't', 0, p.o) t ORDER BY p.o").collect()
+    ledger.append(
+        "offset_syncs",
+        [
+            run(1, "t", 0, upstream, start, "12:00:00", target_partition=partition, source="spread")
+            for upstream, start, partition in pieces
+        ],
+    )
+    found = spark.sql(
+        "SELECT p.o, t.* FROM VALUES (1), (6), (8), (99) p (o), LATERAL translate('spread', 'east', 't', 0, p.o) t "
+        "ORDER BY p.o"
+    ).collect()
     assert [(row["target_partition"], row["downstream_offset"]) for row in found] == [(0, 1), (1, 1), (0, 6), (0, 7)]
     assert {row["status"] for row in found} == {"not_covered"}
 
@@ -122,7 +158,12 @@ def test_what_no_passed_verification_covers_is_unverified(ledger: Ledger, spark:
     expected = {(log.partition, offset) for log in logs for offset in log.mapped} - covered
     rows = spark.sql("SELECT * FROM unverified WHERE source = 'verify'").collect()
     mapped = {log.partition: log.mapped for log in logs}
-    found = [(row["partition"], offset) for row in rows for offset in range(row["from_offset"], row["to_offset"]) if offset in mapped[row["partition"]]]
+    found = [
+        (row["partition"], offset)
+        for row in rows
+        for offset in range(row["from_offset"], row["to_offset"])
+        if offset in mapped[row["partition"]]
+    ]
     assert len(found) == len(set(found)) == sum(row["records"] for row in rows)
     assert set(found) == expected
     assert 0 < len(expected) < sum(map(len, mapped.values()))
@@ -140,7 +181,8 @@ def test_a_group_is_where_it_was_at_any_time_and_a_deleted_one_is_nowhere(ledger
 
     def where(time: str) -> set[tuple[Any, ...]]:
         found = spark.sql(
-            f"SELECT * FROM group_history WHERE source = 'history' AND TIMESTAMP '2026-11-20 {time}' >= valid_from AND (valid_to IS NULL OR TIMESTAMP '2026-11-20 {time}' < valid_to)"
+            f"SELECT * FROM group_history WHERE source = 'history' AND TIMESTAMP '2026-11-20 {time}' >= valid_from AND "
+            f"(valid_to IS NULL OR TIMESTAMP '2026-11-20 {time}' < valid_to)"
         )
         return {(row["topic"], row["partition"], row["downstream_offset"]) for row in found.collect()}
 
@@ -149,7 +191,10 @@ def test_a_group_is_where_it_was_at_any_time_and_a_deleted_one_is_nowhere(ledger
     assert where("10:07:00") == {("t", 0, 9), ("t", 1, 1)}
     assert where("10:15:00") == {(None, None, None)}
     now = spark.sql("SELECT * FROM current_position WHERE source = 'history'").collect()
-    assert {(row["topic"], row["partition"], row["downstream_offset"], row["status"]) for row in now} == {("t", 0, 2, "exact"), (None, None, None, "deleted")}
+    assert {(row["topic"], row["partition"], row["downstream_offset"], row["status"]) for row in now} == {
+        ("t", 0, 2, "exact"),
+        (None, None, None, "deleted"),
+    }
 
 
 @pytest.mark.parametrize("name", VIEWS)
@@ -180,7 +225,10 @@ def test_the_page_shows_what_is_answered(ledger: Ledger, spark: Any) -> None:
     examples = EXAMPLE.findall((ROOT / "docs/sql.md").read_text())
     assert [_shown(spark.sql(query)) for query, _ in examples] == [text.strip() for _, text in examples]
     asked = " ".join(query for query, _ in examples)
-    assert {name for name in (*VIEWS, *FUNCTIONS) if not re.search(rf"(FROM|JOIN|LATERAL) {name}\b", asked)} == {"resets", "current_gaps"}
+    assert {name for name in (*VIEWS, *FUNCTIONS) if not re.search(rf"(FROM|JOIN|LATERAL) {name}\b", asked)} == {
+        "resets",
+        "current_gaps",
+    }
 
 
 def _shown(frame: Any) -> str:
@@ -200,7 +248,14 @@ def test_sql_answers_a_statement_and_says_what_is_wrong_with_another(ledger: Led
     environment = {**os.environ, "WAREHOUSE": ledger.warehouse, "SCHEMA": "example", "PYTHONPATH": str(ROOT / "lib")}
     text = "SELECT group_id FROM current_position\nWHERE group_id = 'billing';\nSELECT nothing FROM lag;\n"
     asked = subprocess.run(
-        [sys.executable, "-m", "mirrorlake.local.sql"], cwd=ROOT, env=environment, input=text, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-m", "mirrorlake.local.sql"],
+        cwd=ROOT,
+        env=environment,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert asked.returncode == 1
     assert asked.stdout.count("billing") == 2
@@ -209,12 +264,29 @@ def test_sql_answers_a_statement_and_says_what_is_wrong_with_another(ledger: Led
 
 
 def test_sql_on_a_warehouse_that_is_not_there_says_so_and_makes_none(tmp_path: Path) -> None:
-    environment = {**os.environ, "WAREHOUSE": str(tmp_path / "none"), "QUERY": "SELECT 1", "PYTHONPATH": str(ROOT / "lib")}
-    asked = subprocess.run([sys.executable, "-m", "mirrorlake.local.sql"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    environment = {
+        **os.environ,
+        "WAREHOUSE": str(tmp_path / "none"),
+        "QUERY": "SELECT 1",
+        "PYTHONPATH": str(ROOT / "lib"),
+    }
+    asked = subprocess.run(
+        [sys.executable, "-m", "mirrorlake.local.sql"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (asked.returncode, asked.stdout) == (2, "")
     assert "there is no schema mirrorlake in warehouse" in asked.stderr
     assert not (tmp_path / "none").exists()
 
 
 def test_statements_end_with_a_semicolon_at_the_end_of_a_line() -> None:
-    assert [*statements(["SELECT ';'", "  ;", "", "SHOW TABLES; ", "SELECT 2"])] == ["SELECT ';'", "SHOW TABLES", "SELECT 2"]
+    assert [*statements(["SELECT ';'", "  ;", "", "SHOW TABLES; ", "SELECT 2"])] == [
+        "SELECT ';'",
+        "SHOW TABLES",
+        "SELECT 2",
+    ]

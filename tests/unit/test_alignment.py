@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from mirrorlake.alignment import Match, align, chain
+from mirrorlake.model.alignment import Match, align, chain
 
 
 def aligned(source: str, copy: str) -> list[tuple[int, int, int]]:
@@ -35,7 +35,9 @@ def mapped(source: str, copy: str) -> dict[int, int]:
         ("aaaa", "aa", [(0, 0, 2)]),  # nothing tells: nothing may be skipped
     ],
 )
-def test_each_record_of_the_copy_is_found_where_most_agrees(source: str, copy: str, expected: list[tuple[int, int, int]]) -> None:
+def test_each_record_of_the_copy_is_found_where_most_agrees(
+    source: str, copy: str, expected: list[tuple[int, int, int]]
+) -> None:
     assert aligned(source, copy) == expected
 
 
@@ -61,7 +63,8 @@ def test_where_records_are_missing_the_reader_gets_doubtful_ones_again() -> None
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_reader_skips_a_record_and_only_restarts_are_read_again(seed: int) -> None:
-    """A copier that is restarted, loses records and meets those of others: what each reader gets from the map holds all it wants that is there."""
+    """A copier that is restarted, loses records and meets those of others: what each reader gets from the map holds all
+    it wants that is there."""
     dice = random.Random(seed)
     letters = dice.choice([3, 40, 1_000_000])
     source = [dice.randrange(letters) for _ in range(dice.randint(1, 400))]

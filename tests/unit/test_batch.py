@@ -7,13 +7,20 @@ import struct
 import pytest
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from mirrorlake.batch import SEQUENCES, AbortedTransactions, Batch, next_sequence, read_log
+from mirrorlake.protocol.record_batch import SEQUENCES, AbortedTransactions, Batch, next_sequence, read_log
 
 RECORDS = [(b"k", b"v", [("h", b"x"), ("h", None)]), (None, b"", []), (b"", None, [("é", b"\x00")])]
 
 
-def encode(records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], base_offset: int = 0, codec: int = 0, producer_id: int = -1) -> bytearray:
-    builder = DefaultRecordBatchBuilder(2, codec, producer_id >= 0, producer_id, 0 if producer_id >= 0 else -1, 0 if producer_id >= 0 else -1, 1 << 20)
+def encode(
+    records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
+    base_offset: int = 0,
+    codec: int = 0,
+    producer_id: int = -1,
+) -> bytearray:
+    builder = DefaultRecordBatchBuilder(
+        2, codec, producer_id >= 0, producer_id, 0 if producer_id >= 0 else -1, 0 if producer_id >= 0 else -1, 1 << 20
+    )
     for index, (key, value, headers) in enumerate(records):
         builder.append(index, 1_000 + index, key, value, headers)
     raw = bytearray(builder.build())
@@ -40,7 +47,12 @@ def test_a_sealed_batch_has_our_producer_a_right_crc_and_the_same_records(codec:
     (read,) = read_log(sealed)
     header = MemoryRecords(sealed).next_batch()
     assert header.validate_crc()
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional) == (9, 3, 40, True)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional) == (
+        9,
+        3,
+        40,
+        True,
+    )
     assert (read.base_offset, read.leader_epoch, read.records) == (0, -1, 3)
     assert decode(sealed) == decode(original)
     assert sealed[57:] == original[57:]
@@ -102,7 +114,18 @@ def test_data_of_aborted_transactions_is_dropped_up_to_the_abort_marker_and_no_f
         return bytes(encode([(None, b"x", [])], offset, producer_id=producer))
 
     log = b"".join(
-        [data(0, 1), data(1, 2), data(2, 1), control(3, 1, 0), data(4, 1), control(5, 2, 1), data(6, 3), control(7, 1, 1), control(8, 3, 0), bytes(encode(RECORDS, 9))]
+        [
+            data(0, 1),
+            data(1, 2),
+            data(2, 1),
+            control(3, 1, 0),
+            data(4, 1),
+            control(5, 2, 1),
+            data(6, 3),
+            control(7, 1, 1),
+            control(8, 3, 0),
+            bytes(encode(RECORDS, 9)),
+        ]
     )
     aborted = AbortedTransactions([(3, 6), (1, 0)])
     dropped = [batch.base_offset for batch in read_log(log) if aborted.drops(batch)]
@@ -111,7 +134,12 @@ def test_data_of_aborted_transactions_is_dropped_up_to_the_abort_marker_and_no_f
 
 def test_markers_are_told_apart() -> None:
     abort, commit = (next(read_log(control(0, 1, kind))) for kind in (0, 1))
-    assert (abort.is_control, abort.is_abort_marker, commit.is_control, commit.is_abort_marker) == (True, True, True, False)
+    assert (abort.is_control, abort.is_abort_marker, commit.is_control, commit.is_abort_marker) == (
+        True,
+        True,
+        True,
+        False,
+    )
 
 
 def test_sequences_wrap() -> None:

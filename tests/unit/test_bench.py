@@ -39,7 +39,15 @@ class Log:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LOOK_S": 0.02, "PAUSE_S": 0.12, "BURST_S": 0.3, "QUIET_S": 0.2, "STALL_S": 0.5, "WARM_S": 5.0, "WINDOW_S": 5.0}.items():
+    for name, value in {
+        "LOOK_S": 0.02,
+        "PAUSE_S": 0.12,
+        "BURST_S": 0.3,
+        "QUIET_S": 0.2,
+        "STALL_S": 0.5,
+        "WARM_S": 5.0,
+        "WINDOW_S": 5.0,
+    }.items():
         monkeypatch.setattr(arrivals, name, value)
 
 
@@ -68,8 +76,16 @@ def test_what_stalls_is_said() -> None:
 
 def test_processes_that_have_ended_count() -> None:
     burn = "import time\nwhile time.process_time() < 1.5: pass"
-    words = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print('ended', flush=True); sys.stdin.read()"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent, ProcessTree(parent.pid) as tree:
+    words = [
+        sys.executable,
+        "-c",
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); print('ended', flush=True); "
+        "sys.stdin.read()",
+    ]
+    with (
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent,
+        ProcessTree(parent.pid) as tree,
+    ):
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ended\n"
         assert tree.cpu_s() > 0.5
@@ -82,13 +98,23 @@ def backlog(speed: float, cpu: float) -> dict[str, Any]:
 
 @pytest.fixture
 def results() -> dict[str, Any]:
-    job = {"history": [{"stages_ms": {"copy": 3000, "copy.move": 2500, "gate": 1000}, "seconds": 4.0, "finished_at": at} for at in (100.0, 105.0, 110.0)]}
+    job = {
+        "history": [
+            {"stages_ms": {"copy": 3000, "copy.move": 2500, "gate": 1000}, "seconds": 4.0, "finished_at": at}
+            for at in (100.0, 105.0, 110.0)
+        ]
+    }
     rounds = {
         MM2_TUNED: [backlog(100_000, 12), backlog(120_000, 10), backlog(110_000, 11)],
         MIRRORLAKE: [backlog(300_000, 2), {"error": "it was away"}, {**backlog(360_000, 4), "job": job}],
         CEILING: [backlog(495_000, 1)],
     }
-    case: dict[str, Any] = {"kind": "backlog", "settings": {"records": 10}, "rounds": rounds, "medians": medians(rounds)}
+    case: dict[str, Any] = {
+        "kind": "backlog",
+        "settings": {"records": 10},
+        "rounds": rounds,
+        "medians": medians(rounds),
+    }
     return {"cases": {MAIN: {**case, "ratios": ratios(case)}}}
 
 
@@ -128,7 +154,11 @@ def test_every_limit_is_about_a_case_of_the_default_run() -> None:
 
 def test_cases_are_found_by_name_and_set() -> None:
     assert [case.name for case in find("trickle, 512-zstd-200, trickle", 1)] == ["trickle", "512-zstd-200"]
-    assert {case.name for case in find("default", 1)} < {case.name for case in find("axes", 1)} < {case.name for case in find("all", 1)}
+    assert (
+        {case.name for case in find("default", 1)}
+        < {case.name for case in find("axes", 1)}
+        < {case.name for case in find("all", 1)}
+    )
     with pytest.raises(ValueError, match="no case 512-gzip-8"):
         find("512-gzip-8", 1)
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from mirrorlake.acls import Acl, acl_changes
-from mirrorlake.changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
-from mirrorlake.flow import Flow
-from mirrorlake.properties import Properties
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.protocol.acls import Acl, acl_changes
+from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 
-BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true", "a->b.sync.topic.acls.enabled": "true"}
+BASE = {
+    "clusters": "a, b",
+    "a.bootstrap.servers": "h1:1",
+    "b.bootstrap.servers": "h3:3",
+    "a->b.enabled": "true",
+    "a->b.sync.topic.acls.enabled": "true",
+}
 IN_STEP = {name: Entry(value, own=True) for name, value in REMOTE_CONFIG.items()}
 
 
@@ -16,8 +22,13 @@ def flow(**changes: str) -> Flow:
     return Flow.from_properties(Properties({**BASE, **changes}), "a->b")
 
 
-def changes(source: dict[str, Entry], target: dict[str, Entry], **properties: str) -> list[tuple[str, str | None, str | None]]:
-    return [(str(change.name), change.before, change.after) for change in config_changes(flow(**properties), "t", "a.t", source, {**IN_STEP, **target})]
+def changes(
+    source: dict[str, Entry], target: dict[str, Entry], **properties: str
+) -> list[tuple[str, str | None, str | None]]:
+    return [
+        (str(change.name), change.before, change.after)
+        for change in config_changes(flow(**properties), "t", "a.t", source, {**IN_STEP, **target})
+    ]
 
 
 def own(value: str) -> Entry:
@@ -36,26 +47,46 @@ def test_what_a_topic_sets_itself_is_set_and_what_it_does_not_is_reset() -> None
 
 def test_excluded_fixed_and_static_properties_are_left_alone() -> None:
     source = {
-        "min.insync.replicas": own("2"), "unclean.leader.election.enable": own("true"), "secret": Entry("x", own=True, fixed=True),
-        "segment.bytes": Entry("1", static=True), "retention.ms": own("4"),
-    }  # fmt: skip
+        "min.insync.replicas": own("2"),
+        "unclean.leader.election.enable": own("true"),
+        "secret": Entry("x", own=True, fixed=True),
+        "segment.bytes": Entry("1", static=True),
+        "retention.ms": own("4"),
+    }
     assert changes(source, {}) == [("retention.ms", None, "4")]
-    assert changes(source, {}, **{"config.properties.exclude": "retention.*"}) == [("min.insync.replicas", None, "2"), ("unclean.leader.election.enable", None, "true")]
+    assert changes(source, {}, **{"config.properties.exclude": "retention.*"}) == [
+        ("min.insync.replicas", None, "2"),
+        ("unclean.leader.election.enable", None, "true"),
+    ]
 
 
 def test_the_sources_defaults_are_copied_when_asked() -> None:
-    assert changes({"retention.ms": default("77")}, {"retention.ms": default("5")}, **{"use.defaults.from": "source"}) == [("retention.ms", None, "77")]
+    assert changes(
+        {"retention.ms": default("77")}, {"retention.ms": default("5")}, **{"use.defaults.from": "source"}
+    ) == [("retention.ms", None, "77")]
 
 
 def test_a_property_that_the_target_does_not_know_is_left_out_under_intersection() -> None:
     source = {"confluent.tier.enable": own("true"), "retention.ms": own("4")}
-    assert changes(source, {"retention.ms": default("1")}) == [("confluent.tier.enable", None, "true"), ("retention.ms", None, "4")]
-    assert changes(source, {"retention.ms": default("1")}, **{"mirrorlake.topic.configs": "intersection"}) == [("retention.ms", None, "4")]
+    assert changes(source, {"retention.ms": default("1")}) == [
+        ("confluent.tier.enable", None, "true"),
+        ("retention.ms", None, "4"),
+    ]
+    assert changes(source, {"retention.ms": default("1")}, **{"mirrorlake.topic.configs": "intersection"}) == [
+        ("retention.ms", None, "4")
+    ]
 
 
 def test_what_would_break_mirroring_is_raised_whatever_is_asked() -> None:
-    target = {"message.timestamp.type": own("LogAppendTime"), "compression.type": default("producer"), "message.timestamp.before.max.ms": own("1000")}
-    wanted = [("message.timestamp.before.max.ms", "1000", str(2**63 - 1)), ("message.timestamp.type", "LogAppendTime", "CreateTime")]
+    target = {
+        "message.timestamp.type": own("LogAppendTime"),
+        "compression.type": default("producer"),
+        "message.timestamp.before.max.ms": own("1000"),
+    }
+    wanted = [
+        ("message.timestamp.before.max.ms", "1000", str(2**63 - 1)),
+        ("message.timestamp.type", "LogAppendTime", "CreateTime"),
+    ]
     for properties in ({}, {"sync.topic.configs.enabled": "false"}):
         assert changes({"compression.type": own("zstd")}, target, **properties) == wanted
 
@@ -80,8 +111,19 @@ def test_the_largest_message_of_the_source_always_fits(source: Entry, target: En
 
 
 def test_a_new_topic_is_created_with_the_sources_configuration_and_what_mirroring_needs() -> None:
-    source = {"retention.ms": own("5"), "segment.ms": default("9"), "compression.type": own("gzip"), "max.message.bytes": Entry("3000000", static=True)}
-    change, config = creation(flow(**{"target.topic.creation.min.insync.replicas": "2", "target.topic.creation.partitions": "6"}), "t", "a.t", 3, source)
+    source = {
+        "retention.ms": own("5"),
+        "segment.ms": default("9"),
+        "compression.type": own("gzip"),
+        "max.message.bytes": Entry("3000000", static=True),
+    }
+    change, config = creation(
+        flow(**{"target.topic.creation.min.insync.replicas": "2", "target.topic.creation.partitions": "6"}),
+        "t",
+        "a.t",
+        3,
+        source,
+    )
     assert config == {"retention.ms": "5", "max.message.bytes": "3000000", "min.insync.replicas": "2", **REMOTE_CONFIG}
     assert (change.after, "replication factor 2" in str(change.note)) == ("6", True)
 
@@ -91,30 +133,50 @@ def test_topics_grow_and_never_shrink() -> None:
     assert not list(growth("t", "a.t", 5, 2))
 
 
-def acl(name: str, operation: str = "READ", permission: str = "ALLOW", pattern: str = "LITERAL", principal: str = "User:CN=x, OU=y") -> Acl:
+def acl(
+    name: str,
+    operation: str = "READ",
+    permission: str = "ALLOW",
+    pattern: str = "LITERAL",
+    principal: str = "User:CN=x, OU=y",
+) -> Acl:
     return Acl(name, pattern, principal, "*", operation, permission)
 
 
-def acls(source: list[Acl], target: list[Acl] | None = None, given: list[Acl] | None = None, **properties: str) -> list[tuple[str, str]]:
+def acls(
+    source: list[Acl], target: list[Acl] | None = None, given: list[Acl] | None = None, **properties: str
+) -> list[tuple[str, str]]:
     found = acl_changes(flow(**properties), source, target or [], given or [], ["orders", "payments"])
     return [(change.kind.value, str(change.after or change.before)) for change in found]
 
 
 def test_reading_is_passed_on_and_writing_never() -> None:
-    source = [acl("orders", operation) for operation in ("READ", "WRITE", "ALTER", "DELETE", "CREATE", "ALTER_CONFIGS", "DESCRIBE")]
-    assert acls(source) == [("create_acl", str(acl("a.orders", "DESCRIBE"))), ("create_acl", str(acl("a.orders", "READ")))]
+    source = [
+        acl("orders", operation)
+        for operation in ("READ", "WRITE", "ALTER", "DELETE", "CREATE", "ALTER_CONFIGS", "DESCRIBE")
+    ]
+    assert acls(source) == [
+        ("create_acl", str(acl("a.orders", "DESCRIBE"))),
+        ("create_acl", str(acl("a.orders", "READ"))),
+    ]
     assert acls([acl("orders", "ALL")]) == [("create_acl", str(acl("a.orders", "READ")))]
 
 
 def test_who_may_not_read_may_not_read_the_copy_and_the_mirror_is_never_locked_out() -> None:
-    assert acls([acl("orders", "ALL", "DENY"), acl("orders", "WRITE", "DENY")]) == [("create_acl", str(acl("a.orders", "READ", "DENY")))]
+    assert acls([acl("orders", "ALL", "DENY"), acl("orders", "WRITE", "DENY")]) == [
+        ("create_acl", str(acl("a.orders", "READ", "DENY")))
+    ]
 
 
 def test_prefixes_and_the_wildcard_are_carried_over_where_they_mean_the_same() -> None:
-    assert acls([acl("ord", pattern="PREFIXED"), acl("nothing", pattern="PREFIXED")]) == [("create_acl", str(acl("a.ord", pattern="PREFIXED")))]
+    assert acls([acl("ord", pattern="PREFIXED"), acl("nothing", pattern="PREFIXED")]) == [
+        ("create_acl", str(acl("a.ord", pattern="PREFIXED")))
+    ]
     assert acls([acl("*")]) == [("create_acl", str(acl("a.", pattern="PREFIXED")))]
     identity = {"replication.policy.class": "IdentityReplicationPolicy"}
-    assert acls([acl("ord", pattern="PREFIXED")], **identity) == [("create_acl", str(acl("orders")))], "the prefix may cover topics of the target's own"
+    assert acls([acl("ord", pattern="PREFIXED")], **identity) == [("create_acl", str(acl("orders")))], (
+        "the prefix may cover topics of the target's own"
+    )
     assert acls([acl("*")], **identity) == [("create_acl", str(acl("orders"))), ("create_acl", str(acl("payments")))]
 
 
@@ -129,7 +191,9 @@ def test_only_what_was_given_here_is_taken_back() -> None:
 
 
 def test_topics_that_are_merged_take_the_largest_message_of_all() -> None:
-    assert largest_message([{"max.message.bytes": own("5")}, {}, {"max.message.bytes": default("7")}]) == {"max.message.bytes": default("7")}
+    assert largest_message([{"max.message.bytes": own("5")}, {}, {"max.message.bytes": default("7")}]) == {
+        "max.message.bytes": default("7")
+    }
     assert largest_message([{}]) == {}
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mirrorlake import secret
-from mirrorlake.connection import Connection
+from mirrorlake.config import secret_reference
+from mirrorlake.config.connection import Connection
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.config.replication_policy import IdentityReplicationPolicy
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.flow import Flow
-from mirrorlake.policy import IdentityReplicationPolicy
-from mirrorlake.properties import Properties
 
 BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1, h2:2", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true"}
 
@@ -23,7 +23,11 @@ def test_defaults_are_mirrormaker_twos() -> None:
     assert found.topics.exclude == (r"mm2.*\.internal", r".*\.replica", "__.*")
     assert found.groups.exclude == ("console-consumer-.*", "connect-.*", "__.*")
     assert (found.replication_factor, found.offset_syncs_replication_factor) == (2, 3)
-    assert (found.emit_checkpoints_interval_s, found.refresh_topics_interval_s, found.sync_group_offsets_enabled) == (5, 600, False)
+    assert (found.emit_checkpoints_interval_s, found.refresh_topics_interval_s, found.sync_group_offsets_enabled) == (
+        5,
+        600,
+        False,
+    )
 
 
 def test_a_property_of_the_flow_wins_over_the_targets_and_the_files() -> None:
@@ -33,7 +37,9 @@ def test_a_property_of_the_flow_wins_over_the_targets_and_the_files() -> None:
 
 
 def test_a_client_property_of_a_role_wins_over_the_clusters_and_the_files() -> None:
-    properties = Properties({**BASE, "ssl.protocol": "1", "a.ssl.protocol": "2", "a.consumer.ssl.protocol": "3", "security.protocol": "ssl"})
+    properties = Properties(
+        {**BASE, "ssl.protocol": "1", "a.ssl.protocol": "2", "a.consumer.ssl.protocol": "3", "security.protocol": "ssl"}
+    )
     found = dict(properties.connection("a").properties)
     assert (found["ssl.protocol"], found["security.protocol"]) == ("3", "ssl")
     assert dict(properties.connection("b").properties)["ssl.protocol"] == "1"
@@ -41,8 +47,12 @@ def test_a_client_property_of_a_role_wins_over_the_clusters_and_the_files() -> N
 
 def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mm2.properties"
-    file.write_text("# comment\nclusters = us-west, us-east\nus-west.bootstrap.servers: h:1\nus-east.bootstrap.servers=h:2\nus-west->us-east.enabled = true\n"
-                    "us-west->us-east.topics = orders\\\n   , pay\\u006dents\nreplication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n")  # fmt: skip
+    file.write_text(
+        "# comment\nclusters = us-west, us-east\nus-west.bootstrap.servers: "
+        "h:1\nus-east.bootstrap.servers=h:2\nus-west->us-east.enabled = true\n"
+        "us-west->us-east.topics = orders\\\n   , "
+        "pay\\u006dents\nreplication.policy.class=org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
+    )
     found = Flow.load(file, "us-west->us-east")
     assert found.topics.include == ("orders", "payments")
     assert isinstance(found.policy, IdentityReplicationPolicy)
@@ -67,13 +77,23 @@ def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: P
         ("a->b", {"replication.factor": "0"}, "allowed is a whole number from 1 to 32767, or -1"),
         ("a->b", {"sync.group.offsets.enabled": "yes"}, "allowed is true or false"),
         ("a->b", {"emit.checkpoints.interval.seconds": "fast"}, "emit.checkpoints.interval.seconds is 'fast'"),
-        ("a->b", {"sync.group.offsets.enabled": "true", "emit.checkpoints.enabled": "false"}, "offsets are synced from checkpoints"),
-        ("a->b", {"replication.policy.class": "com.example.Mine"}, "supported are DefaultReplicationPolicy, IdentityReplicationPolicy"),
+        (
+            "a->b",
+            {"sync.group.offsets.enabled": "true", "emit.checkpoints.enabled": "false"},
+            "offsets are synced from checkpoints",
+        ),
+        (
+            "a->b",
+            {"replication.policy.class": "com.example.Mine"},
+            "supported are DefaultReplicationPolicy, IdentityReplicationPolicy",
+        ),
         ("a->b", {"replication.policy.separator": "/"}, "allowed are characters that a topic name may have"),
         ("a->b", {"mirrorlake.transaction.timeout.ms": "5000"}, "allowed is at least twice as much"),
     ],
 )
-def test_bad_configuration_is_refused_with_property_value_and_what_is_allowed(name: str, changes: dict[str, str], message: str) -> None:
+def test_bad_configuration_is_refused_with_property_value_and_what_is_allowed(
+    name: str, changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         flow(name, **changes)
 
@@ -98,20 +118,26 @@ def test_every_property_of_a_file_is_accounted_for() -> None:
     found = {line.name: line.status for line in Properties({**BASE, **given}).report()}
     assert found == {
         **dict.fromkeys([*BASE, "a->b.sync.topic.acls.enabled", "a.consumer.ssl.protocol"], "supported"),
-        "tasks.max": "not needed", "offset.storage.partitions": "not needed", "transforms": "not supported", "a->b.topic": "unknown",
-    }  # fmt: skip
+        "tasks.max": "not needed",
+        "offset.storage.partitions": "not needed",
+        "transforms": "not supported",
+        "a->b.topic": "unknown",
+    }
 
 
 def test_properties_that_somebody_may_count_on_without_effect_are_named_in_warnings() -> None:
     assert flow(**{"a->b.topic": "x", "tasks.max": "4", "transforms": "x"}).warnings == (
         "property a->b.topic is unknown; it has no effect (did you mean topics?)",
-        "property transforms is MirrorMaker 2's and not supported; it has no effect (use mirrorlake.transforms, which are Spark SQL)",
+        "property transforms is MirrorMaker 2's and not supported; it has no effect (use mirrorlake.transforms, which "
+        "are Spark SQL)",
     )
 
 
 def test_only_what_belongs_to_the_flow_is_mirrored() -> None:
     found = flow(topics="orders.*, b.orders, a.orders")
-    assert [topic for topic in ("orders", "orders-2", "b.orders", "a.orders", "x", "__orders") if found.mirrors_topic(topic)] == ["orders", "orders-2", "a.orders"]
+    assert [
+        topic for topic in ("orders", "orders-2", "b.orders", "a.orders", "x", "__orders") if found.mirrors_topic(topic)
+    ] == ["orders", "orders-2", "a.orders"]
 
 
 def test_heartbeats_are_mirrored_whatever_topics_says_unless_that_is_off() -> None:
@@ -127,7 +153,10 @@ SECURED = (
     ("bootstrap.servers", "h:1,h:2"),
     ("security.protocol", "sasl_ssl"),
     ("sasl.mechanism", "SCRAM-SHA-512"),
-    ("sasl.jaas.config", r'org.apache.kafka.common.security.scram.ScramLoginModule required username="u\"1" password="${env:CANARY}";'),
+    (
+        "sasl.jaas.config",
+        r'org.apache.kafka.common.security.scram.ScramLoginModule required username="u\"1" password="${env:CANARY}";',
+    ),
     ("ssl.truststore.type", "PEM"),
     ("ssl.truststore.location", "/ca.pem"),
     ("ssl.keystore.type", "PEM"),
@@ -141,14 +170,30 @@ def test_one_connection_speaks_three_dialects(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("CANARY", "s3cret")
     connection = Connection("a", SECURED)
     assert connection.librdkafka(log_level=0) == {
-        "bootstrap.servers": "h:1,h:2", "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": 'u"1', "sasl.password": "s3cret",
-        "ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/client.pem", "ssl.key.location": "/client.pem", "ssl.key.password": "s3cret",
-        "ssl.endpoint.identification.algorithm": "", "log_level": 0,
-    }  # fmt: skip
+        "bootstrap.servers": "h:1,h:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": 'u"1',
+        "sasl.password": "s3cret",
+        "ssl.ca.location": "/ca.pem",
+        "ssl.certificate.location": "/client.pem",
+        "ssl.key.location": "/client.pem",
+        "ssl.key.password": "s3cret",
+        "ssl.endpoint.identification.algorithm": "",
+        "log_level": 0,
+    }
     assert connection.kafka_python() == {
-        "bootstrap_servers": ["h:1", "h:2"], "security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": 'u"1', "sasl_plain_password": "s3cret",
-        "ssl_cafile": "/ca.pem", "ssl_certfile": "/client.pem", "ssl_keyfile": "/client.pem", "ssl_password": "s3cret", "ssl_check_hostname": False,
-    }  # fmt: skip
+        "bootstrap_servers": ["h:1", "h:2"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": 'u"1',
+        "sasl_plain_password": "s3cret",
+        "ssl_cafile": "/ca.pem",
+        "ssl_certfile": "/client.pem",
+        "ssl_keyfile": "/client.pem",
+        "ssl_password": "s3cret",
+        "ssl_check_hostname": False,
+    }
     spark = connection.spark()
     assert spark["kafka.sasl.jaas.config"].endswith('password="s3cret";')
     assert spark["kafka.ssl.truststore.location"] == "/ca.pem"
@@ -164,19 +209,30 @@ def test_no_secret_is_in_what_a_connection_or_flow_shows(monkeypatch: pytest.Mon
     assert "s3cret" not in repr(flow(**{f"a.{name}": value for name, value in literal}))
 
 
-def test_references_are_resolved_from_environment_file_and_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_resolved_from_environment_file_and_scope(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "s.properties").write_text("key = from file\n")
     monkeypatch.setenv("NAME", "from environment")
     monkeypatch.setenv("SECRET_KAFKA_PROD_PASS_WORD", "from scope")
-    assert secret.resolve("p", f"<${{env:NAME}}|${{file:{tmp_path}/s.properties:key}}|${{secrets:kafka-prod:pass.word}}>") == "<from environment|from file|from scope>"
+    assert (
+        secret_reference.resolve(
+            "p", f"<${{env:NAME}}|${{file:{tmp_path}/s.properties:key}}|${{secrets:kafka-prod:pass.word}}>"
+        )
+        == "<from environment|from file|from scope>"
+    )
 
 
 @pytest.mark.parametrize(
-    ("value", "message"), [("${vault:a:b}", "unknown config provider 'vault'; allowed are env, file, secrets"), ("${env:NOT_THERE}", "which does not exist here")]
+    ("value", "message"),
+    [
+        ("${vault:a:b}", "unknown config provider 'vault'; allowed are env, file, secrets"),
+        ("${env:NOT_THERE}", "which does not exist here"),
+    ],
 )
 def test_a_reference_to_nothing_is_refused_by_name(value: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        secret.resolve("a.sasl.jaas.config", value)
+        secret_reference.resolve("a.sasl.jaas.config", value)
 
 
 RENAME = {"topics.rename.regex": "(.*)-v1", "topics.rename.replacement": "$1"}
@@ -193,7 +249,10 @@ def test_rename_rules_choose_the_policy_and_contradict_any_other() -> None:
 def test_two_topics_with_one_remote_name_are_refused_unless_shared() -> None:
     with pytest.raises(ConfigurationError, match="topics orders and orders-v1 would both be called orders"):
         flow(**RENAME).remote_topics(["orders-v1", "orders"])
-    assert flow(**RENAME, **{"mirrorlake.topics.shared": "true"}).remote_topics(["orders-v1", "orders"]) == {"orders": "orders", "orders-v1": "orders"}
+    assert flow(**RENAME, **{"mirrorlake.topics.shared": "true"}).remote_topics(["orders-v1", "orders"]) == {
+        "orders": "orders",
+        "orders-v1": "orders",
+    }
 
 
 @pytest.mark.parametrize("replacement", ["mm2-x.internal", "a b", "..", "__x"])
@@ -210,7 +269,12 @@ def test_where_names_cannot_tell_records_are_asked_where_they_came_from() -> Non
     assert not flow(**both_ways).minds_provenance
     assert flow(**IDENTITY).minds_provenance, "the flow back may have been on before, or be in another file"
     assert not flow(**IDENTITY).topics_shared
-    alias_with_separator = {"clusters": "a-1, b", "a-1.bootstrap.servers": "h:1", "a-1->b.enabled": "true", "replication.policy.separator": "-"}
+    alias_with_separator = {
+        "clusters": "a-1, b",
+        "a-1.bootstrap.servers": "h:1",
+        "a-1->b.enabled": "true",
+        "replication.policy.separator": "-",
+    }
     assert flow("a-1->b", **alias_with_separator).minds_provenance
     assert flow(**IDENTITY, **both_ways).minds_provenance
     assert flow(**both_ways, **{"b->a.replication.policy.class": "IdentityReplicationPolicy"}).minds_provenance
@@ -219,18 +283,39 @@ def test_where_names_cannot_tell_records_are_asked_where_they_came_from() -> Non
 
 
 def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
-    ring = {**IDENTITY, "clusters": "a, b, c", "c.bootstrap.servers": "h:1", "b->c.enabled": "true", "c->a.enabled": "true"}
+    ring = {
+        **IDENTITY,
+        "clusters": "a, b, c",
+        "c.bootstrap.servers": "h:1",
+        "b->c.enabled": "true",
+        "c->a.enabled": "true",
+    }
     with pytest.raises(ConfigurationError, match="a -> b -> c -> a form a ring"):
         flow(**ring)
     assert flow(**ring, **{"mirrorlake.records": "local"}).records == "local"
     assert flow(**{**ring, "c->a.enabled": "false"}).policy.remote_topic("t") == "t"
-    assert flow(**{**ring, "b->c.replication.policy.class": "DefaultReplicationPolicy", "c->a.replication.policy.class": "DefaultReplicationPolicy"}).name == "a->b"
+    assert (
+        flow(
+            **{
+                **ring,
+                "b->c.replication.policy.class": "DefaultReplicationPolicy",
+                "c->a.replication.policy.class": "DefaultReplicationPolicy",
+            }
+        ).name
+        == "a->b"
+    )
     with pytest.raises(ConfigurationError, match="form a ring"):
         flow(**{**ring, "c->a.replication.policy.class": "DefaultReplicationPolicy"})
 
 
 @pytest.mark.parametrize(
-    "name", ["consumer.auto.offset.reset", "a.consumer.auto.offset.reset", "source.consumer.auto.offset.reset", "a->b.source.consumer.auto.offset.reset"]
+    "name",
+    [
+        "consumer.auto.offset.reset",
+        "a.consumer.auto.offset.reset",
+        "source.consumer.auto.offset.reset",
+        "a->b.source.consumer.auto.offset.reset",
+    ],
 )
 def test_auto_offset_reset_is_found_wherever_mirrormaker_2_takes_it(name: str) -> None:
     assert flow(**{name: "latest"}).start.flow.word == "latest"

@@ -1,4 +1,5 @@
-"""What is decided about a failover without asking anybody: choices, blocks, places by their definition, and what is passed over."""
+"""What is decided about a failover without asking anybody: choices, blocks, places by their definition, and what is
+passed over."""
 
 from __future__ import annotations
 
@@ -6,15 +7,28 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from mirrorlake import failback
-from mirrorlake.divergence import stretches
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.failover_plan import BLOCKS, Choice, Line, blocks_of, gate_frame
-from mirrorlake.generation import FAILOVER, HANDBACK, closed_for
-from mirrorlake.rehearsal import BOUNDS, DIFFERS, Rehearsal
-from mirrorlake.slot import SlotState
+from mirrorlake.jobs.failover import failback
+from mirrorlake.jobs.failover.divergence import stretches
+from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
+from mirrorlake.jobs.failover.rehearsal import BOUNDS, DIFFERS, Rehearsal
+from mirrorlake.model.slot import SlotState
+from mirrorlake.state.generation import FAILOVER, HANDBACK, closed_for
 
-LINE = Line("g", "t", 0, "exact", 60, target_topic="a.t", target_partition=0, downstream_offset=61, mirrored_end=101, piece_start=50, piece_to_start=51, not_mirrored=0)
+LINE = Line(
+    "g",
+    "t",
+    0,
+    "exact",
+    60,
+    target_topic="a.t",
+    target_partition=0,
+    downstream_offset=61,
+    mirrored_end=101,
+    piece_start=50,
+    piece_to_start=51,
+    not_mirrored=0,
+)
 STATE = SlotState("a", "b", "id", 0, 1, 1, "x", 1, 0)
 
 
@@ -38,8 +52,23 @@ def test_what_is_no_choice_is_refused(given: dict[str, str], said: str) -> None:
 
 
 def test_a_choice_is_read_from_texts() -> None:
-    chosen = Choice.parse({"mode": "run", "signed_by": " ann ", "accept": "lag,members", "groups": "orders-.*, audit", "at": "2026-01-02T03:04:05Z", "close": "true"})
-    assert (chosen.signed_by, chosen.accept, chosen.at, chosen.closes, chosen.is_of_all) == ("ann", {"lag", "members"}, datetime(2026, 1, 2, 3, 4, 5), True, False)
+    chosen = Choice.parse(
+        {
+            "mode": "run",
+            "signed_by": " ann ",
+            "accept": "lag,members",
+            "groups": "orders-.*, audit",
+            "at": "2026-01-02T03:04:05Z",
+            "close": "true",
+        }
+    )
+    assert (chosen.signed_by, chosen.accept, chosen.at, chosen.closes, chosen.is_of_all) == (
+        "ann",
+        {"lag", "members"},
+        datetime(2026, 1, 2, 3, 4, 5),
+        True,
+        False,
+    )
     assert ("orders-1" in chosen.groups, "audit" in chosen.groups, "audit-2" in chosen.groups) == (True, True, False)
     assert failback.choice({**failback.PARAMETERS, "mode": "begin", "signed_by": "ann"}).mode == "begin"
     with pytest.raises(ConfigurationError, match="mode = begin"):
@@ -51,11 +80,17 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
     assert blocks_of(LINE, **fine) == ()
     lagging = replace(LINE, not_mirrored=None, lag_seen=7)
     causes = {
-        "members": (LINE, {"members_on": ("b",)}), "stale_map": (LINE, {"is_complete": False}), "verification": (LINE, {"has_failed": True}), "lag": (lagging, {}),
-        "clamped": (replace(LINE, status="clamped"), {}), "not_mirrored": (replace(LINE, status="not_mirrored"), {}), "not_covered": (replace(LINE, status="not_covered"), {}),
-        "ahead": (replace(LINE, target_offset=62), {}), "again": (replace(LINE, again=3), {}),
+        "members": (LINE, {"members_on": ("b",)}),
+        "stale_map": (LINE, {"is_complete": False}),
+        "verification": (LINE, {"has_failed": True}),
+        "lag": (lagging, {}),
+        "clamped": (replace(LINE, status="clamped"), {}),
+        "not_mirrored": (replace(LINE, status="not_mirrored"), {}),
+        "not_covered": (replace(LINE, status="not_covered"), {}),
+        "ahead": (replace(LINE, target_offset=62), {}),
+        "again": (replace(LINE, again=3), {}),
         "uncarried": (LINE, {"uncarried": 2}),
-    }  # fmt: skip
+    }
     assert causes.keys() == BLOCKS.keys()
     for kind, (line, changes) in causes.items():
         blocks = blocks_of(line, **{**fine, **changes})
@@ -70,27 +105,45 @@ def test_a_place_is_recomputed_from_the_piece_that_was_chosen() -> None:
     assert replace(LINE, upstream_offset=40).recomputed == 51
     assert replace(LINE, later_start=20).recomputed == 20
     assert replace(LINE, piece_start=None, piece_to_start=None).recomputed == 101
-    (row,) = gate_frame([replace(LINE, blocks=(("lag", ""), ("ahead", "")), accepted=("lag",))], {("a.t", 0): 120}).to_dict("records")
+    (row,) = gate_frame(
+        [replace(LINE, blocks=(("lag", ""), ("ahead", "")), accepted=("lag",))], {("a.t", 0): 120}
+    ).to_dict("records")
     assert (row["recomputed"], row["open_blocks"], row["log_end"]) == (61, 1, 120)
 
 
 def test_a_place_in_a_later_piece_is_not_held_against_the_run_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rehearsal, "_first", lambda self, cluster, key, at, end: (at, 2_000, None, None, ()))
-    run = {"topic": "t", "downstream_start": 51, "downstream_end": 101, "last_timestamp": 1_000, "digest": None, "bytes": 1}
+    run = {
+        "topic": "t",
+        "downstream_start": 51,
+        "downstream_end": 101,
+        "last_timestamp": 1_000,
+        "digest": None,
+        "bytes": 1,
+    }
     rehearsal = Rehearsal(None, None, {("a.t", 0): 120}, None, {})
     before = replace(LINE, upstream_offset=50, later_start=20, downstream_offset=20)
     assert rehearsal.prove(before, run) == BOUNDS, "both sides have written at once: the record is another flow's"
-    assert rehearsal.prove(replace(before, later_start=None, downstream_offset=51), run).startswith(f"{DIFFERS}: the timestamp")
+    assert rehearsal.prove(replace(before, later_start=None, downstream_offset=51), run).startswith(
+        f"{DIFFERS}: the timestamp"
+    )
 
 
 def test_what_is_passed_over_is_dropped_or_was_brought_there() -> None:
     assert stretches(10, 20, ()) == [(10, 20, "dropped")]
-    assert stretches(10, 20, [(15, 30), (2, 4), (8, 12)]) == [(10, 12, "mirrored"), (12, 15, "dropped"), (15, 20, "mirrored")]
+    assert stretches(10, 20, [(15, 30), (2, 4), (8, 12)]) == [
+        (10, 12, "mirrored"),
+        (12, 15, "dropped"),
+        (15, 20, "mirrored"),
+    ]
     assert stretches(10, 10, [(0, 50)]) == []
 
 
 def test_why_a_flow_is_closed_is_said_by_its_newest_closed_slot() -> None:
-    older, newer = replace(STATE, closed=True, generation=2), replace(STATE, closed=True, closed_for=FAILOVER, generation=3)
+    older, newer = (
+        replace(STATE, closed=True, generation=2),
+        replace(STATE, closed=True, closed_for=FAILOVER, generation=3),
+    )
     assert closed_for([STATE]) == ""
     assert closed_for([older]) == HANDBACK, "a record of an earlier version"
     assert closed_for([older, newer, replace(STATE, generation=4)]) == FAILOVER

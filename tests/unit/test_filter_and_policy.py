@@ -4,9 +4,14 @@ import pickle
 from pathlib import Path
 
 import pytest
+from mirrorlake.config.name_filter import NameFilter, split_list
+from mirrorlake.config.replication_policy import (
+    DefaultReplicationPolicy,
+    IdentityReplicationPolicy,
+    RenameReplicationPolicy,
+    find_policy,
+)
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.filter import NameFilter, split_list
-from mirrorlake.policy import DefaultReplicationPolicy, IdentityReplicationPolicy, RenameReplicationPolicy, find_policy
 
 
 @pytest.mark.parametrize(
@@ -15,7 +20,12 @@ from mirrorlake.policy import DefaultReplicationPolicy, IdentityReplicationPolic
         ((".*",), (), ["a", "a.b", "ä"], []),
         ((), (), [], ["a", ""]),
         (("orders", "pay.*"), (), ["orders", "payments"], ["order", "orders2", "xpay"]),
-        ((".*",), (r"mm2.*\.internal", r".*\.replica", "__.*"), ["x.internal", "a"], ["mm2-offsets.a.internal", "b.replica", "__consumer_offsets"]),
+        (
+            (".*",),
+            (r"mm2.*\.internal", r".*\.replica", "__.*"),
+            ["x.internal", "a"],
+            ["mm2-offsets.a.internal", "b.replica", "__consumer_offsets"],
+        ),
         (("a.b",), (), ["a.b", "axb"], ["aab2"]),
         ((r"\Qa.b\E",), (), ["a.b"], ["axb"]),
         (("(?i)Orders",), (), ["ORDERS"], []),
@@ -33,7 +43,9 @@ def test_a_name_is_taken_if_an_include_matches_it_whole_and_no_exclude_does(
 
 
 def test_a_bad_regex_is_refused_with_the_property_and_the_pattern() -> None:
-    with pytest.raises(ConfigurationError, match=r"property groups\.exclude: 'a, \(b' is not a valid regular expression"):
+    with pytest.raises(
+        ConfigurationError, match=r"property groups\.exclude: 'a, \(b' is not a valid regular expression"
+    ):
         NameFilter("groups", (".*",), ("a", "(b"))
 
 
@@ -62,7 +74,16 @@ def test_a_custom_separator_also_names_internal_topics() -> None:
     assert not policy.is_internal_topic("A.checkpoints.internal")
 
 
-@pytest.mark.parametrize("topic", ["__consumer_offsets", ".hidden", "mm2-configs.a.internal", "a.checkpoints.internal", "mirrorlake.offset-syncs.a.internal"])
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "__consumer_offsets",
+        ".hidden",
+        "mm2-configs.a.internal",
+        "a.checkpoints.internal",
+        "mirrorlake.offset-syncs.a.internal",
+    ],
+)
 def test_internal_topics_are_recognised(topic: str) -> None:
     assert DefaultReplicationPolicy("a").is_internal_topic(topic)
 
@@ -74,12 +95,23 @@ def test_ordinary_topics_are_not_internal(topic: str) -> None:
 
 def test_a_topic_that_came_through_the_target_is_a_cycle() -> None:
     policy = DefaultReplicationPolicy("a")
-    assert [policy.is_cycle(topic, "b") for topic in ("b.t", "c.b.t", "c.t", "t", "b.")] == [True, True, False, False, False]
+    assert [policy.is_cycle(topic, "b") for topic in ("b.t", "c.b.t", "c.t", "t", "b.")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_identity_policy_keeps_names_but_for_heartbeats() -> None:
     policy = IdentityReplicationPolicy("a")
-    assert (policy.remote_topic("t"), policy.topic_source("t"), policy.upstream_topic("t"), policy.original_topic("x.t")) == ("t", "a", "t", "x.t")
+    assert (
+        policy.remote_topic("t"),
+        policy.topic_source("t"),
+        policy.upstream_topic("t"),
+        policy.original_topic("x.t"),
+    ) == ("t", "a", "t", "x.t")
     assert policy.remote_topic("heartbeats") == "a.heartbeats"
     assert policy.is_cycle("b.heartbeats", "b")
     assert not policy.is_cycle("b.t", "b")
@@ -96,7 +128,9 @@ def test_identity_policy_keeps_names_but_for_heartbeats() -> None:
         (r".*", "x", "heartbeats", "s.heartbeats"),
     ],
 )
-def test_a_rule_renames_names_that_match_whole_as_java_does(regex: str, replacement: str, topic: str, remote: str) -> None:
+def test_a_rule_renames_names_that_match_whole_as_java_does(
+    regex: str, replacement: str, topic: str, remote: str
+) -> None:
     assert RenameReplicationPolicy("s", ".", ".", regex, replacement).remote_topic(topic) == remote
 
 
@@ -108,7 +142,8 @@ def test_a_replacement_that_names_no_group_is_refused(replacement: str) -> None:
 
 def test_an_own_policy_is_a_python_class_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_policies.py").write_text(
-        "from mirrorlake.policy import IdentityReplicationPolicy\n\n\nclass Upper(IdentityReplicationPolicy):\n    def remote_topic(self, topic):\n        return topic.upper()\n"
+        "from mirrorlake.policy import IdentityReplicationPolicy\n\n\nclass Upper(IdentityReplicationPolicy):\n    def "
+        "remote_topic(self, topic):\n        return topic.upper()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert find_policy("own_policies.Upper")("s").remote_topic("t") == "T"

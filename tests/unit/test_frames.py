@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.parser import KafkaProtocol
-from mirrorlake.frames import LEAST_ROOM_BYTES, Frames
+from mirrorlake.protocol.frames import LEAST_ROOM_BYTES, Frames
 
 
 def asked(count: int) -> KafkaProtocol:
@@ -23,7 +23,9 @@ def asked(count: int) -> KafkaProtocol:
 def answers(count: int) -> bytes:
     data = b""
     for number in range(1, count + 1):
-        keys = [ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=number) for key in range(7 * number)]
+        keys = [
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=0, max_version=number) for key in range(7 * number)
+        ]
         response = ApiVersionsResponse[0](error_code=0, api_keys=keys)
         response.with_header(correlation_id=number)
         data += bytes(response.encode(header=True, framed=True))
@@ -38,7 +40,9 @@ def test_responses_are_whole_wherever_the_network_has_cut_them(sizes: list[int])
     for size in [*sizes, len(data)]:
         found += frames.receive(memoryview(data)[at : at + size])
         at += size
-    assert [(number, response.api_keys) for number, response in found] == [(number, response.api_keys) for number, response in expected]
+    assert [(number, response.api_keys) for number, response in found] == [
+        (number, response.api_keys) for number, response in expected
+    ]
     assert len(found) == 5
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from mirrorlake import runs_frame
-from mirrorlake.checkpoint import gate_frame
-from mirrorlake.copy import Report
 from mirrorlake.errors import ConfigurationError, GateError
-from mirrorlake.finding import Finding, map_frame
 from mirrorlake.gate import Gate, require
-from mirrorlake.run import Run
-from mirrorlake.verification_result import PartitionVerification
-from mirrorlake.verification_result import gate_frame as gate_frame_of_verification
+from mirrorlake.jobs.checkpoint.job import gate_frame
+from mirrorlake.jobs.migration.finding import Finding, map_frame
+from mirrorlake.jobs.mirror.gate_frame import frame as runs_frame
+from mirrorlake.jobs.verification.result import PartitionVerification
+from mirrorlake.jobs.verification.result import gate_frame as gate_frame_of_verification
+from mirrorlake.model.run import Run
+from mirrorlake.state.slot_report import SlotReport
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,25 +38,59 @@ def gap(start: int, end: int, kind: str) -> dict[str, object]:
 
 def stretch(topic: str, **changes: object) -> dict[str, object]:
     return {
-        "topic": topic, "partition": 0, "target_topic": f"a.{topic}", "upstream_from": 10, "upstream_next": 35, "downstream_from": 7, "skipped": 5,
-        "gaps": [gap(20, 23, "marker"), gap(33, 35, "aborted")], "digest_read": 5, "digest_written": 5, "runs": [run(10, 8, 10), run(23, 18, 10)], **changes,
-    }  # fmt: skip
+        "topic": topic,
+        "partition": 0,
+        "target_topic": f"a.{topic}",
+        "upstream_from": 10,
+        "upstream_next": 35,
+        "downstream_from": 7,
+        "skipped": 5,
+        "gaps": [gap(20, 23, "marker"), gap(33, 35, "aborted")],
+        "digest_read": 5,
+        "digest_written": 5,
+        "runs": [run(10, 8, 10), run(23, 18, 10)],
+        **changes,
+    }
 
 
 def runs() -> pd.DataFrame:
-    only_markers = stretch("markers", upstream_next=12, skipped=2, gaps=[gap(10, 12, "marker")], runs=[], digest_read=0, digest_written=0)
-    return runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("orders"), only_markers], [])], passes_over_losses=False)
+    only_markers = stretch(
+        "markers", upstream_next=12, skipped=2, gaps=[gap(10, 12, "marker")], runs=[], digest_read=0, digest_written=0
+    )
+    return runs_frame(
+        [SlotReport(0, "id", 1, 1, True, [stretch("orders"), only_markers], [])], passes_over_losses=False
+    )
 
 
 def groups() -> pd.DataFrame:
-    columns = ["group_id", "topic", "partition", "upstream_offset", "metadata", "target_topic", "target_partition", "downstream_offset", "status", "reason", "source_lag",
-               "run_upstream_start", "run_downstream_start", "mirrored_end"]  # fmt: skip
-    rows = [("g", "t", 0, 15, "", "a.t", 0, 25, "exact", None, 5, 10, 20, 40), ("h", "t", 0, 99, "", "a.t", 0, 40, "clamped", None, 0, None, None, 40)]
+    columns = [
+        "group_id",
+        "topic",
+        "partition",
+        "upstream_offset",
+        "metadata",
+        "target_topic",
+        "target_partition",
+        "downstream_offset",
+        "status",
+        "reason",
+        "source_lag",
+        "run_upstream_start",
+        "run_downstream_start",
+        "mirrored_end",
+    ]
+    rows = [
+        ("g", "t", 0, 15, "", "a.t", 0, 25, "exact", None, 5, 10, 20, 40),
+        ("h", "t", 0, 99, "", "a.t", 0, 40, "clamped", None, 0, None, None, 40),
+    ]
     return gate_frame([dict(zip(columns, row, strict=True)) for row in rows], {})
 
 
 def inferred() -> pd.DataFrame:
-    runs = (Run("t", 0, "a.t", 0, 10, 20, 3, 13, 10, 100, 0, 0, 0), Run("t", 0, "a.t", 0, 25, 30, 15, 20, 5, 50, 0, 0, 0))
+    runs = (
+        Run("t", 0, "a.t", 0, 10, 20, 3, 13, 10, 100, 0, 0, 0),
+        Run("t", 0, "a.t", 0, 25, 30, 15, 20, 5, 50, 0, 0, 0),
+    )
     found = Finding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, 0, (), runs)
     return map_frame([found], {("a.t", 0): 22}, {("a.t", 0): 22})
 
@@ -160,15 +194,19 @@ def test_merged_partitions_that_have_nothing_to_copy_yet_pass(gates: dict[str, G
         "digest_written": 0,
         "target_topic": "all",
     }
-    frame = runs_frame.frame([Report(0, "id", 1, 1, True, [stretch("x", **idle), stretch("y", **idle)], [])], passes_over_losses=False)
+    frame = runs_frame(
+        [SlotReport(0, "id", 1, 1, True, [stretch("x", **idle), stretch("y", **idle)], [])], passes_over_losses=False
+    )
     assert all(result.success for result in gates["offset_syncs"].evaluate(frame, "s->t", "cycle"))
 
 
 @pytest.mark.parametrize("passes_over_losses", [True, False])
 def test_losses_pass_only_where_the_flow_goes_on_with_them(gates: dict[str, Gate], passes_over_losses: bool) -> None:
     lost = stretch("orders", gaps=[gap(20, 23, "retention"), gap(33, 35, "aborted")])
-    frame = runs_frame.frame([Report(0, "id", 1, 1, True, [lost], [])], passes_over_losses=passes_over_losses)
-    failed = [result.expectation for result in gates["offset_syncs"].evaluate(frame, "s->t", "cycle") if not result.success]
+    frame = runs_frame([SlotReport(0, "id", 1, 1, True, [lost], [])], passes_over_losses=passes_over_losses)
+    failed = [
+        result.expectation for result in gates["offset_syncs"].evaluate(frame, "s->t", "cycle") if not result.success
+    ]
     assert all("lost" in expectation for expectation in failed)
     assert bool(failed) is not passes_over_losses
 
@@ -182,7 +220,9 @@ def test_what_is_right_passes(gates: dict[str, Gate], suite: str) -> None:
 
 @pytest.mark.parametrize("suite", VIOLATIONS)
 def test_every_expectation_has_a_violation_here(suite: str) -> None:
-    assert sorted(VIOLATIONS[suite]) == list(range(len(json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"])))
+    assert sorted(VIOLATIONS[suite]) == list(
+        range(len(json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"]))
+    )
 
 
 @pytest.mark.parametrize(("suite", "number"), CASES)
@@ -190,7 +230,11 @@ def test_each_expectation_fails_when_it_is_violated(gates: dict[str, Gate], suit
     wanted = json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"][number]
     results = gates[suite].evaluate(VIOLATIONS[suite][number](FRAMES[suite]()), "a->b", "c1")
     failed = [result.expectation for result in results if not result.success]
-    assert any(expectation.startswith(wanted["type"]) and all(json.dumps(value) in expectation for value in wanted["kwargs"].values()) for expectation in failed), failed
+    assert any(
+        expectation.startswith(wanted["type"])
+        and all(json.dumps(value) in expectation for value in wanted["kwargs"].values())
+        for expectation in failed
+    ), failed
     with pytest.raises(GateError, match="expectations failed; stopped"):
         require(results, "flow a->b", "stopped")
 
@@ -213,7 +257,8 @@ def test_a_column_that_is_missing_fails_and_says_so(gates: dict[str, Gate]) -> N
         ('{"expectations": [1]}', "are not a suite"),
         ('{"name": "x", "expectations": [{"type": "expect_magic", "kwargs": {}}]}', "does not know expect_magic"),
         (
-            '{"name": "x", "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}, {"type": "expect_magic", "kwargs": {}}]}',
+            '{"name": "x", "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}, '
+            '{"type": "expect_magic", "kwargs": {}}]}',
             "does not know expect_magic",
         ),
     ],

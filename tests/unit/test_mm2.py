@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from mirrorlake import mm2
+from mirrorlake.protocol import mm2_topics
 
 
 def test_checkpoints_are_mirrormaker_twos_byte_for_byte() -> None:
-    key, value = mm2.checkpoint("group-1", "topic-2", 3, 4, 5, "metadata-6")
+    key, value = mm2_topics.checkpoint("group-1", "topic-2", 3, 4, 5, "metadata-6")
     assert key.hex(" ") == "00 07 67 72 6f 75 70 2d 31 00 07 74 6f 70 69 63 2d 32 00 00 00 03"
     assert value.hex(" ") == "00 00 00 00 00 00 00 00 00 04 00 00 00 00 00 00 00 05 00 0a 6d 65 74 61 64 61 74 61 2d 36"
 
 
 def test_a_group_without_metadata_has_an_empty_string() -> None:
-    assert mm2.checkpoint("g", "t", 0, 1, 2, "")[1][-2:] == b"\0\0"
+    assert mm2_topics.checkpoint("g", "t", 0, 1, 2, "")[1][-2:] == b"\0\0"
 
 
 def test_heartbeats_are_mirrormaker_twos_byte_for_byte() -> None:
-    key, value = mm2.heartbeat("source-1", "target-2", 1234567890)
+    key, value = mm2_topics.heartbeat("source-1", "target-2", 1234567890)
     assert key.hex(" ") == "00 08 73 6f 75 72 63 65 2d 31 00 08 74 61 72 67 65 74 2d 32"
     assert value.hex(" ") == "00 00 00 00 00 00 49 96 02 d2"
 
 
 def test_offset_syncs_are_mirrormaker_twos_byte_for_byte() -> None:
-    key, value = mm2.offset_sync("topic-1", 2, 3, 4)
+    key, value = mm2_topics.offset_sync("topic-1", 2, 3, 4)
     assert key.hex(" ") == "00 07 74 6f 70 69 63 2d 31 00 00 00 02"
     assert value.hex(" ") == "00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 04"

@@ -4,9 +4,9 @@ import random
 
 import pytest
 from mirrorlake.errors import TargetError
-from mirrorlake.plan import Partition, fair_share, lag, make_plan
-from mirrorlake.run import Run, translate
-from mirrorlake.slot import Position, SlotState, assign, merge_positions
+from mirrorlake.model.copy_plan import Partition, fair_share, lag, make_plan
+from mirrorlake.model.run import Run, translate
+from mirrorlake.model.slot import Position, SlotState, assign, merge_positions
 
 
 def position(topic: str, partition: int, upstream_next: int, slot: int = 0) -> Position:
@@ -22,8 +22,13 @@ def offers(**stable: int) -> list[Partition]:
 
 
 def test_a_plan_goes_on_where_the_positions_are_and_ends_at_the_stable_offset() -> None:
-    plan = make_plan(offers(t=10, u=5, v=7), {("t", 0): position("t", 0, 4, slot=1), ("u", 0): position("u", 0, 5)}, 2, 1_000)
-    assert [(planned.topic, planned.slot, planned.start, planned.end) for planned in plan] == [("t", 1, 4, 10), ("v", 0, 0, 7)]
+    plan = make_plan(
+        offers(t=10, u=5, v=7), {("t", 0): position("t", 0, 4, slot=1), ("u", 0): position("u", 0, 5)}, 2, 1_000
+    )
+    assert [(planned.topic, planned.slot, planned.start, planned.end) for planned in plan] == [
+        ("t", 1, 4, 10),
+        ("v", 0, 0, 7),
+    ]
 
 
 def test_new_partitions_go_to_the_slot_that_owns_the_fewest() -> None:
@@ -37,7 +42,10 @@ def test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_vi
     slot_of = {(planned.topic, planned.partition): planned.slot for planned in first}
     seen = {("b", 0): position("b", 0, 1, slot=slot_of["b", 0])}  # the marker of c's transaction is late
     again = make_plan(offers(a=1, b=2, c=2), seen, 2, 100, planned_before=slot_of)
-    assert {planned.topic: planned.slot for planned in again if planned.topic != "a"} == {"b": slot_of["b", 0], "c": slot_of["c", 0]}
+    assert {planned.topic: planned.slot for planned in again if planned.topic != "a"} == {
+        "b": slot_of["b", 0],
+        "c": slot_of["c", 0],
+    }
 
 
 def test_a_drain_stops_where_the_source_was_when_it_began() -> None:
@@ -70,7 +78,9 @@ def test_a_state_of_a_newer_format_is_refused() -> None:
 def test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says() -> None:
     """A start of generation 2 was interrupted: slot 1 has its record, slot 0 went on in generation 1."""
     opening = [position("p", 0, 100, slot=1), position("q", 0, 50, slot=0)]
-    merged = merge_positions([state(2, 1, *opening), state(1, 0, position("p", 0, 180, slot=0), position("q", 0, 50, slot=0))])
+    merged = merge_positions(
+        [state(2, 1, *opening), state(1, 0, position("p", 0, 180, slot=0), position("q", 0, 50, slot=0))]
+    )
     assert (merged["p", 0].upstream_next, merged["p", 0].slot) == (180, 1)
     assert (merged["q", 0].upstream_next, merged["q", 0].slot) == (50, 0)
 
@@ -87,8 +97,14 @@ def test_the_plain_definition_of_translation_reads_the_first_record_at_or_after(
     dice = random.Random(1)
     runs, pairs, upstream, downstream = [], [], 5, 0
     for _ in range(30):
-        upstream, downstream, length = upstream + dice.randint(0, 4), downstream + dice.randint(0, 3), dice.randint(1, 6)
-        runs.append(Run("t", 0, "a.t", 0, upstream, upstream + length, downstream, downstream + length, length, 0, 0, 0, 0))
+        upstream, downstream, length = (
+            upstream + dice.randint(0, 4),
+            downstream + dice.randint(0, 3),
+            dice.randint(1, 6),
+        )
+        runs.append(
+            Run("t", 0, "a.t", 0, upstream, upstream + length, downstream, downstream + length, length, 0, 0, 0, 0)
+        )
         pairs += [(upstream + at, downstream + at) for at in range(length)]
         upstream, downstream = upstream + length, downstream + length
     for offset in range(upstream + 5):

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 from mirrorlake.errors import ConfigurationError, TargetError
-from mirrorlake.external_positions import ExternalPositions
-from mirrorlake.positions import Translated, Translation, listed, parse, time_ms
-from mirrorlake.spark_checkpoint import SparkCheckpoint
+from mirrorlake.translation.inputs import ExternalPositions
+from mirrorlake.translation.positions import Translated, Translation, listed, parse, time_ms
+from mirrorlake.translation.spark_checkpoint import SparkCheckpoint
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 
 
-@pytest.mark.parametrize("text", ['{"t": {"0": 12, "1": -2}}', '{"t": {"0": "12", "1": "-2"}}', '{\n "t": {"1": -2, "0": 12}\n}'])
+@pytest.mark.parametrize(
+    "text", ['{"t": {"0": 12, "1": -2}}', '{"t": {"0": "12", "1": "-2"}}', '{\n "t": {"1": -2, "0": 12}\n}']
+)
 def test_partitions_and_offsets_are_numbers_or_text(text: str) -> None:
     assert parse(text) == {"t": {0: 12, 1: -2}}
 
@@ -54,7 +56,10 @@ def translated(status: str, label: str = "") -> Translated:
 
 def test_a_position_that_is_not_exact_is_refused_unless_that_is_allowed_or_it_does_not_count() -> None:
     found = Translation("a->b", (translated("exact"), translated("clamped", "here")))
-    with pytest.raises(TargetError, match=r"flow a->b, topic t, partition 0, offset 12 \(here\): the position is clamped \(past what is mirrored\)"):
+    with pytest.raises(
+        TargetError,
+        match=r"flow a->b, topic t, partition 0, offset 12 \(here\): the position is clamped \(past what is mirrored\)",
+    ):
         found.require()
     assert found.require(["clamped"]) is found.require(labels=[""]) is found
 
@@ -74,10 +79,16 @@ def test_parameters_that_say_nothing_clear_are_refused(given: dict[str, str], me
         ExternalPositions(**given)
 
 
-# -- checkpoint directories ----------------------------------------------------------------------------------------------------
+# -- checkpoint directories -------------------------------------------------------------------------
 
 
-def write(directory: Path, offsets: dict[int, list[Any]], commits: int, initial: dict[int, Any] | None = None, version: str = "v1") -> Path:
+def write(
+    directory: Path,
+    offsets: dict[int, list[Any]],
+    commits: int,
+    initial: dict[int, Any] | None = None,
+    version: str = "v1",
+) -> Path:
     """A checkpoint directory as Spark leaves it, with `commits` finished batches."""
     for batch, lines in offsets.items():
         text = "\n".join([version, METADATA, *(line if isinstance(line, str) else json.dumps(line) for line in lines)])
@@ -100,7 +111,20 @@ def _file(path: Path) -> Path:
 
 def doubled(checkpoint: SparkCheckpoint, status: str = "exact") -> Translation:
     """Every topic t becomes a.t, every offset twice as large."""
-    rows = [Translated(p.label, p.topic, p.partition, p.upstream_offset, f"a.{p.topic}", p.partition, 2 * p.upstream_offset, status, None) for p in checkpoint.positions]
+    rows = [
+        Translated(
+            p.label,
+            p.topic,
+            p.partition,
+            p.upstream_offset,
+            f"a.{p.topic}",
+            p.partition,
+            2 * p.upstream_offset,
+            status,
+            None,
+        )
+        for p in checkpoint.positions
+    ]
     return Translation("a->b", tuple(rows))
 
 
@@ -110,10 +134,19 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def test_a_copy_has_the_last_two_plans_translated_and_the_rest_as_it_was(tmp_path: Path) -> None:
     kafka = {batch: {"t": {"0": 10 * batch, "1": 5}} for batch in range(5)}
-    source = write(tmp_path / "query", {batch: [kafka[batch], '{"logOffset":3}', "-"] for batch in range(1, 5)}, 4, {0: {"t": {"0": 0}}})
+    source = write(
+        tmp_path / "query",
+        {batch: [kafka[batch], '{"logOffset":3}', "-"] for batch in range(1, 5)},
+        4,
+        {0: {"t": {"0": 0}}},
+    )
     before = files(source)
     checkpoint = SparkCheckpoint.read(source)
-    assert (checkpoint.plan.batch, checkpoint.is_committed, checkpoint.needed) == (4, False, {"offsets/4, source 0", "offsets/3, source 0"})
+    assert (checkpoint.plan.batch, checkpoint.is_committed, checkpoint.needed) == (
+        4,
+        False,
+        {"offsets/4, source 0", "offsets/3, source 0"},
+    )
     output = checkpoint.write(doubled(checkpoint), tmp_path / "copy")
     assert files(source) == before
     assert files(output) == {
@@ -135,7 +168,12 @@ def test_of_a_finished_batch_only_its_end_counts_and_of_the_first_one_its_beginn
 
 
 def test_of_a_source_that_had_nothing_yet_the_beginning_counts(tmp_path: Path) -> None:
-    source = write(tmp_path / "query", {0: [{"t": {"0": 1}}, "-"], 1: [{"t": {"0": 2}}, "-"]}, 2, {0: {"t": {"0": 0}}, 1: {"u": {"0": 7}}})
+    source = write(
+        tmp_path / "query",
+        {0: [{"t": {"0": 1}}, "-"], 1: [{"t": {"0": 2}}, "-"]},
+        2,
+        {0: {"t": {"0": 0}}, 1: {"u": {"0": 7}}},
+    )
     checkpoint = SparkCheckpoint.read(source)
     assert checkpoint.needed == {"offsets/1, source 0", "sources/1/0"}
     assert files(checkpoint.write(doubled(checkpoint), tmp_path / "copy"))["sources/1/0"] == b'\0v1\n{"a.u":{"0":14}}'
@@ -157,10 +195,14 @@ def test_a_query_that_goes_on_meanwhile_is_noticed(tmp_path: Path) -> None:
 
 
 def test_only_the_sources_that_are_named_are_translated(tmp_path: Path) -> None:
-    source = write(tmp_path / "query", {0: [{"t": {"0": 1}}, {"u": {"0": 2}}]}, 1, {0: {"t": {"0": 0}}, 1: {"u": {"0": 0}}})
+    source = write(
+        tmp_path / "query", {0: [{"t": {"0": 1}}, {"u": {"0": 2}}]}, 1, {0: {"t": {"0": 0}}, 1: {"u": {"0": 0}}}
+    )
     checkpoint = SparkCheckpoint.read(source, [1])
     assert {position.topic for position in checkpoint.positions} == {"u"}
-    assert files(checkpoint.write(doubled(checkpoint), tmp_path / "copy"))["offsets/0"].endswith(b'\n{"t": {"0": 1}}\n{"a.u":{"0":4}}')
+    assert files(checkpoint.write(doubled(checkpoint), tmp_path / "copy"))["offsets/0"].endswith(
+        b'\n{"t": {"0": 1}}\n{"a.u":{"0":4}}'
+    )
     with pytest.raises(ConfigurationError, match="source 2 is not one of Kafka; it has 2 sources"):
         SparkCheckpoint.read(source, [2])
 
@@ -174,7 +216,9 @@ def test_only_the_sources_that_are_named_are_translated(tmp_path: Path) -> None:
         ({4: [{"t": {"0": 1}}]}, 3, "v1", "offsets/3, where it begins, is missing"),
     ],
 )
-def test_what_is_no_checkpoint_of_a_kafka_query_is_refused(tmp_path: Path, offsets: dict[int, list[Any]], commits: int, version: str, message: str) -> None:
+def test_what_is_no_checkpoint_of_a_kafka_query_is_refused(
+    tmp_path: Path, offsets: dict[int, list[Any]], commits: int, version: str, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         SparkCheckpoint.read(write(tmp_path, offsets, commits, version=version))
 
@@ -187,4 +231,6 @@ def test_a_place_that_is_taken_or_inside_is_refused(tmp_path: Path, place: str) 
 
 
 def test_offsets_are_listed_with_what_they_are_of() -> None:
-    assert [(p.topic, p.partition, p.upstream_offset, p.label) for p in listed({"t": {1: 2}}, "x")] == [("t", 1, 2, "x")]
+    assert [(p.topic, p.partition, p.upstream_offset, p.label) for p in listed({"t": {1: 2}}, "x")] == [
+        ("t", 1, 2, "x")
+    ]

@@ -7,14 +7,29 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from mirrorlake.gap import MARKER, RECREATED, RESETS, TARGET_RECREATED, TRUNCATED, Gap
-from mirrorlake.recent_runs import Offsets, RecentRuns
-from mirrorlake.run import Run, translate
-from mirrorlake.slot import Position, SlotState, merge_positions
+from mirrorlake.model.gap import MARKER, RECREATED, RESETS, TARGET_RECREATED, TRUNCATED, Gap
+from mirrorlake.model.recent_runs import Offsets, RecentRuns
+from mirrorlake.model.run import Run, translate
+from mirrorlake.model.slot import Position, SlotState, merge_positions
 
 
 def run(start: int, end: int, downstream: int, incarnation: int = 0, topic: str = "t") -> Run:
-    return Run(topic, 0, f"a.{topic}", 0, start, end, downstream, downstream + end - start, end - start, 0, 0, 0, 0, incarnation)
+    return Run(
+        topic,
+        0,
+        f"a.{topic}",
+        0,
+        start,
+        end,
+        downstream,
+        downstream + end - start,
+        end - start,
+        0,
+        0,
+        0,
+        0,
+        incarnation,
+    )
 
 
 def gap(start: int, end: int, kind: str = MARKER, incarnation: int = 0, topic: str = "t") -> Gap:
@@ -26,9 +41,17 @@ def at(upstream_next: int, downstream_next: int, incarnation: int = 0, topic: st
 
 
 def state(
-    runs: tuple[Run, ...] = (), gaps: tuple[Gap, ...] = (), slot: int = 0, generation: int = 1, positions: tuple[Position, ...] = (), *, inferred: bool = False
+    runs: tuple[Run, ...] = (),
+    gaps: tuple[Gap, ...] = (),
+    slot: int = 0,
+    generation: int = 1,
+    positions: tuple[Position, ...] = (),
+    *,
+    inferred: bool = False,
 ) -> SlotState:
-    return SlotState("a", "b", "id", slot, 2, generation, f"x-{slot}", 1, 0, positions, runs, 0, (), inferred, False, gaps)
+    return SlotState(
+        "a", "b", "id", slot, 2, generation, f"x-{slot}", 1, 0, positions, runs, 0, (), inferred, False, gaps
+    )
 
 
 @dataclass
@@ -51,7 +74,12 @@ class Log:
             start = max(void_from, dice.randint(0, max(0, self.upstream - 1)))
             gaps.append(gap(void_from, max(void_from, self.upstream), kind, self.incarnation, self.topic))
             self.runs = [
-                Run(**{**{name: getattr(one, name) for name in one.__slots__}, "upstream_end": min(one.upstream_end, void_from)})
+                Run(
+                    **{
+                        **{name: getattr(one, name) for name in one.__slots__},
+                        "upstream_end": min(one.upstream_end, void_from),
+                    }
+                )
                 for one in self.runs
                 if one.upstream_start < void_from
             ]
@@ -77,7 +105,8 @@ class Log:
 
 
 def history(dice: random.Random, slots: int = 3) -> tuple[list[list[SlotState]], list[dict[str, Log]]]:
-    """The states of each slot in order, and behind each step of the flow all its logs: partitions change slots with each generation, and one of them mostly rests."""
+    """The states of each slot in order, and behind each step of the flow all its logs: partitions change slots with
+    each generation, and one of them mostly rests."""
     logs = [Log("busy", 0), Log("idle", 0)]
     states: list[list[SlotState]] = [[] for _ in range(slots)]
     generation, steps = 0, []
@@ -107,7 +136,9 @@ def test_whatever_was_read_and_in_whatever_order_an_answer_is_that_of_the_whole_
         recent, newest = RecentRuns(kept_runs), {}
         read_to: list[int] | None = None
         for ends, logs in steps[dice.randint(0, 60) :: dice.randint(1, 9)]:
-            starts = read_to or [max(0, end - dice.randint(1, 40)) for end in ends]  # at first a tail of each slot, and each goes back to another time
+            starts = read_to or [
+                max(0, end - dice.randint(1, 40)) for end in ends
+            ]  # at first a tail of each slot, and each goes back to another time
             new = [states[slot][start:end] for slot, (start, end) in enumerate(zip(starts, ends, strict=True))]
             recent.add(one for slot in new for one in slot)
             newest |= {slot: found[-1] for slot, found in enumerate(new) if found}
@@ -120,7 +151,11 @@ def test_whatever_was_read_and_in_whatever_order_an_answer_is_that_of_the_whole_
                     near = recent.near(mine, offset)
                     if near is not None:
                         answered[topic] += 1
-                        place = near.last.downstream_end if near.run is None else near.run.downstream_start + max(0, offset - near.run.upstream_start)
+                        place = (
+                            near.last.downstream_end
+                            if near.run is None
+                            else near.run.downstream_start + max(0, offset - near.run.upstream_start)
+                        )
                         assert place == translate(runs, offset), (seed, topic, offset)
                         assert near.last.upstream_start == runs[-1].upstream_start
     assert min(answered.values()) > 1_000, answered
@@ -155,7 +190,9 @@ def test_nothing_is_answered_that_does_not_reach_to_where_the_flow_is(position: 
 def test_a_former_owner_whose_states_reach_further_back_says_nothing_about_a_partition_that_is_elsewhere_now() -> None:
     recent = RecentRuns()
     recent.add([state((run(10, 20, 10),), slot=0, generation=2), state((run(0, 10, 0),), slot=1)])
-    assert recent.near(at(20, 20), 5).run == Offsets(0, 10, 0, 10), "the older generation first, whatever slot comes first"
+    assert recent.near(at(20, 20), 5).run == Offsets(0, 10, 0, 10), (
+        "the older generation first, whatever slot comes first"
+    )
     late = RecentRuns()
     late.add([state((run(10, 20, 10),), slot=0, generation=2)])
     late.add([state((run(0, 10, 0),), slot=1)])
@@ -181,7 +218,9 @@ def test_a_reset_voids_what_was_mapped_before(kind: str) -> None:
     assert recent.near(at(30, 50, 1), 40) is None
     assert recent.version != before
     recent.add([state((run(30, 60, 80, incarnation=1),)), state((run(50, 55, 50),), slot=1)])
-    assert recent.near(at(60, 110, 1), 40).run == Offsets(30, 60, 80, 110), "a state of the log that was replaced came late, and says nothing any more"
+    assert recent.near(at(60, 110, 1), 40).run == Offsets(30, 60, 80, 110), (
+        "a state of the log that was replaced came late, and says nothing any more"
+    )
 
 
 def test_a_rebuilt_map_and_a_new_generation_are_news() -> None:

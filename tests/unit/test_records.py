@@ -9,8 +9,8 @@ import pytest
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
-from mirrorlake.batch import Batch, read_log
-from mirrorlake.records import CODEC, Record, pack, pack_within, read_records, rest_of
+from mirrorlake.protocol.record_batch import Batch, read_log
+from mirrorlake.protocol.records import CODEC, Record, pack, pack_within, read_records, rest_of
 
 CONTENTS = [
     (b"k", b"v" * 200, [("h", b"x"), ("h", None)], 5_000),
@@ -31,7 +31,10 @@ def made(codec: int, base_offset: int = 77) -> Batch:
 
 def contents(batch: Batch) -> list[tuple[object, ...]]:
     """What another decoder makes of a batch."""
-    return [(record.key, record.value, record.headers, record.timestamp) for record in MemoryRecords(bytes(batch.raw)).next_batch()]
+    return [
+        (record.key, record.value, record.headers, record.timestamp)
+        for record in MemoryRecords(bytes(batch.raw)).next_batch()
+    ]
 
 
 def changed(batch: Batch, at: int, form: str, value: int) -> Batch:
@@ -44,7 +47,12 @@ def changed(batch: Batch, at: int, form: str, value: int) -> Batch:
 @pytest.mark.parametrize("left_out", range(4))
 def test_what_is_left_of_a_batch_is_as_it_was(codec: int, left_out: int) -> None:
     batch = pack(list(read_records(made(codec)))[left_out:], codec)
-    assert (batch.base_offset, batch.end_offset, batch.records, batch.ranges) == (77 + left_out, 81, 4 - left_out, ((77 + left_out, 81),))
+    assert (batch.base_offset, batch.end_offset, batch.records, batch.ranges) == (
+        77 + left_out,
+        81,
+        4 - left_out,
+        ((77 + left_out, 81),),
+    )
     assert batch.attributes & CODEC == codec
     assert batch.crc_is_right
     assert batch.passes_unopened
@@ -55,11 +63,14 @@ def test_what_is_left_of_a_batch_is_as_it_was(codec: int, left_out: int) -> None
 
 @pytest.mark.parametrize("codec", range(5))
 def test_records_are_read_with_their_offsets_and_timestamps(codec: int) -> None:
-    assert [(record.offset, record.timestamp) for record in read_records(made(codec))] == [(77 + at, content[3]) for at, content in enumerate(CONTENTS)]
+    assert [(record.offset, record.timestamp) for record in read_records(made(codec))] == [
+        (77 + at, content[3]) for at, content in enumerate(CONTENTS)
+    ]
 
 
 def holed(codec: int) -> Batch:
-    """What compaction leaves of a batch of ten: its second, third, sixth and eighth record, and the offsets it stood for."""
+    """What compaction leaves of a batch of ten: its second, third, sixth and eighth record, and the offsets it stood
+    for."""
     builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 20)
     for offset, (key, value, headers, timestamp) in zip((1, 2, 5, 7), CONTENTS, strict=True):
         builder.append(offset, timestamp, key, value, headers)
@@ -102,11 +113,16 @@ def test_entries_of_old_message_formats_are_read(magic: int, codec: int) -> None
         builder.append(offset, timestamp if magic else None, key, value)
     entries = list(read_log(bytes(builder.build())))
     assert len(entries) == (1 if codec else 3)
-    assert all(entry.crc_is_right and entry.magic == magic and not entry.passes_unopened and not entry.is_control for entry in entries)
+    assert all(
+        entry.crc_is_right and entry.magic == magic and not entry.passes_unopened and not entry.is_control
+        for entry in entries
+    )
     assert entries[-1].end_offset == 3 if not codec else True
     records = [record for entry in entries for record in read_records(entry)]
     assert [record.timestamp for record in records] == ([5_000, 6_000, 7_000] if magic else [-1, -1, -1])
-    assert [(key, value, headers) for key, value, headers, _ in contents(pack(records, codec))] == [(key, value, []) for key, value, _ in old]
+    assert [(key, value, headers) for key, value, headers, _ in contents(pack(records, codec))] == [
+        (key, value, []) for key, value, _ in old
+    ]
     broken = bytearray(entries[0].raw)
     broken[-1] ^= 1
     assert not next(read_log(bytes(broken))).crc_is_right
@@ -114,15 +130,22 @@ def test_entries_of_old_message_formats_are_read(magic: int, codec: int) -> None
 
 def test_what_is_too_large_is_split_and_a_record_that_is_too_large_alone_stays_alone() -> None:
     dice = random.Random(1)
-    records = [Record(offset, 1_000 + offset, rest_of(None, dice.randbytes(5_000 if offset == 13 else 300), [])) for offset in range(40)]
+    records = [
+        Record(offset, 1_000 + offset, rest_of(None, dice.randbytes(5_000 if offset == 13 else 300), []))
+        for offset in range(40)
+    ]
     batches = list(pack_within(records, 0, 2_000))
     assert [batch.ranges for batch in batches if len(batch.raw) > 2_000] == [((13, 14),)]
     assert all(batch.crc_is_right and batch.passes_unopened for batch in batches)
-    assert [offset for batch in batches for start, end in batch.ranges for offset in range(start, end)] == list(range(40))
+    assert [offset for batch in batches for start, end in batch.ranges for offset in range(start, end)] == list(
+        range(40)
+    )
     assert len(list(pack_within(records, 0, float("inf")))) == 1
 
 
 def test_large_lengths_deltas_and_negative_timestamps_are_packed_right() -> None:
     values = [(0, b"a"), (-1, b"b" * 20_000), (1 << 45, None), (5, b"c")]
-    batch = pack([Record(at, timestamp, rest_of(b"", value, [("h", b"")])) for at, (timestamp, value) in enumerate(values)], 0)
+    batch = pack(
+        [Record(at, timestamp, rest_of(b"", value, [("h", b"")])) for at, (timestamp, value) in enumerate(values)], 0
+    )
     assert contents(batch) == [(b"", value, [("h", b"")], timestamp) for timestamp, value in values]

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import pandas as pd
 import pytest
-from mirrorlake.report import FlowReport, ago
-from mirrorlake.report_view import table
+from mirrorlake.notebook.report import FlowReport, ago
+from mirrorlake.notebook.report_figures import table
 
 NOW = datetime(2026, 11, 20, 14, 0)
 WELL = FlowReport("west->east", 100, 1_000, 0, NOW, NOW, 4, 0, 12, 0, NOW, 0, 0, 0, 0)
@@ -17,7 +17,9 @@ WELL = FlowReport("west->east", 100, 1_000, 0, NOW, NOW, 4, 0, 12, 0, NOW, 0, 0,
 def test_a_flow_that_does_its_work_worries_nobody() -> None:
     assert WELL.worries(NOW) == []
     assert replace(WELL, records=0, lag=0).worries(NOW) == [], "nothing to do is no trouble"
-    assert replace(WELL, checkpointed_at=None, positions=None, verified_to=None).worries(NOW) == [], "a job that nobody has set up is not missed"
+    assert replace(WELL, checkpointed_at=None, positions=None, verified_to=None).worries(NOW) == [], (
+        "a job that nobody has set up is not missed"
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,13 +38,18 @@ def test_what_someone_should_look_at_is_said_in_words(change: dict[str, object],
     assert replace(WELL, **change).worries(NOW) == [worry]
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_199, "119 min"), (7_200, "2 h"), (200_000, "2 d")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7_199, "119 min"), (7_200, "2 h"), (200_000, "2 d")],
+)
 def test_spans_of_time_are_said_as_people_do(seconds: int, words: str) -> None:
     assert ago(timedelta(seconds=seconds)) == words
 
 
 def test_what_comes_from_a_cluster_is_text_and_not_markup() -> None:
-    shown = table(pd.DataFrame({"detail": ["<script>alert(1)</script>"], "records": [1_250.0], "partition": [None]}), "nothing")
+    shown = table(
+        pd.DataFrame({"detail": ["<script>alert(1)</script>"], "records": [1_250.0], "partition": [None]}), "nothing"
+    )
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
     assert "1,250" in shown

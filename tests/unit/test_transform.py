@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.config.transform import Format, Transform
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.flow import Flow
-from mirrorlake.notebook import integer
-from mirrorlake.properties import Properties
-from mirrorlake.transform import Format, Transform
+from mirrorlake.parameters import integer
 
 BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true"}
 GDPR = {
@@ -20,7 +20,9 @@ GDPR = {
 
 
 def flow(**changes: str | None) -> Flow:
-    return Flow.from_properties(Properties({name: value for name, value in {**BASE, **GDPR, **changes}.items() if value is not None}), "a->b")
+    return Flow.from_properties(
+        Properties({name: value for name, value in {**BASE, **GDPR, **changes}.items() if value is not None}), "a->b"
+    )
 
 
 def of(part: str, value: str | None) -> dict[str, str | None]:
@@ -29,15 +31,38 @@ def of(part: str, value: str | None) -> dict[str, str | None]:
 
 def test_without_any_property_there_are_no_transforms() -> None:
     found = Flow.from_properties(Properties(BASE), "a->b")
-    assert (found.transforms, found.transform_of("customers"), found.dead_letter_topic) == ((), None, "mirrorlake.dead-letters.a")
+    assert (found.transforms, found.transform_of("customers"), found.dead_letter_topic) == (
+        (),
+        None,
+        "mirrorlake.dead-letters.a",
+    )
 
 
 def test_a_transform_is_what_its_properties_say() -> None:
-    every = {"key": "k", "value": "v", "headers": "h", "timestamp": "t", "partition": "p", "key.format": "avro", "key.schema": '"long"'}
-    changes = {name: value for part, text in {**every, "on.error": "dead-letter", "compression.type": "zstd"}.items() for name, value in of(part, text).items()}
+    every = {
+        "key": "k",
+        "value": "v",
+        "headers": "h",
+        "timestamp": "t",
+        "partition": "p",
+        "key.format": "avro",
+        "key.schema": '"long"',
+    }
+    changes = {
+        name: value
+        for part, text in {**every, "on.error": "dead-letter", "compression.type": "zstd"}.items()
+        for name, value in of(part, text).items()
+    }
     found = flow(**changes, **{"mirrorlake.dead.letter.topic": "dead"})
     (transform,) = found.transforms
-    assert transform.expressions == {"where": "value_data.country <> 'DE'", "key": "k", "value": "v", "headers": "h", "timestamp": "t", "partition": "p"}
+    assert transform.expressions == {
+        "where": "value_data.country <> 'DE'",
+        "key": "k",
+        "value": "v",
+        "headers": "h",
+        "timestamp": "t",
+        "partition": "p",
+    }
     assert transform.formats == {"key": Format("avro", '"long"'), "value": Format("json", "country STRING")}
     assert (transform.on_error, transform.compression_type, found.dead_letter_topic) == ("dead-letter", "zstd", "dead")
     assert "mirrorlake.transform.gdpr.value.schema = country STRING" in transform.describe().splitlines()
@@ -46,29 +71,50 @@ def test_a_transform_is_what_its_properties_say() -> None:
 
 def test_what_is_not_given_stays_as_it_is() -> None:
     (transform,) = flow().transforms
-    assert transform == Transform("gdpr", transform.topics, where="value_data.country <> 'DE'", value_format=Format("json", "country STRING"))
+    assert transform == Transform(
+        "gdpr", transform.topics, where="value_data.country <> 'DE'", value_format=Format("json", "country STRING")
+    )
     assert (transform.on_error, transform.compression_type, transform.key_format) == ("stop", "lz4", Format("bytes"))
 
 
 def test_a_topic_takes_the_first_transform_whose_filter_matches_and_heartbeats_take_none() -> None:
-    slim = {"mirrorlake.transforms": "gdpr, slim", "mirrorlake.transform.slim.topics": ".*", "mirrorlake.transform.slim.headers": "array()"}
+    slim = {
+        "mirrorlake.transforms": "gdpr, slim",
+        "mirrorlake.transform.slim.topics": ".*",
+        "mirrorlake.transform.slim.headers": "array()",
+    }
     found = flow(**slim)
-    names = {topic: transform.name if (transform := found.transform_of(topic)) else None for topic in ("customers", "customers-2", "people", "people2", "heartbeats")}
-    assert names == {"customers": "gdpr", "customers-2": "gdpr", "people": "gdpr", "people2": "slim", "heartbeats": None}
+    names = {
+        topic: transform.name if (transform := found.transform_of(topic)) else None
+        for topic in ("customers", "customers-2", "people", "people2", "heartbeats")
+    }
+    assert names == {
+        "customers": "gdpr",
+        "customers-2": "gdpr",
+        "people": "gdpr",
+        "people2": "slim",
+        "heartbeats": None,
+    }
     alone = flow(**slim, **{"heartbeats.replication.enabled": "false"}).transform_of("heartbeats")
     assert alone is not None
     assert alone.name == "slim"
 
 
 def test_a_property_of_the_flow_wins_over_the_targets_and_the_files() -> None:
-    cascade = {"b.mirrorlake.transform.gdpr.where": "target", "mirrorlake.transform.gdpr.key": "file", "a->b.mirrorlake.transform.gdpr.on.error": "dead-letter"}
+    cascade = {
+        "b.mirrorlake.transform.gdpr.where": "target",
+        "mirrorlake.transform.gdpr.key": "file",
+        "a->b.mirrorlake.transform.gdpr.on.error": "dead-letter",
+    }
     (transform,) = flow(**cascade).transforms
     assert (transform.where, transform.key, transform.on_error) == ("target", "file", "dead-letter")
     assert flow(**{"a->b.mirrorlake.transforms": ""}).transforms == ()
 
 
 def test_a_transform_that_no_flow_names_is_warned_of() -> None:
-    assert flow(**{"mirrorlake.transforms": None}).warnings == ("transform gdpr is configured, but no flow names it in mirrorlake.transforms; it has no effect",)
+    assert flow(**{"mirrorlake.transforms": None}).warnings == (
+        "transform gdpr is configured, but no flow names it in mirrorlake.transforms; it has no effect",
+    )
     elsewhere = {"mirrorlake.transforms": None, "b->a.enabled": "true", "b->a.mirrorlake.transforms": "gdpr"}
     assert flow(**elsewhere).warnings == ()
 
@@ -84,18 +130,36 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
         (of("filter", "x"), "property mirrorlake.transform.gdpr.filter is unknown.* Allowed are topics, where, key"),
         (of("wehre", "x"), "mirrorlake.transform.gdpr.wehre is unknown; did you mean where?"),
         (of("where", ""), "property mirrorlake.transform.gdpr.where is empty"),
-        (of("value", "sha2(value, '${env:SALT}')"), r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}; it would be readable in Spark's plans"),
+        (
+            of("value", "sha2(value, '${env:SALT}')"),
+            r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}; it would be readable in Spark's "
+            r"plans",
+        ),
         (of("on.error", "skip"), "mirrorlake.transform.gdpr.on.error is 'skip' .*allowed is stop or dead-letter"),
-        (of("compression.type", "br"), "gdpr.compression.type is 'br' .*allowed is none or gzip or snappy or lz4 or zstd"),
+        (
+            of("compression.type", "br"),
+            "gdpr.compression.type is 'br' .*allowed is none or gzip or snappy or lz4 or zstd",
+        ),
         (of("value.format", "xml"), "gdpr.value.format is 'xml' .*allowed is bytes or json or avro or confluent-avro"),
-        (of("value.schema", None), "gdpr.value.schema is missing: mirrorlake.transform.gdpr.value.format = json needs one"),
+        (
+            of("value.schema", None),
+            "gdpr.value.schema is missing: mirrorlake.transform.gdpr.value.format = json needs one",
+        ),
         (of("key.schema", "x INT"), "gdpr.key.schema has no use: set mirrorlake.transform.gdpr.key.format"),
         (of("value.format", "avro"), "gdpr.value.schema is 'country STRING', which is no JSON"),
-        ({**of("where", None), **of("value.format", None), **of("value.schema", None)}, "transform gdpr says nothing about records; give at least one of"),
-        ({"mirrorlake.dead.letter.topic": "a/b"}, "mirrorlake.dead.letter.topic is 'a/b', which is no name for a topic"),
+        (
+            {**of("where", None), **of("value.format", None), **of("value.schema", None)},
+            "transform gdpr says nothing about records; give at least one of",
+        ),
+        (
+            {"mirrorlake.dead.letter.topic": "a/b"},
+            "mirrorlake.dead.letter.topic is 'a/b', which is no name for a topic",
+        ),
     ],
 )
-def test_a_bad_transform_is_refused_with_property_and_what_is_allowed(changes: dict[str, str | None], message: str) -> None:
+def test_a_bad_transform_is_refused_with_property_and_what_is_allowed(
+    changes: dict[str, str | None], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         flow(**changes)
 

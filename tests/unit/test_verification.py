@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.gate import ExpectationResult
-from mirrorlake.verification_result import Finding, PartitionVerification, VerificationResult
-from mirrorlake.verification_scope import DEFAULTS, VerificationScope
+from mirrorlake.jobs.verification.result import Finding, PartitionVerification, VerificationResult
+from mirrorlake.jobs.verification.scope import DEFAULTS, VerificationScope
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -38,24 +38,39 @@ def test_what_means_nothing_is_refused(asked: dict[str, str], message: str) -> N
 
 def test_parameters_are_read() -> None:
     assert VerificationScope.parse(**DEFAULTS) == VerificationScope("incremental")
-    scope = VerificationScope.parse("time", "2026-11-01 12:00", "2026-11-01T14:00:00+01:00", "7", topics="orders.*, payments")
+    scope = VerificationScope.parse(
+        "time", "2026-11-01 12:00", "2026-11-01T14:00:00+01:00", "7", topics="orders.*, payments"
+    )
     assert (scope.from_time, scope.to_time, scope.version) == (NOON, NOON + timedelta(hours=1), 7)
     assert [scope.has(topic) for topic in ("orders.v1", "payments", "payments.v1")] == [True, True, False]
 
 
 def result(*partitions: PartitionVerification, success: bool = True, **changes: Any) -> VerificationResult:
     evaluated = ExpectationResult("verification", "a->b", "x", success, "{}", "[]", NOON, "v")
-    return VerificationResult("a->b", "v", "full", 7, 3, NOON, NOON + timedelta(hours=3), partitions, (evaluated,), **changes)
+    return VerificationResult(
+        "a->b", "v", "full", 7, 3, NOON, NOON + timedelta(hours=3), partitions, (evaluated,), **changes
+    )
 
 
 def partition(**values: Any) -> PartitionVerification:
-    values = {"records": 10, "mapped": 10, "accounted": 10, "verified_to": NOON + timedelta(hours=2, minutes=3, seconds=7), **values}
+    values = {
+        "records": 10,
+        "mapped": 10,
+        "accounted": 10,
+        "verified_to": NOON + timedelta(hours=2, minutes=3, seconds=7),
+        **values,
+    }
     return PartitionVerification("t", 0, **values)
 
 
 def test_a_person_understands_what_it_comes_to() -> None:
-    assert result(partition(records=12_345_678)).statement() == "verified to 14:03:07, 12,345,678 records, 0 differences"
-    assert result(partition(verified_to=NOON - timedelta(days=1))).statement() == "verified to 2026-10-31 12:00:00, 10 records, 0 differences"
+    assert (
+        result(partition(records=12_345_678)).statement() == "verified to 14:03:07, 12,345,678 records, 0 differences"
+    )
+    assert (
+        result(partition(verified_to=NOON - timedelta(days=1))).statement()
+        == "verified to 2026-10-31 12:00:00, 10 records, 0 differences"
+    )
     assert (
         result(partition(different=1, out_of_order=2), success=False).statement()
         == "NOT EQUAL: verified to 14:03:07, 10 records, 3 differences (2 out of order, 1 different)"
@@ -63,7 +78,9 @@ def test_a_person_understands_what_it_comes_to() -> None:
     left = partition(not_comparable=5), PartitionVerification("u", 0, is_covered=False)
     assert result(*left).statement().endswith("0 differences; 5 can't be compared any more; 1 partition not covered")
     assert result(success=False).statement().startswith("not verified: there was nothing to compare")
-    assert result(partition(records=0), success=False).statement().startswith("not verified: there was nothing to compare")
+    assert (
+        result(partition(records=0), success=False).statement().startswith("not verified: there was nothing to compare")
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +95,9 @@ def test_a_person_understands_what_it_comes_to() -> None:
         ({"records": 0, "is_covered": False}, "not_covered"),
     ],
 )
-def test_a_partition_passes_only_if_records_were_compared_and_all_are_the_same(values: dict[str, Any], status: str) -> None:
+def test_a_partition_passes_only_if_records_were_compared_and_all_are_the_same(
+    values: dict[str, Any], status: str
+) -> None:
     row = partition(**values).row()
     assert (row["status"], row["passed"]) == (status, status == "equal")
 
@@ -88,7 +107,9 @@ def test_a_verification_that_has_failed_stops_whoever_depends_on_it_and_names_re
     found = Finding("t", 0, 1_000, 1_007, "different", "value"), Finding("t", 0, None, 9, "unexpected", None)
     failed = result(partition(different=1, unexpected=1), success=False, examples=found)
     with pytest.raises(
-        GateError, match="t, partition 0: source offset 1,000, target offset 1,007: different \\(value\\)\n  t, partition 0: source offset none, target offset 9"
+        GateError,
+        match="t, partition 0: source offset 1,000, target offset 1,007: different \\(value\\)\n  t, partition 0: "
+        "source offset none, target offset 9",
     ):
         failed.require()
     assert failed.to_json()["differences"] == 2

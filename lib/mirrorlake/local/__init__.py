@@ -1,1 +1,1 @@
-"""What a laptop has instead of a data centre: real brokers started from Maven's jars. Tests, demo and bench use the same code."""
+"""Brokers and a Spark session on one machine: for the demo, tests, benchmarks and laptops."""

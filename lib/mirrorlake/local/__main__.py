@@ -1,4 +1,5 @@
-"""`python -m mirrorlake.local start|stop`: the two clusters a and b that examples and notebooks are tried on; `archive`: see `class_archive`."""
+"""`python -m mirrorlake.local start|stop`: the two clusters a and b that examples and notebooks are tried on;
+`archive`: see `class_archive`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ offset-syncs.topic.replication.factor = 1
 
 def local_clusters(root: Path = ROOT) -> dict[str, LocalCluster]:
     """The clusters a and b of this checkout."""
-    return {name: LocalCluster(name, root / ".local/clusters" / name, root / ".local/jars/kafka", port=port) for name, port in PORTS.items()}
+    return {
+        name: LocalCluster(name, root / ".local/clusters" / name, root / ".local/jars/kafka", port=port)
+        for name, port in PORTS.items()
+    }
 
 
 def main(command: str) -> None:

@@ -1,4 +1,5 @@
-"""Class archives (JEP 350): the classes that Spark and Kafka load at every start, parsed once. With them both are ready in two thirds of the time."""
+"""Class archives (JEP 350): the classes that Spark and Kafka load at every start, parsed once. With them both are ready
+in two thirds of the time."""
 
 from __future__ import annotations
 
@@ -6,24 +7,33 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.store import Ledger
 from mirrorlake.local.cluster import QUIET_ARCHIVE, LocalCluster, running
 from mirrorlake.local.session import local_session
 
 
 def make_archives(root: Path) -> list[Path]:
-    """Starts a broker and a Spark session, lets them do a little of what they will do, and keeps what they have loaded; returns what was made."""
+    """Starts a broker and a Spark session, lets them do a little of what they will do, and keeps what they have loaded;
+    returns what was made."""
     jars = root / ".local/jars"
     archives = [jars / "kafka.jsa", jars / "spark.jsa"]
     kafka, spark = ((f"-XX:ArchiveClassesAtExit={archive}", *QUIET_ARCHIVE) for archive in archives)
     for archive in archives:
         archive.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as place, running(LocalCluster("archive", Path(place) / "cluster", jars / "kafka", java_options=kafka)) as cluster:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        running(LocalCluster("archive", Path(place) / "cluster", jars / "kafka", java_options=kafka)) as cluster,
+    ):
         session = local_session(root, "archive", java_options=spark)
         ledger = Ledger(session, "spark_catalog", "archive", place).ensure_tables()
-        ledger.append("anomalies", [{"source": "a", "target": "b", "kind": "none", "detected_at": datetime.now(UTC).replace(tzinfo=None)}])
+        ledger.append(
+            "anomalies",
+            [{"source": "a", "target": "b", "kind": "none", "detected_at": datetime.now(UTC).replace(tzinfo=None)}],
+        )
         ledger.read("anomalies").groupBy("kind").count().collect()
-        session.read.format("kafka").options(**{"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "__transaction_state"}).load().count()
+        session.read.format("kafka").options(
+            **{"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "__transaction_state"}
+        ).load().count()
         jvm = session.sparkContext._gateway.proc
         session.stop()
         session.sparkContext._gateway.shutdown()

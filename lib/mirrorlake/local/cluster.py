@@ -32,7 +32,9 @@ from confluent_kafka.admin import AdminClient
 from mirrorlake.errors import ConfigurationError
 
 HOST = "127.0.0.1"
-PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections: a broker that comes back finds its port free
+PORTS = range(
+    20_000, 32_000
+)  # below those that systems give to outgoing connections: a broker that comes back finds its port free
 QUICK_START = ("-XX:TieredStopAtLevel=1",)
 QUIET_ARCHIVE = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 READY_DEADLINE_S = 90
@@ -169,7 +171,9 @@ class LocalCluster:
         while time.monotonic() < deadline:
             dead = [broker for broker in self.brokers if not _is_alive(broker.pid)]
             if dead:
-                raise ConfigurationError(f"cluster {self.name}: broker {dead[0].node_id} has died:\n{self._log_tail(dead[0])}")
+                raise ConfigurationError(
+                    f"cluster {self.name}: broker {dead[0].node_id} has died:\n{self._log_tail(dead[0])}"
+                )
             try:
                 admin = AdminClient(client)
                 found = len(admin.list_topics(timeout=2).brokers)
@@ -182,13 +186,17 @@ class LocalCluster:
                 producer.init_transactions(max(1.0, deadline - time.monotonic()))
                 # The same for __consumer_offsets and the first group.
                 consumer = Consumer({**client, "group.id": "local-ready-check"})
-                consumer.committed([TopicPartition("local-ready-check", 0)], timeout=max(1.0, deadline - time.monotonic()))
+                consumer.committed(
+                    [TopicPartition("local-ready-check", 0)], timeout=max(1.0, deadline - time.monotonic())
+                )
                 consumer.close()
                 return
             except KafkaException as error:
                 problem = error
                 time.sleep(0.1)
-        raise ConfigurationError(f"cluster {self.name} is not ready after {READY_DEADLINE_S} s: {problem}\n{self._log_tail(self.brokers[0])}")
+        raise ConfigurationError(
+            f"cluster {self.name} is not ready after {READY_DEADLINE_S} s: {problem}\n{self._log_tail(self.brokers[0])}"
+        )
 
     @property
     def client_properties(self) -> dict[str, str]:
@@ -205,15 +213,29 @@ class LocalCluster:
             home = self._home(broker)
             (home / "data").mkdir(parents=True)
             (home / "log4j2.yaml").write_text(LOG4J)
-            (home / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in self._server_properties(broker).items()))
+            (home / "server.properties").write_text(
+                "".join(f"{key}={value}\n" for key, value in self._server_properties(broker).items())
+            )
             features = [word for name, level in self.features.items() for word in ("--feature", f"{name}={level}")]
             formatting = subprocess.run(
-                [*self._java(home, heap_mib=256), "kafka.tools.StorageTool", "format", "-t", self.cluster_id,
-                 "-c", str(home / "server.properties"), *features],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
+                [
+                    *self._java(home, heap_mib=256),
+                    "kafka.tools.StorageTool",
+                    "format",
+                    "-t",
+                    self.cluster_id,
+                    "-c",
+                    str(home / "server.properties"),
+                    *features,
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
             if formatting.returncode:
-                raise ConfigurationError(f"cluster {self.name}: formatting failed:\n{formatting.stdout}{formatting.stderr}")
+                raise ConfigurationError(
+                    f"cluster {self.name}: formatting failed:\n{formatting.stdout}{formatting.stderr}"
+                )
         self._save()
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
@@ -226,7 +248,13 @@ class LocalCluster:
             "controller.listener.names": "CONTROLLER",
             "listeners": f"{listeners},CONTROLLER://{HOST}:{self.controller_port}" if controller else listeners,
             "advertised.listeners": listeners,
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+            "listener.security.protocol.map": ",".join(
+                (
+                    "PLAINTEXT:PLAINTEXT",
+                    "CONTROLLER:PLAINTEXT",
+                    *(f"{name}:{name}" for name in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")),
+                )
+            ),
             "log.dirs": str(self._home(broker) / "data"),
             **DEFAULTS,
             **self.properties,
@@ -236,17 +264,34 @@ class LocalCluster:
         home = self._home(broker)
         with (home / "broker.log").open("ab") as log:
             process = subprocess.Popen(
-                [*self._java(home, heap_mib=512, options=self.java_options), "kafka.Kafka", str(home / "server.properties")],
-                stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=home, start_new_session=True,
-            )  # fmt: skip
+                [
+                    *self._java(home, heap_mib=512, options=self.java_options),
+                    "kafka.Kafka",
+                    str(home / "server.properties"),
+                ],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=home,
+                start_new_session=True,
+            )
         broker.pid = process.pid
         self._save()
 
     def _java(self, home: Path, heap_mib: int, options: Sequence[str] = ()) -> list[str]:
         return [
-            "java", f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", "-Djava.awt.headless=true", "-XX:+UseG1GC", *(QUICK_START if self.quick_start else ()),
-            *with_archive(self.jars.with_suffix(".jsa")), *options, f"-Dlog4j2.configurationFile={home / 'log4j2.yaml'}", "-cp", f"{self.jars}/*",
-        ]  # fmt: skip
+            "java",
+            f"-Xms{heap_mib}m",
+            f"-Xmx{heap_mib}m",
+            "-Djava.awt.headless=true",
+            "-XX:+UseG1GC",
+            *(QUICK_START if self.quick_start else ()),
+            *with_archive(self.jars.with_suffix(".jsa")),
+            *options,
+            f"-Dlog4j2.configurationFile={home / 'log4j2.yaml'}",
+            "-cp",
+            f"{self.jars}/*",
+        ]
 
     def _home(self, broker: Broker) -> Path:
         return self.directory / f"broker-{broker.node_id}"
@@ -267,14 +312,19 @@ class LocalCluster:
             self.brokers = [Broker(**broker) for broker in saved["brokers"]]
 
     def _save(self) -> None:
-        saved = {"cluster_id": self.cluster_id, "controller_port": self.controller_port, "brokers": [asdict(broker) for broker in self.brokers]}
+        saved = {
+            "cluster_id": self.cluster_id,
+            "controller_port": self.controller_port,
+            "brokers": [asdict(broker) for broker in self.brokers],
+        }
         written = self.directory / "cluster.json.new"
         written.write_text(json.dumps(saved, indent=1))
         written.replace(self.directory / "cluster.json")
 
 
 def with_archive(archive: Path) -> list[str]:
-    """The options of a JVM that starts from a class archive (`class_archive.py`), if there is one; one that does not fit is passed over."""
+    """The options of a JVM that starts from a class archive (`class_archive.py`), if there is one; one that does not
+    fit is passed over."""
     return [f"-XX:SharedArchiveFile={archive}", *QUIET_ARCHIVE] if archive.exists() else []
 
 

@@ -1,7 +1,9 @@
-"""Spark's Python daemon for a session on this machine, with what the workers need imported already; they are forked from it.
+"""Spark's Python daemon for a session on this machine, with what the workers need imported already; they are forked
+from it.
 
-PySpark's own daemon gives each worker an empty interpreter. Before each task that reads the directories of all zip files on the path once more, and
-after it searches everything that was ever imported for garbage. With tasks of a few milliseconds, that is most of the time.
+PySpark's own daemon gives each worker an empty interpreter. Before each task that reads the directories of all zip
+files on the path once more, and after it searches everything that was ever imported for garbage. With tasks of a few
+milliseconds, that is most of the time.
 """
 
 from __future__ import annotations
@@ -17,10 +19,6 @@ if __name__ == "__main__":
     import pandas  # noqa: F401
     import pyarrow  # noqa: F401
     from pyspark import daemon
-
-    import mirrorlake.group_offsets
-    import mirrorlake.kafka_ranges
-    import mirrorlake.mirror  # noqa: F401
 
     gc.collect()
     gc.freeze()

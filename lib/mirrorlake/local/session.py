@@ -17,29 +17,40 @@ from mirrorlake.local.cluster import with_archive
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two tasks copy (spark.default.parallelism says how many slots a flow has), two more are for the ledger's stream: a copying task that had to wait for one of its tasks
-# would hold up the whole micro-batch.
+# Two tasks copy (spark.default.parallelism says how many slots a flow has), two more are for the ledger's stream: a
+# copying task that had to wait for one of its tasks would hold up the whole micro-batch.
 MASTER, PARALLELISM = "local[4]", "2"
 
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
 
 # What must not be readable in plans, logs and event logs, besides Spark's own list.
 REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
-# With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is compiled any more.
+# With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is
+# compiled any more.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
 
 # Compiling a query takes longer than running it on a few thousand rows.
 UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
-def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_start: bool = True, java_options: Sequence[str] = (), **settings: str) -> SparkSession:
+def local_session(
+    root: Path,
+    app_name: str,
+    master: str = MASTER,
+    *,
+    quick_start: bool = True,
+    java_options: Sequence[str] = (),
+    **settings: str,
+) -> SparkSession:
     """Starts Spark, or returns the session that runs in this process.
 
     Args:
         root: the project's directory, with lib/ and .local/jars/spark.
         app_name: what Spark calls it.
         master, settings: Spark's; settings win over those made here.
-        quick_start: lets the JVM compile less: it is ready a fifth sooner, and slower once it is warm. A short job lives on its start.
+        quick_start: lets the JVM compile less: it is ready a fifth sooner, and slower once it is warm. A short job
+            lives on its start.
         java_options: more options of the JVM.
 
     Raises:
@@ -50,13 +61,18 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
     if not jars:
         raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; run `make setup` first")
-    os.environ["TZ"] = "UTC"  # PySpark takes and gives times without a zone as those of this process; here all of them are UTC
+    os.environ["TZ"] = (
+        "UTC"  # PySpark takes and gives times without a zone as those of this process; here all of them are UTC
+    )
     time.tzset()
     worker = worker_environment(root)
     os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = [*(QUICK_START if quick_start else ()), *with_archive(root / ".local/jars/spark.jsa"), *java_options]
-    options += [f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}", f"-Dderby.system.home={root / '.local'}"]
+    options += [
+        f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}",
+        f"-Dderby.system.home={root / '.local'}",
+    ]
     confs = {
         "spark.jars": ",".join(jars),
         "spark.driver.memory": "2g",
@@ -73,15 +89,20 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.autoCompact.enabled": "false",
-        # Of tables that are made here: a checkpoint of Delta's log takes 5 s of CPU, and these tables get a commit every few seconds.
+        # Of tables that are made here: a checkpoint of Delta's log takes 5 s of CPU, and these tables get a commit
+        # every few seconds.
         "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # tasks in which VACUUM lists files: 10,000 take a minute
+        # Tasks in which VACUUM lists files: 10,000 take a minute.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # The other one starts a process (readlink) for each file. Here no query goes on with what an earlier one has left.
-        "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        # The other one starts a process (readlink) for each file. Here no query goes on with what an earlier one has
+        # left.
+        "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join(options),
-        **{f"spark.executorEnv.{name}": value for name, value in worker.items()},  # of executors on other workers; in local mode there are none
+        **{
+            f"spark.executorEnv.{name}": value for name, value in worker.items()
+        },  # of executors on other workers; in local mode there are none
         "spark.executorEnv.TZ": "UTC",
         **(UNCOMPILED if quick_start else {}),
         **({"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}),
@@ -90,7 +111,8 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in confs.items():
         builder = builder.config(name, value)
-    # Spark's JVM writes to whatever this process has as standard error when it starts: a log of its own, to be read when something is odd.
+    # Spark's JVM writes to whatever this process has as standard error when it starts: a log of its own, to be read
+    # when something is odd.
     log = root / ".local/logs" / f"spark-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -100,10 +122,16 @@ def local_session(root: Path, app_name: str, master: str = MASTER, *, quick_star
 
 
 def worker_environment(root: Path) -> dict[str, str]:
-    """What Spark's Python processes (workers, planners) need of their environment: this interpreter, and the package on their path."""
+    """What Spark's Python processes (workers, planners) need of their environment: this interpreter, and the package on
+    their path."""
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = os.pathsep.join([str(root / "lib"), *(part for part in path if part and part != str(root / "lib"))])
-    return {"PYSPARK_PYTHON": str(WORKER_PYTHON), "MIRRORLAKE_PYTHON": sys.executable, "MIRRORLAKE_PYTHONPATH": path, "PYTHONPATH": path}
+    return {
+        "PYSPARK_PYTHON": str(WORKER_PYTHON),
+        "MIRRORLAKE_PYTHON": sys.executable,
+        "MIRRORLAKE_PYTHONPATH": path,
+        "PYTHONPATH": path,
+    }
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""A Spark standalone cluster on this machine: a master and workers as processes of their own, for flows that outgrow one process, and for the tests of that."""
+"""A Spark standalone cluster on this machine: a master and workers as processes of their own, for flows that outgrow
+one process, and for the tests of that."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(root: Path, directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[SparkCluster]:
+def spark_cluster(
+    root: Path, directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g"
+) -> Iterator[SparkCluster]:
     """Runs a cluster for the length of a block.
 
     Args:
@@ -54,10 +57,23 @@ def spark_cluster(root: Path, directory: Path, workers: int = 2, cores: int = 1,
     processes: list[subprocess.Popen[bytes]] = []
     try:
         at = ("--host", HOST)
-        processes.append(_launch(root, directory / "master.log", "master.Master", *at, "--port", str(port), "--webui-port", str(web_port)))
+        processes.append(
+            _launch(
+                root, directory / "master.log", "master.Master", *at, "--port", str(port), "--webui-port", str(web_port)
+            )
+        )
         for number in range(workers):
             place = directory / f"worker-{number}"
-            given = ("--cores", str(cores), "--memory", memory, "--work-dir", str(place), "--webui-port", str(free_port(0, taken)))
+            given = (
+                "--cores",
+                str(cores),
+                "--memory",
+                memory,
+                "--work-dir",
+                str(place),
+                "--webui-port",
+                str(free_port(0, taken)),
+            )
             processes.append(_launch(root, directory / f"worker-{number}.log", "worker.Worker", *at, *given, master))
         _wait_ready(f"http://{HOST}:{web_port}/json/", workers, processes, directory / "master.log")
         yield SparkCluster(master, directory, tuple(process.pid for process in processes))
@@ -85,7 +101,12 @@ def _launch(root: Path, log: Path, what: str, *arguments: str) -> subprocess.Pop
         "SPARK_DAEMON_MEMORY": "256m",
     }
     with log.open("ab") as output:
-        return subprocess.Popen([str(home / "bin/spark-class"), f"org.apache.spark.deploy.{what}", *arguments], stdout=output, stderr=output, env=environment)
+        return subprocess.Popen(
+            [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{what}", *arguments],
+            stdout=output,
+            stderr=output,
+            env=environment,
+        )
 
 
 def _wait_ready(address: str, workers: int, processes: list[subprocess.Popen[bytes]], log: Path) -> None:
@@ -97,4 +118,7 @@ def _wait_ready(address: str, workers: int, processes: list[subprocess.Popen[byt
         except (requests.RequestException, ValueError):
             pass
         time.sleep(0.2)
-    raise ConfigurationError(f"the Spark cluster does not start; the end of {log}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-10:]))
+    raise ConfigurationError(
+        f"the Spark cluster does not start; the end of {log}:\n"
+        + "\n".join(log.read_text(errors="replace").splitlines()[-10:])
+    )

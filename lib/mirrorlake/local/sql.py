@@ -1,6 +1,8 @@
-"""`make sql`: SQL on the tables and views of a local warehouse, at a prompt, from standard input, or one statement (QUERY=...).
+"""`make sql`: SQL on the tables and views of a local warehouse, at a prompt, from standard input, or one statement
+(QUERY=...).
 
-Spark's own spark-sql would do it, too, and starts as fast; but it can't bring tables of an earlier version up to date, and prints neither headings nor columns.
+Spark's own spark-sql would do it, too, and starts as fast; but it can't bring tables of an earlier version up to date,
+and prints neither headings nor columns.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
-from mirrorlake.ledger import Ledger
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.views import FUNCTIONS, VIEWS, ensure_views
 from mirrorlake.local.session import local_session
-from mirrorlake.tables import TABLES
-from mirrorlake.views import FUNCTIONS, VIEWS, ensure_views
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,10 @@ def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
         LedgerError: its tables can't be read.
     """
     if not (Path(warehouse) / schema).is_dir():
-        raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Name another one (make sql WAREHOUSE=... SCHEMA=...), or run a mirror first")
+        raise ConfigurationError(
+            f"there is no schema {schema} in warehouse {warehouse}. Name another one (make sql WAREHOUSE=... "
+            "SCHEMA=...), or run a mirror first"
+        )
     spark = local_session(root, "sql")
     ledger = Ledger(spark, CATALOG, schema, warehouse).ensure_tables()
     ensure_views(ledger)
@@ -94,7 +99,9 @@ def typed(history: Path) -> Iterator[str]:
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     try:
-        spark = open_warehouse(ROOT, environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake")
+        spark = open_warehouse(
+            ROOT, environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake"
+        )
     except MirrorlakeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

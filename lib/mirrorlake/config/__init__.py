@@ -1,0 +1,1 @@
+"""The configuration: the property file, the flow it describes, connections, policies, start offsets, transforms."""

@@ -1,0 +1,213 @@
+"""MirrorMaker 2's property file: which clusters, which flows, and the cascade of a property from general to particular.
+
+Source: `MirrorMakerConfig` of Kafka 4.3.0. A connector property (topics, replication.factor, ...) is looked up as
+`source->target.<name>`, then `<target>.<name>`, then `<name>`; a client property as `<alias>.<role>.<name>`, then
+`<alias>.<name>`, then `<role>.<name>` and `<name>`, where a role is consumer, producer or admin.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import javaproperties
+
+from mirrorlake.config import known_properties
+from mirrorlake.config.connection import Connection
+from mirrorlake.config.name_filter import split_list
+from mirrorlake.errors import ConfigurationError
+
+ARROW = "->"
+
+ROLES = ("consumer", "producer", "admin")
+CLIENT_PREFIXES = ("ssl.", "sasl.")
+CLIENT_PROPERTIES = frozenset(
+    """
+    bootstrap.servers security.protocol client.id client.dns.lookup request.timeout.ms connections.max.idle.ms
+    metadata.max.age.ms
+    reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retries receive.buffer.bytes send.buffer.bytes
+    socket.connection.setup.timeout.ms socket.connection.setup.timeout.max.ms
+    """.split()
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Properties:
+    """A parsed property file.
+
+    Args:
+        values: every property as written, references unresolved.
+        path: where it came from, for messages.
+    """
+
+    values: Mapping[str, str]
+    path: str = "the configuration"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Properties:
+        """Reads a property file.
+
+        Raises:
+            ConfigurationError: the file can't be read or parsed.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                return cls(dict(javaproperties.load(file)), str(path))
+        except OSError as error:
+            raise ConfigurationError(f"configuration file {path} can't be read: {error.strerror}") from None
+        except (ValueError, javaproperties.InvalidUEscapeError) as error:
+            raise ConfigurationError(f"configuration file {path} is not a Java property file: {error}") from None
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """The aliases, in the order of the file."""
+        aliases = split_list(self.values.get("clusters", ""))
+        if not aliases:
+            raise ConfigurationError(
+                f"{self.path}: property clusters is missing: the aliases of the clusters, separated by commas"
+            )
+        doubled = sorted({alias for alias in aliases if aliases.count(alias) > 1})
+        if doubled:
+            raise ConfigurationError(f"{self.path}: property clusters names {', '.join(doubled)} twice")
+        return aliases
+
+    @property
+    def flows(self) -> tuple[str, ...]:
+        """Every enabled flow, as `source->target`."""
+        pairs = [f"{source}{ARROW}{target}" for source in self.clusters for target in self.clusters if source != target]
+        return tuple(pair for pair in pairs if Scope(self, *pair.split(ARROW)).flag("enabled", default=False))
+
+    def scope(self, flow: str) -> Scope:
+        """The properties as one flow sees them.
+
+        Raises:
+            ConfigurationError: the flow's name is malformed, or names a cluster that is not in `clusters`.
+        """
+        source, arrow, target = (part.strip() for part in flow.partition(ARROW))
+        if not (source and arrow and target):
+            raise ConfigurationError(f"flow '{flow}' is not of the form source->target")
+        for alias in (source, target):
+            if alias not in self.clusters:
+                near = difflib.get_close_matches(alias, self.clusters, 1)
+                raise ConfigurationError(
+                    f"flow {flow}: {self.path} has no cluster '{alias}'; it has {', '.join(self.clusters)}"
+                    + (f". Did you mean '{near[0]}'?" if near else "")
+                )
+        if source == target:
+            raise ConfigurationError(f"flow {flow}: source and target are the same cluster")
+        return Scope(self, source, target)
+
+    def connection(self, alias: str) -> Connection:
+        """How to reach a cluster: its client properties, with those of the whole file below them."""
+        found: dict[str, str] = {}
+        for prefix in ("", *(f"{role}." for role in ROLES), f"{alias}.", *(f"{alias}.{role}." for role in ROLES)):
+            for name, value in self.values.items():
+                rest = name.removeprefix(prefix)
+                if name.startswith(prefix) and is_client_property(rest):
+                    found[rest] = value.strip()
+        return Connection(alias, tuple(sorted(found.items())))
+
+    def report(self) -> tuple[known_properties.Line, ...]:
+        """What becomes of every property of the file: supported, not needed here, not supported, or unknown, and
+        why."""
+        return tuple(self._line(name) for name in sorted(self.values))
+
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each property that has no effect although its author may count on it."""
+        return tuple(line.warning for line in self.report() if line.warning)
+
+    def _line(self, name: str) -> known_properties.Line:
+        plain = self._without_scope(name)
+        if is_client_property(_without_role(plain)):
+            return known_properties.Line(name, known_properties.SUPPORTED, "given to the clients of the cluster")
+        return known_properties.look_up(name, plain)
+
+    def _without_scope(self, name: str) -> str:
+        aliases = self.clusters
+        for prefix in (
+            *(f"{source}{ARROW}{target}." for source in aliases for target in aliases),
+            *(f"{alias}." for alias in aliases),
+        ):
+            if name.startswith(prefix):
+                return name.removeprefix(prefix)
+        return name
+
+
+@dataclass(frozen=True, repr=False)
+class Scope:
+    """The properties as the flow `source->target` sees them, read with their types."""
+
+    properties: Properties
+    source: str
+    target: str
+
+    @property
+    def flow(self) -> str:
+        return f"{self.source}{ARROW}{self.target}"
+
+    def text(self, name: str, default: str) -> str:
+        """The value of a connector property: the flow's own, else the target's, else the file's, else the default."""
+        for key in (f"{self.flow}.{name}", f"{self.target}.{name}", name):
+            if key in self.properties.values:
+                return self.properties.values[key].strip()
+        return default
+
+    def names(self, name: str, default: str) -> tuple[str, ...]:
+        return split_list(self.text(name, default))
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name, str(default)).lower()
+        if value not in ("true", "false"):
+            raise self._wrong(name, value, "true or false")
+        return value == "true"
+
+    def integer(
+        self, name: str, default: int, minimum: int, maximum: int = 2**63 - 1, *, also: int | None = None
+    ) -> int:
+        """A whole number from minimum to maximum, or exactly `also`."""
+        value = self.text(name, str(default))
+        allowed = (
+            f"a whole number from {minimum}"
+            + (f" to {maximum}" if maximum < 2**63 - 1 else " up")
+            + (f", or {also}" if also is not None else "")
+        )
+        try:
+            number = int(value)
+        except ValueError:
+            raise self._wrong(name, value, allowed) from None
+        if number != also and not minimum <= number <= maximum:
+            raise self._wrong(name, value, allowed)
+        return number
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """All properties that begin with a prefix, without it."""
+        names = {
+            name.partition(prefix)[2]
+            for name in self.properties.values
+            if name.startswith((prefix, f"{self.target}.{prefix}", f"{self.flow}.{prefix}"))
+        }
+        return {name: self.text(f"{prefix}{name}", "") for name in names}
+
+    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        """One of a few words."""
+        value = self.text(name, default)
+        if value not in allowed:
+            raise self._wrong(name, value, " or ".join(allowed))
+        return value
+
+    def _wrong(self, name: str, value: str, allowed: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"flow {self.flow}: property {name} is '{value}' in {self.properties.path}; allowed is {allowed}"
+        )
+
+
+def is_client_property(name: str) -> bool:
+    """True for what a Kafka client takes (MirrorClientConfig.CLIENT_CONFIG_DEF), as opposed to a connector."""
+    return name in CLIENT_PROPERTIES or name.startswith(CLIENT_PREFIXES)
+
+
+def _without_role(name: str) -> str:
+    role, dot, rest = name.partition(".")
+    return rest if dot and role in ROLES else name

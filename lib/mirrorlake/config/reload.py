@@ -1,0 +1,77 @@
+"""A flow whose property file may change while a job runs: what is safe to change takes effect, the rest is named and
+waits for a restart."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError
+
+# Which topics are copied, how fast, and what is kept in step. Connections, names, slots and state are for a new start.
+LIVE = frozenset(
+    """
+    topics topics_paused paused start batch_max_records batch_max_bytes refresh_topics_interval_s
+    sync_topic_configs_enabled sync_topic_configs_interval_s config_properties_excluded use_defaults_from topic_configs
+    topic_creation topic_creation_partitions replication_factor sync_topic_acls_enabled sync_topic_acls_interval_s
+    warnings
+    """.split()
+)
+
+
+SETTLING_S = 1.0  # a file may be seen half written
+
+
+class LiveFlow:
+    """The newest version of a flow that a running job may use.
+
+    Args:
+        config: the property file.
+        flow: as it was read from there.
+    """
+
+    def __init__(self, config: str | Path, flow: Flow) -> None:
+        self.flow = flow
+        self._config = Path(config)
+        self._seen = self._newer = self._stamp()
+        self._newer_since = 0.0
+
+    def poll(self) -> list[str]:
+        """Looks at the file; takes over what may change in `flow` and returns lines about it, for people. Costs one
+        stat if nothing has."""
+        stamp, now = self._stamp(), time.monotonic()
+        if stamp == self._seen:
+            return []
+        if stamp != self._newer:
+            self._newer, self._newer_since = stamp, now
+        if now < self._newer_since + SETTLING_S:
+            return []
+        self._seen = stamp
+        try:
+            new = Flow.load(self._config, self.flow.name)
+        except ConfigurationError as error:
+            return [f"warning: {self._config} has changed and is not used: {error.message}"]
+        changed = {field.name for field in fields(Flow) if getattr(new, field.name) != getattr(self.flow, field.name)}
+        if not changed:
+            return []
+        self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
+        lines = (
+            [f"{self._config} has changed: {', '.join(sorted(changed & LIVE - {'warnings'}))} now in effect"]
+            if changed & LIVE - {"warnings"}
+            else []
+        )
+        later = sorted(changed - LIVE)
+        return lines + (
+            [f"warning: {self._config} has changed: {', '.join(later)} takes effect when the job is started again"]
+            if later
+            else []
+        )
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            stat = self._config.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size

@@ -1,0 +1,85 @@
+"""Config-provider references: `${env:NAME}`, `${file:path:key}`, `${secrets:scope:key}`, resolved where a client is
+built.
+
+Kafka's own syntax (KIP-297: `${provider:[path:]key}`). A property keeps its reference for as long as possible:
+references travel to Spark workers, values don't. Nothing here puts a value into a message.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import javaproperties
+
+from mirrorlake.errors import ConfigurationError
+
+REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
+# What a Kafka property is called when its value must not be shown.
+SECRET_NAME = re.compile(
+    r"(?i)password|secret|token|jaas|user\.info|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
+)
+MASK = "[hidden]"
+
+Provider = Callable[[str, str], str | None]
+
+
+def from_environment(_path: str, key: str) -> str | None:
+    """`${env:NAME}`: an environment variable of this process."""
+    return os.environ.get(key)
+
+
+def from_file(path: str, key: str) -> str | None:
+    """`${file:/path/to.properties:key}`: one key of a property file."""
+    try:
+        with Path(path).open("rb") as file:
+            return javaproperties.load(file).get(key)
+    except OSError:
+        return None
+
+
+def from_scope_environment(scope: str, key: str) -> str | None:
+    """`${secrets:scope:key}` where there is no Databricks runtime to ask: SECRET_<SCOPE>_<KEY>, not-alphanumerics as
+    underscores."""
+    return os.environ.get("_".join(["SECRET", *(re.sub(r"\W", "_", part).upper() for part in (scope, key))]))
+
+
+PROVIDERS: Mapping[str, Provider] = {"env": from_environment, "file": from_file, "secrets": from_scope_environment}
+
+
+def is_secret(name: str) -> bool:
+    """True if the value of this property must not be shown anywhere."""
+    return bool(SECRET_NAME.search(name))
+
+
+def masked(name: str, value: str) -> str:
+    """The value for people: as it is, or hidden. A reference is no secret and stays readable."""
+    return value if not is_secret(name) or REFERENCE.fullmatch(value) else MASK
+
+
+def resolve(name: str, value: str, providers: Mapping[str, Provider] = PROVIDERS) -> str:
+    """`value` with every reference in it replaced.
+
+    Args:
+        name: the property, for messages.
+        providers: by provider name, functions of (path, key) that return None for what they don't have.
+
+    Raises:
+        ConfigurationError: unknown provider, or a reference to something that isn't there.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        provider, path, key = match.group(1), match.group(2) or "", match.group(3)
+        if provider not in providers:
+            raise ConfigurationError(
+                f"property {name} refers to {match.group(0)}: unknown config provider '{provider}'; allowed are "
+                f"{', '.join(sorted(providers))}"
+            )
+        found = providers[provider](path, key)
+        if found is None:
+            raise ConfigurationError(f"property {name} refers to {match.group(0)}, which does not exist here")
+        return found
+
+    return REFERENCE.sub(replace, value)

@@ -1,0 +1,91 @@
+"""Where a partition begins that was never mirrored: at its first record, at its end, at a time, or at an offset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mirrorlake.config.replication_policy import HEARTBEATS
+from mirrorlake.errors import ConfigurationError
+
+EARLIEST, LATEST = "earliest", "latest"
+OFFSETS = re.compile(r"\d+:\d+(\s*,\s*\d+:\d+)*")
+
+
+@dataclass(frozen=True)
+class StartSpec:
+    """One place to begin: `earliest`, `latest`, a time, or offsets by partition (others of the topic begin at their
+    first record)."""
+
+    word: str = EARLIEST
+    timestamp_ms: int | None = None
+    offsets: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def parse(cls, name: str, value: str) -> StartSpec:
+        """`earliest`, `latest`, ISO time (UTC unless it says otherwise), or `partition:offset, ...`.
+
+        Raises:
+            ConfigurationError: it is none of these.
+        """
+        if value in (EARLIEST, LATEST):
+            return cls(value)
+        if OFFSETS.fullmatch(value):
+            pairs = [tuple(map(int, pair.split(":"))) for pair in value.split(",")]
+            return cls(offsets=tuple(sorted((partition, offset) for partition, offset in pairs)))
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            raise ConfigurationError(
+                f"property {name} is '{value}'; allowed is {EARLIEST}, {LATEST}, a time such as "
+                "2026-11-01T08:00:00+01:00 (UTC if it names no zone), "
+                "or, for one topic, offsets such as 0:1500, 1:1720"
+            ) from None
+        return cls(timestamp_ms=int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the partitions of a flow begin.
+
+    Args:
+        flow: for what is there when the flow starts for the first time.
+        new: for topics and partitions that appear later.
+        topics: for single topics, at any time.
+    """
+
+    flow: StartSpec = StartSpec()
+    new: StartSpec = StartSpec()
+    topics: tuple[tuple[str, StartSpec], ...] = ()
+
+    @classmethod
+    def parse(cls, flow: str, new: str, topics: Mapping[str, str]) -> Start:
+        """From the values of mirrorlake.start, mirrorlake.start.new and mirrorlake.start.topic.<topic>; see
+        `StartSpec.parse`."""
+        start = cls(
+            StartSpec.parse("mirrorlake.start", flow),
+            StartSpec.parse("mirrorlake.start.new", new),
+            tuple(
+                (topic, StartSpec.parse(f"mirrorlake.start.topic.{topic}", value))
+                for topic, value in sorted(topics.items())
+            ),
+        )
+        if start.flow.offsets or start.new.offsets:
+            raise ConfigurationError(
+                "properties mirrorlake.start and mirrorlake.start.new: offsets are those of one topic; use "
+                "mirrorlake.start.topic.<topic>"
+            )
+        return start
+
+    @property
+    def is_earliest_always(self) -> bool:
+        """True if no place has to be remembered for partitions that hold nothing yet."""
+        return self.flow == self.new == StartSpec()
+
+    def of(self, topic: str, *, is_first: bool) -> StartSpec:
+        """Where the partitions of a topic begin; `is_first` while the flow has never mirrored anything."""
+        if topic == HEARTBEATS:
+            return StartSpec(LATEST)  # a heartbeat says something when it is new
+        return dict(self.topics).get(topic) or (self.flow if is_first else self.new)

@@ -1,0 +1,205 @@
+"""What is done to the records of some topics: a filter and new contents, written as Spark SQL in the property file.
+
+Only the configuration is here; `transformation` runs it and `transform_check` refuses what can't be run.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from dataclasses import dataclass
+
+from mirrorlake.config import secret_reference
+from mirrorlake.config.name_filter import NameFilter, split_list
+from mirrorlake.config.properties import Scope
+from mirrorlake.errors import ConfigurationError
+
+TRANSFORMS, PREFIX = "mirrorlake.transforms", "mirrorlake.transform."
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+WHERE, KEY, VALUE, HEADERS, TIMESTAMP, PARTITION = "where", "key", "value", "headers", "timestamp", "partition"
+EXPRESSIONS = (WHERE, KEY, VALUE, HEADERS, TIMESTAMP, PARTITION)
+SIDES = (KEY, VALUE)
+BYTES, JSON, AVRO, CONFLUENT_AVRO = FORMATS = ("bytes", "json", "avro", "confluent-avro")
+STOP, DEAD_LETTER = ON_ERROR = ("stop", "dead-letter")
+KEEP, TRANSLATE = SCHEMA_IDS = ("keep", "translate")
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+KNOWN = (
+    "topics",
+    *EXPRESSIONS,
+    *(f"{side}.{what}" for side in SIDES for what in ("format", "schema", "schema.ids")),
+    "on.error",
+    "compression.type",
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the bytes of keys or values are read: `bytes` (not at all), `json`, `avro`, or `confluent-avro` (with the
+    registry's five bytes in front).
+
+    Args:
+        name: one of FORMATS.
+        schema: DDL or a type of Spark for json, the writer's schema in JSON for avro.
+    """
+
+    name: str = BYTES
+    schema: str = ""
+
+
+@dataclass(frozen=True)
+class Transform:
+    """What becomes of the records of the topics that `topics` takes. Expressions are Spark SQL; an empty one leaves
+    things as they are.
+
+    Attributes:
+        where: records for which this is not true are left out.
+        key, value: STRING or BINARY.
+        headers: ARRAY<STRUCT<key: STRING, value: BINARY>>.
+        timestamp: TIMESTAMP, or BIGINT in ms.
+        partition: INT, the partition on the target.
+        key_format, value_format: what `key_data` and `value_data` are read by.
+        translated_ids: the sides (`key`, `value`) whose schema ids become those of the target's registry, after the
+            expressions.
+        on_error: what a record that can't be transformed does: `stop` the flow, or go to the `dead-letter` topic.
+        compression_type: of the batches that are written.
+    """
+
+    name: str
+    topics: NameFilter
+    where: str = ""
+    key: str = ""
+    value: str = ""
+    headers: str = ""
+    timestamp: str = ""
+    partition: str = ""
+    key_format: Format = Format()
+    value_format: Format = Format()
+    translated_ids: tuple[str, ...] = ()
+    on_error: str = STOP
+    compression_type: str = "lz4"
+
+    def property_name(self, part: str) -> str:
+        """The property that says this part, such as `value` or `value.format`."""
+        return f"{PREFIX}{self.name}.{part}"
+
+    def describe(self) -> str:
+        """What it says, as in a property file, for people."""
+        lines = {"topics": ", ".join(self.topics.include), **self.expressions}
+        for side, how in self.formats.items():
+            lines |= {f"{side}.format": how.name, f"{side}.schema": how.schema}
+        lines |= {f"{side}.schema.ids": TRANSLATE for side in self.translated_ids}
+        lines |= {"on.error": self.on_error, "compression.type": self.compression_type}
+        return "\n".join(f"{self.property_name(part)} = {text}" for part, text in lines.items())
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """The expressions that are given, by part, in the order in which they are evaluated."""
+        return {part: text for part in EXPRESSIONS if (text := getattr(self, part))}
+
+    @property
+    def formats(self) -> dict[str, Format]:
+        """What is decoded, by side (`key`, `value`)."""
+        return {side: found for side in SIDES if (found := getattr(self, f"{side}_format")).name != BYTES}
+
+    @classmethod
+    def parse(cls, scope: Scope, name: str) -> Transform:
+        """The transform of that name, as a flow sees it. What takes a Spark session to know is for
+        `transform_check.validate`.
+
+        Raises:
+            ConfigurationError: a property is missing, unknown, empty or contradictory.
+        """
+        prefix = f"{PREFIX}{name}."
+        given = scope.below(prefix)
+        for part, text in sorted(given.items()):
+            _require_sound(scope.flow, f"{prefix}{part}", part, text)
+        if "topics" not in given:
+            raise ConfigurationError(
+                f"flow {scope.flow}: property {prefix}topics is missing: the topics that transform {name} is for, "
+                "names and regexes"
+            )
+        transform = cls(
+            name,
+            NameFilter(f"{prefix}topics", split_list(given["topics"])),
+            **{part: given.get(part, "") for part in EXPRESSIONS},
+            **{f"{side}_format": _format(scope, f"{prefix}{side}.") for side in SIDES},
+            translated_ids=tuple(
+                side for side in SIDES if scope.choice(f"{prefix}{side}.schema.ids", KEEP, SCHEMA_IDS) == TRANSLATE
+            ),
+            on_error=scope.choice(f"{prefix}on.error", STOP, ON_ERROR),
+            compression_type=scope.choice(f"{prefix}compression.type", "lz4", CODECS),
+        )
+        if not transform.expressions and not transform.formats and not transform.translated_ids:
+            raise ConfigurationError(
+                f"flow {scope.flow}: transform {name} says nothing about records; give at least one of "
+                f"{', '.join(f'{prefix}{part}' for part in EXPRESSIONS)}"
+            )
+        return transform
+
+    @classmethod
+    def parse_all(cls, scope: Scope) -> tuple[Transform, ...]:
+        """The transforms that a flow names in mirrorlake.transforms, in that order; see `parse`."""
+        names = scope.names(TRANSFORMS, "")
+        for name in names:
+            if not NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"flow {scope.flow}: property {TRANSFORMS} names '{name}'; allowed in a name are letters, digits, "
+                    "_ and -"
+                )
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise ConfigurationError(f"flow {scope.flow}: property {TRANSFORMS} names {', '.join(doubled)} twice")
+        return tuple(cls.parse(scope, name) for name in names)
+
+    @staticmethod
+    def unused(scope: Scope) -> tuple[str, ...]:
+        """Warnings: one for each transform that is configured although no flow of the file names it."""
+        flows = (scope.properties.scope(flow) for flow in scope.properties.flows)
+        named = {name for flow in flows for name in flow.names(TRANSFORMS, "")}
+        configured = {name.partition(".")[0] for name in scope.below(PREFIX)}
+        return tuple(
+            f"transform {name} is configured, but no flow names it in {TRANSFORMS}; it has no effect"
+            for name in sorted(configured - named)
+        )
+
+
+def _require_sound(flow: str, name: str, part: str, text: str) -> None:
+    if part not in KNOWN:
+        near = difflib.get_close_matches(part, KNOWN, 1)
+        raise ConfigurationError(
+            f"flow {flow}: property {name} is unknown"
+            + (f"; did you mean {near[0]}?" if near else "")
+            + f" Allowed are {', '.join(KNOWN)}"
+        )
+    if not text:
+        raise ConfigurationError(f"flow {flow}: property {name} is empty; leave it out, or say what is meant")
+    if reference := secret_reference.REFERENCE.search(text):
+        raise ConfigurationError(
+            f"flow {flow}: property {name} holds the reference {reference[0]}; it would be readable in Spark's plans, "
+            "so transforms may have none"
+        )
+
+
+def _format(scope: Scope, prefix: str) -> Format:
+    name, schema = scope.choice(f"{prefix}format", BYTES, FORMATS), scope.text(f"{prefix}schema", "")
+    if bool(schema) != (name != BYTES):
+        wrong = (
+            f"is missing: {prefix}format = {name} needs one"
+            if name != BYTES
+            else f"has no use: set {prefix}format to what it describes"
+        )
+        raise ConfigurationError(
+            f"flow {scope.flow}: property {prefix}schema {wrong} (DDL for json, a schema in JSON for avro and "
+            "confluent-avro)"
+        )
+    if name in (AVRO, CONFLUENT_AVRO):
+        try:
+            json.loads(schema)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"flow {scope.flow}: property {prefix}schema is '{schema}', which is no JSON: {error}; allowed is an "
+                "Avro schema"
+            ) from None
+    return Format(name, schema)

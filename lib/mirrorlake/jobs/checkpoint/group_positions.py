@@ -1,0 +1,106 @@
+"""Where groups stand: what they have committed on a cluster now, or what the ledger says they had at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.name_filter import NameFilter
+from mirrorlake.jobs.checkpoint.offset_source import SHARE, WITH_OFFSETS
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_requests import group_offsets, list_groups
+
+NEWEST = """
+WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),
+ended AS (SELECT group_id, max(created_at) AS at FROM seen WHERE topic IS NULL AND status = 'deleted'
+  GROUP BY group_id),
+newest AS (
+  SELECT s.group_id, s.topic, s.partition, max_by(struct(s.upstream_offset, s.metadata, s.status, s.created_at),
+    s.created_at) AS row
+  FROM seen s LEFT JOIN ended e ON e.group_id = s.group_id WHERE e.at IS NULL OR s.created_at > e.at
+    GROUP BY s.group_id, s.topic, s.partition
+)
+SELECT group_id, topic, partition, row.* FROM newest
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A group's position on the source. `seen_in` is `source` or `ledger`; `seen_at` (UTC) when it was read, or since
+    when the ledger has known it.
+
+    Without a topic it is about a share group (KIP-932), which has no positions.
+    """
+
+    group_id: str
+    topic: str | None
+    partition: int | None
+    upstream_offset: int | None
+    metadata: str
+    seen_in: str
+    seen_at: datetime
+
+
+def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standing]:
+    """What the flow's groups have committed there now."""
+    now = datetime.now(UTC).replace(tzinfo=None)
+    found = {
+        name: group
+        for name, group in list_groups(cluster, flow.connect_timeout_ms).items()
+        if name in flow.groups and name in groups
+    }
+    named = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
+    shared = [
+        Standing(name, None, None, None, "", "source", now)
+        for name, group in sorted(found.items())
+        if group.kind == SHARE
+    ]
+    return shared + [
+        Standing(group, position.topic, position.partition, position.offset, position.metadata, "source", now)
+        for group, positions in group_offsets(cluster, named, flow.connect_timeout_ms).items()
+        for position in positions
+        if position.offset >= 0
+    ]
+
+
+def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:
+    """What the table checkpoints says they had at a time (UTC), or has as its newest; groups that were deleted by then
+    are left out."""
+    limit = "timestamp_ntz'9999-01-01'" if at is None else f"timestamp_ntz'{at.isoformat(sep=' ')}'"
+    # Times in the tables are UTC whatever the session's zone is, as they are written from naive UTC values by a session
+    # in UTC.
+    rows = ledger.spark.sql(NEWEST.replace("{at}", limit), checkpoints=ledger.of_flow("checkpoints", flow)).collect()
+    return [
+        Standing(
+            row["group_id"],
+            row["topic"],
+            row["partition"],
+            row["upstream_offset"],
+            row["metadata"] or "",
+            "ledger",
+            row["created_at"],
+        )
+        for row in rows
+        if row["group_id"] in groups and row["group_id"] in flow.groups
+    ]
+
+
+def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:
+    """The largest end of each source partition that the checkpoint job has ever written down, by topic and
+    partition."""
+    table = ledger.of_flow("checkpoints", flow)
+    seen = table.filter(table.source_lag.isNotNull()).selectExpr(
+        "topic", "partition", "upstream_offset + source_lag AS end"
+    )
+    return {
+        (row["topic"], row["partition"]): row["end"]
+        for row in seen.groupBy("topic", "partition").max("end").withColumnRenamed("max(end)", "end").collect()
+    }
+
+
+def names(standings: Iterable[Standing]) -> list[str]:
+    """The groups, each once, in order."""
+    return sorted({standing.group_id for standing in standings})

@@ -1,0 +1,473 @@
+"""The checkpoint job: moves consumer groups to where they belong on the target, exactly, and keeps the history of every
+one.
+
+Each cycle reads what the groups have committed on the source, translates it (`translation/group_cache.py`), holds the
+result against the expectations, commits to groups that nobody uses on the target, and appends what has changed to
+`checkpoints`.
+
+Guaranteed: a group that goes on at a committed offset reads every record it had not read, and none it had (status
+`exact`). A `clamped` offset skips nothing either; what the group had read past the mirrored end would be read again
+once it is mirrored, unless a later cycle finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake import errors
+from mirrorlake.config.flow import SCATTERED, Flow
+from mirrorlake.errors import GateError, MirrorlakeError, first_line
+from mirrorlake.gate import Gate, require
+from mirrorlake.jobs.checkpoint import target_groups
+from mirrorlake.jobs.checkpoint.offset_source import KafkaGroupOffsets
+from mirrorlake.ledger.checkpoint_row import SETTLED, Checkpoint, GroupKey
+from mirrorlake.ledger.journal import CHECKPOINT, Cycle, Journal
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.gap import TARGET_RECREATED
+from mirrorlake.protocol import mm2_topics
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.mm2_topics import Mm2Topic
+from mirrorlake.spark.query_loop import Batches
+from mirrorlake.spark.timing import Stopwatch
+from mirrorlake.translation.group_cache import GroupTranslation
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+
+GONE = "the group is gone on the source; on the target it stays"
+SHARE_GROUP = (
+    "a share group (KIP-932) has no offset for each partition that could be translated; it begins on the target by its "
+    "own share.auto.offset.reset"
+)
+SHARED = (
+    "others write to the remote topic too, so that no single offset there is this group's place "
+    "(mirrorlake.topics.shared)"
+)
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """What a run of the job has done; `statuses` and `syncs` count the positions of the last cycle."""
+
+    flow: str
+    cycles: int
+    groups: int
+    positions: int
+    statuses: dict[str, int]
+    syncs: dict[str, int]
+    rows: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"seconds": round(self.seconds, 3)}
+
+
+@dataclass
+class _Counts:
+    cycles: int = 0
+    groups: int = 0
+    rows: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    syncs: Counter[str] = field(default_factory=Counter)
+
+
+class CheckpointJob:
+    """Translates and syncs the groups of one flow until it is told to stop.
+
+    Args:
+        spark: a session with Delta.
+        config: the property file, which Spark's workers read too.
+        flow: the flow of that file.
+        ledger: where the runs are, and history goes.
+        suite: path of the expectations for checkpoints.
+        say: called with a line of progress.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: str,
+        flow: Flow,
+        ledger: Ledger,
+        suite: str,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
+        self._gate = Gate(suite)
+        self._say = say
+        self._journal = Journal(ledger)
+        self._job_id = uuid.uuid4().hex[:8]
+        self._known: dict[GroupKey, Checkpoint] = {}
+        self._settled: dict[GroupKey, Checkpoint] = {}
+        self._sync_due = 0.0
+        self._counts = _Counts()
+        self._is_emitted = False
+        self._incarnations: dict[
+            tuple[str, int], int
+        ] = {}  # of logs that were set back or replaced, as `_forget_lost_targets` has seen them
+        self._checkpoints = Mm2Topic(
+            flow.target_connection,
+            flow.policy.checkpoints_topic(),
+            flow.checkpoints_replication_factor,
+            f"{flow.name}|mm2",
+            say,
+        )
+
+    def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
+        """Runs one cycle (`interval_s` is None), or one every `interval_s` for `run_for_s` or until it is interrupted.
+
+        Raises:
+            MirrorlakeError: of the kind that says who has to act.
+        """
+        began = time.monotonic()
+        flow = self.flow
+        for warning in flow.warnings:
+            self._say(f"warning: {warning}")
+        self._target = Cluster(
+            flow.target_connection, "target", f"{flow.name}|checkpoint", flow.connect_timeout_ms
+        ).connect()
+        Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
+        self._admin = Admin(flow.target_connection, "target", flow.name)
+        self.ledger.ensure_tables()
+        self._translation = GroupTranslation(self.ledger, flow, self._target)
+        self._recall()
+        self.spark.dataSource.register(KafkaGroupOffsets)
+        reader = (
+            self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
+        )
+        batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, self._say, once=interval_s is None)
+        try:
+            with self.ledger.checkpoint("checkpoint") as checkpoint:
+                batches.run(reader.load(), f"checkpoint {flow.name} {self._job_id}", checkpoint, interval_s, run_for_s)
+        finally:
+            self._target.close()
+            self._journal.write()
+        counts = self._counts
+        return CheckpointResult(
+            flow.name,
+            counts.cycles,
+            counts.groups,
+            sum(counts.statuses.values()),
+            dict(counts.statuses),
+            dict(counts.syncs),
+            counts.rows,
+            time.monotonic() - began,
+        )
+
+    # -- one cycle ----------------------------------------------------------------------------------
+
+    def _cycle(self, frame: DataFrame, batch_id: int) -> None:
+        clock = Stopwatch()
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in frame.toArrow().to_pylist():
+            if row["error"]:
+                raise errors.from_json(json.loads(row["error"]))
+            rows.setdefault(row["kind"], []).append(row)
+        clock.lap("read")
+        cycle_id = f"{self._job_id}-{batch_id}"
+        now = datetime.now(UTC).replace(tzinfo=None)
+        shared = sorted(row["group_id"] for row in rows.get("share", ()))
+        listed = {row["group_id"] for row in rows.get("group", ())}
+        found = self._translation.translate(frame.sparkSession, rows.get("offset", ()), rows.get("log", ()))
+        translated = [row for row in found if row["status"]]
+        checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored(
+            (row for row in found if not row["status"]), cycle_id, now
+        )
+        self._forget_lost_targets(frame.sparkSession)
+        clock.lap("translate")
+        if translated:
+            self._pass_gate(translated, cycle_id)
+        clock.lap("gate")
+        synced = self._sync(checkpoints)
+        clock.lap("sync")
+        gone = self._gone(listed | {*shared})
+        whole = [
+            *self._about(shared, "not_covered", SHARE_GROUP, cycle_id, now),
+            *self._about(gone, "deleted", GONE, cycle_id, now),
+        ]
+        changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
+        self.ledger.append("checkpoints", changed)
+        self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
+        clock.lap("append")
+        self._known = {row.key: row for row in [*synced, *whole]}
+        self._settled = {key: row for key, row in self._settled.items() if row.group_id not in gone} | {
+            row.key: row for row in synced if row.sync in SETTLED
+        }
+        self._count(listed, synced, changed, batch_id, clock.total_ms / 1000)
+        counts = {"positions": len(synced), "unfinished": self._counts.statuses["clamped"]}
+        self._journal.note(
+            "cycles",
+            [Cycle(self.flow.source, self.flow.target, CHECKPOINT, cycle_id, clock.total_ms, clock.laps_ms, **counts)],
+        )
+        self._journal.write_if_due()
+
+    def _forget_lost_targets(self, session: SparkSession) -> None:
+        """Where a remote topic was deleted and is filled again, offsets begin anew: what groups had there before is no
+        measure."""
+        incarnations = self._translation.incarnations
+        if incarnations == self._incarnations:
+            return
+        from pyspark.sql import functions as F
+
+        gaps = self._translation.flow_map.read(session).gaps.filter(F.col("kind") == TARGET_RECREATED)
+        lost = {
+            (row["topic"], row["partition"]): row["at"]
+            for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()
+        }
+        for rows in (self._known, self._settled) if lost else ():
+            for key in [key for key, row in rows.items() if key[1:] in lost and row.created_at < lost[key[1:]]]:
+                del rows[key]
+        self._incarnations = incarnations
+
+    def _translated(self, rows: Iterable[Any], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        names = (
+            "target_topic",
+            "target_partition",
+            "upstream_offset",
+            "downstream_offset",
+            "metadata",
+            "source_lag",
+            "reason",
+        )
+        return [
+            Checkpoint(
+                self.flow.source,
+                self.flow.target,
+                row["group_id"],
+                row["topic"],
+                row["partition"],
+                row["status"],
+                cycle_id,
+                now,
+                **{name: row[name] for name in names},
+            )
+            for row in rows
+        ]
+
+    def _not_mirrored(self, elsewhere: Iterable[Mapping[str, Any]], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        rows = []
+        for row in elsewhere:
+            status, reason = self._why_not(row["topic"])
+            key = (row["group_id"], row["topic"], row["partition"])
+            offset = {"upstream_offset": row["upstream_offset"], "metadata": row["metadata"]}
+            rows.append(
+                Checkpoint(self.flow.source, self.flow.target, *key, status, cycle_id, now, reason=reason, **offset)
+            )
+        return rows
+
+    def _why_not(self, topic: str) -> tuple[str, str]:
+        """Status and reason of positions in a topic that can't be translated."""
+        if not self.flow.mirrors_topic(topic):
+            return "not_mirrored", "the topic does not belong to the flow"
+        if self.flow.scatters(topic):
+            return "not_covered", SCATTERED
+        return "not_mirrored", "the topic does not exist on the source"
+
+    def _gone(self, listed: set[str]) -> list[str]:
+        return sorted({group for group, _, _ in self._known} - listed)
+
+    def _about(self, groups: Iterable[str], status: str, reason: str, cycle_id: str, now: datetime) -> list[Checkpoint]:
+        """Rows about whole groups, which are left alone on the target."""
+        return [
+            Checkpoint(
+                self.flow.source, self.flow.target, group, None, None, status, cycle_id, now, sync="held", reason=reason
+            )
+            for group in groups
+        ]
+
+    def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> None:
+        consequence = "no group was touched"
+        try:
+            results = self._gate.evaluate(gate_frame(translated, self._known), self.flow.name, cycle_id)
+        except MirrorlakeError:
+            raise
+        except Exception as error:
+            raise GateError(
+                f"flow {self.flow.name}, cycle {cycle_id}: the gate could not be evaluated ({first_line(error)}); "
+                f"{consequence}"
+            ) from error
+        self._journal.note("expectation_results", results)
+        require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)
+
+    def _sync(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
+        """Decides about every position, commits those that may be, and returns the rows with what came of it."""
+        movable = [row for row in checkpoints if row.downstream_offset is not None]
+        if not self.flow.sync_group_offsets_enabled or not movable:
+            return [replace(row, sync="off") if row.downstream_offset is not None else row for row in checkpoints]
+        if time.monotonic() < self._sync_due:
+            return [row if row.downstream_offset is None else self._waiting(row) for row in checkpoints]
+        if self.flow.topics_shared:
+            return [
+                replace(row, sync="held", reason="; ".join(part for part in (row.reason, SHARED) if part))
+                if row in movable
+                else row
+                for row in checkpoints
+            ]
+        on_target = target_groups.read_groups(
+            self._admin, self._target, sorted({row.group_id for row in movable}), self.flow
+        )
+        decided: list[Checkpoint] = []
+        commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
+        for row in checkpoints:
+            if (
+                row.downstream_offset is None
+                or row.upstream_offset is None
+                or row.target_topic is None
+                or row.target_partition is None
+            ):
+                decided.append(row)
+                continue
+            target_key, before = (row.target_topic, row.target_partition), self._settled.get(row.key)
+            decision = target_groups.decide(
+                on_target[row.group_id],
+                target_key,
+                row.downstream_offset,
+                row.upstream_offset,
+                before.upstream_offset if before else None,
+                before.downstream_offset if before else None,
+            )
+            reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
+            decided.append(
+                replace(
+                    row,
+                    sync=decision.sync,
+                    reason=reason,
+                    target_offset=on_target[row.group_id].offsets.get(target_key),
+                )
+            )
+            if decision.sync == "committed":
+                commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
+        refusals = target_groups.commit(self._target, commits, self.flow)
+        self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
+        return [
+            replace(row, sync="refused", reason=refusals[row.group_id])
+            if row.sync == "committed" and row.group_id in refusals
+            else row
+            for row in decided
+        ]
+
+    def _waiting(self, row: Checkpoint) -> Checkpoint:
+        """A row between two syncs: nothing is done on the target, so what was done there stands until the group
+        moves."""
+        before = self._known.get(row.key)
+        names = ("status", "upstream_offset", "downstream_offset", "metadata")
+        if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
+            return replace(row, sync=before.sync, reason=before.reason, target_offset=before.target_offset)
+        return replace(row, sync="waiting")
+
+    def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> bool:
+        """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then what has
+        changed."""
+        if not self.flow.emit_checkpoints_enabled:
+            return True
+        timestamp_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
+        known = [
+            row
+            for row in rows
+            if row.downstream_offset is not None and row.upstream_offset is not None and row.target_topic is not None
+        ]
+        records = [
+            mm2_topics.checkpoint(
+                row.group_id,
+                str(row.target_topic),
+                int(row.target_partition or 0),
+                int(row.upstream_offset or 0),
+                int(row.downstream_offset or 0),
+                row.metadata or "",
+            )
+            for row in known
+        ]
+        return not records or self._checkpoints.write([(key, value, timestamp_ms) for key, value in records])
+
+    # -- history and progress -----------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        """Takes from the ledger the last row of every group and partition, and the last one that left the target where
+        we put it."""
+        from pyspark.sql import functions as F
+
+        table = self.ledger.read("checkpoints")
+        mine = table.filter((table.source == self.flow.source) & (table.target == self.flow.target))
+        newest = F.struct(*mine.columns)
+        last = mine.groupBy("group_id", "topic", "partition").agg(
+            F.max_by(newest, "created_at").alias("known"),
+            F.max_by(newest, F.when(mine.sync.isin(*SETTLED), mine.created_at)).alias("settled"),
+        )
+        found = [
+            {name: Checkpoint(**row[name].asDict()) for name in ("known", "settled") if row[name] is not None}
+            for row in last.collect()
+        ]
+        gone = {row["known"].group_id: row["known"].created_at for row in found if row["known"].status == "deleted"}
+        self._known, self._settled = (
+            {
+                row[name].key: row[name]
+                for row in found
+                if name in row and not row[name].created_at < gone.get(row[name].group_id, row[name].created_at)
+            }
+            for name in ("known", "settled")
+        )
+
+    def _count(
+        self, listed: set[str], synced: list[Checkpoint], changed: list[Checkpoint], batch_id: int, seconds: float
+    ) -> None:
+        counts = self._counts
+        counts.cycles, counts.groups, counts.rows = counts.cycles + 1, len(listed), counts.rows + len(changed)
+        counts.statuses, counts.syncs = (
+            Counter(row.status for row in synced),
+            Counter(row.sync for row in synced if row.sync),
+        )
+        statuses, syncs = (
+            ", ".join(f"{count:,} {name}" for name, count in sorted(counter.items())) or "none"
+            for counter in (counts.statuses, counts.syncs)
+        )
+        self._say(
+            f"cycle {batch_id}: {len(listed):,} groups, {len(synced):,} positions ({statuses}); on the target: "
+            f"{syncs}; {len(changed):,} rows in {seconds:.2f} s"
+        )
+
+
+def gate_frame(translated: Iterable[dict[str, Any]], known: Mapping[GroupKey, Checkpoint]) -> pd.DataFrame:
+    """What the gate looks at: the translation, and beside it the same computed from its definition, and how far a group
+    would go back.
+
+    Columns of `translate`, and: recomputed (from the run that the SQL chose, by the definition), regression (downstream
+    offsets by which a group that did not go back on the source would go back here; a clamped one waits for the ledger
+    and is not counted).
+    """
+    import pandas as pd
+
+    return pd.DataFrame(
+        [{**row, "recomputed": _by_definition(row), "regression": _regression(row, known)} for row in translated]
+    )
+
+
+def _by_definition(row: Mapping[str, Any]) -> int:
+    if row["run_upstream_start"] is None:
+        return row["mirrored_end"]
+    return row["run_downstream_start"] + max(0, row["upstream_offset"] - row["run_upstream_start"])
+
+
+def _regression(row: Mapping[str, Any], known: Mapping[GroupKey, Checkpoint]) -> int:
+    before = known.get((row["group_id"], row["topic"], row["partition"]))
+    if (
+        before is None
+        or before.downstream_offset is None
+        or before.upstream_offset is None
+        or row["status"] == "clamped"
+    ):
+        return 0
+    return (
+        max(0, before.downstream_offset - row["downstream_offset"])
+        if row["upstream_offset"] >= before.upstream_offset
+        else 0
+    )

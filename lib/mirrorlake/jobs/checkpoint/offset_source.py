@@ -1,0 +1,201 @@
+"""The streaming source `kafka_group_offsets`: what the groups of a flow have committed on the source, once a cycle.
+
+Every micro-batch is a cycle and reads everything anew; nothing depends on an earlier one. Rows have a kind: `cycle`
+(one; `error` is set if the cycle failed), `group` (one for each group that matches, whatever its state and protocol),
+`share` (share groups, which have no offset for each partition), `offset` (one for each of its positions) and `log`
+(where the log of a mirrored partition starts and ends for a read_committed reader).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from mirrorlake import errors
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.group_requests import group_offsets, list_groups
+
+SCHEMA = """
+  kind STRING, error STRING, group_id STRING, topic STRING, partition INT,
+  upstream_offset BIGINT, metadata STRING, log_start BIGINT, log_end BIGINT
+"""
+GROUPS_PER_TASK = 500
+SHARE = "share"
+WITH_OFFSETS = (
+    "consumer",
+    "streams",
+    "",
+)  # protocols whose groups commit an offset for each partition; those of Connect's workers don't
+
+Row = tuple[str, str | None, str | None, str | None, int | None, int | None, str | None, int | None, int | None]
+
+
+class Groups(InputPartition):
+    """One Spark partition: the groups one task asks about, or (None) the topics' logs, and what else the driver knows:
+    share groups, an error."""
+
+    def __init__(self, groups: list[str] | None, *, shared: tuple[str, ...] = (), error: str | None = None) -> None:
+        self.groups, self.shared, self.error = groups, shared, error
+
+
+class KafkaGroupOffsets(DataSource):
+    """`spark.readStream.format("kafka_group_offsets")`.
+
+    Options: `config` (property file) and `flow`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafka_group_offsets"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> GroupOffsetsReader:  # noqa: N802 (Spark's name)
+        return GroupOffsetsReader(Flow.load(self.options["config"], self.options["flow"]))
+
+
+class GroupOffsetsReader(DataSourceStreamReader):
+    """Lists groups on the driver's machine; reads their offsets in tasks."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._cycle = 0
+        self._groups: list[str] = []
+        self._groups_due = 0.0
+        self._shared: tuple[str, ...] = ()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"cycle": 0}
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        self._cycle += 1
+        return {"cycle": self._cycle}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Groups]:
+        try:
+            self._find_groups()
+        except MirrorlakeError as error:
+            return [Groups(None, error=json.dumps(errors.to_json(error)))]
+        chunks = [self._groups[at : at + GROUPS_PER_TASK] for at in range(0, len(self._groups), GROUPS_PER_TASK)]
+        return [Groups(None, shared=self._shared), *map(Groups, chunks)]
+
+    def read(self, partition: Groups) -> Iterator[Row]:
+        if partition.error is not None:
+            return iter([_row("cycle", error=partition.error)])
+        try:
+            return iter(
+                self._read_logs(partition.shared) if partition.groups is None else self._read_offsets(partition.groups)
+            )
+        except MirrorlakeError as error:
+            return iter([_row("cycle", error=json.dumps(errors.to_json(error)))])
+        except Exception as error:
+            return iter(
+                [
+                    _row(
+                        "cycle",
+                        error=json.dumps(
+                            errors.to_json(errors.unexpected(f"flow {self.flow.name}: reading group offsets", error))
+                        ),
+                    )
+                ]
+            )
+
+    def commit(self, end: dict[str, Any]) -> None:
+        pass
+
+    def _find_groups(self) -> None:
+        """Looks for new groups at the refresh interval."""
+        if self._groups and time.monotonic() < self._groups_due:
+            return
+        source = self._connect()
+        try:
+            found = {
+                name: group
+                for name, group in list_groups(source, self.flow.connect_timeout_ms).items()
+                if name in self.flow.groups
+            }
+        finally:
+            source.close()
+        self._shared = tuple(sorted(name for name, group in found.items() if group.kind == SHARE))
+        self._groups = sorted(
+            name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS
+        )
+        self._groups_due = time.monotonic() + (self.flow.refresh_groups_interval_s or float("inf"))
+
+    def _read_offsets(self, groups: list[str]) -> list[Row]:
+        source = self._connect()
+        try:
+            committed = group_offsets(source, groups, self.flow.connect_timeout_ms)
+        finally:
+            source.close()
+        rows = []
+        for group, positions in committed.items():
+            rows.append(_row("group", group_id=group))
+            rows += [
+                _row(
+                    "offset",
+                    group_id=group,
+                    topic=position.topic,
+                    partition=position.partition,
+                    upstream_offset=position.offset,
+                    metadata=position.metadata,
+                )
+                for position in positions
+                if position.offset >= 0
+            ]
+        return rows
+
+    def _read_logs(self, shared: Iterable[str]) -> list[Row]:
+        timeout_ms = self.flow.connect_timeout_ms
+        source = self._connect()
+        try:
+            topics = {
+                name: topic for name, topic in source.refresh(None, timeout_ms).items() if self.flow.mirrors_topic(name)
+            }
+            keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+            first, stable = (
+                source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+            )
+        finally:
+            source.close()
+        return [
+            _row("cycle"),
+            *(_row("share", group_id=group) for group in shared),
+            *(
+                _row(
+                    "log",
+                    topic=topic,
+                    partition=partition,
+                    log_start=first[topic, partition],
+                    log_end=stable[topic, partition],
+                )
+                for topic, partition in keys
+            ),
+        ]
+
+    def _connect(self) -> Cluster:
+        return Cluster(
+            self.flow.source_connection, "source", f"{self.flow.name}|groups", self.flow.connect_timeout_ms
+        ).connect()
+
+
+def _row(
+    kind: str,
+    *,
+    error: str | None = None,
+    group_id: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    upstream_offset: int | None = None,
+    metadata: str | None = None,
+    log_start: int | None = None,
+    log_end: int | None = None,
+) -> Row:
+    return kind, error, group_id, topic, partition, upstream_offset, metadata, log_start, log_end

@@ -1,0 +1,107 @@
+"""Consumer groups on the target: what they have, who is there, and moving those that nobody uses.
+
+The rules, learnt from what hurts users elsewhere (KAFKA-19794, redpanda-data/connect#3503): a group with members is
+never touched; a group is never moved back, unless its owner moved it back on the source and nobody has moved it here
+since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import UNAUTHORIZED, Cluster
+from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+
+# What a coordinator answers when somebody has joined in the meantime.
+# Those are, in order, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, NON_EMPTY_GROUP, FENCED_INSTANCE_ID
+# and the two of KIP-848 epochs.
+BECAME_ACTIVE = frozenset({22, 25, 27, 68, 82, 110, 113})
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGroup:
+    """A group as the target has it; one it doesn't know is idle and has no offsets."""
+
+    is_idle: bool
+    offsets: Mapping[PartitionKey, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do about one position of a group on the target: `sync` is committed, in_step or held, and `reason` says
+    why."""
+
+    sync: str
+    reason: str | None
+
+
+def read_groups(admin: Admin, target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str, TargetGroup]:
+    """State and offsets of groups on the target; all requests of a thousand groups are under way at once.
+
+    Raises:
+        TargetError: naming the missing permission, if it is that.
+    """
+    names = list(groups)
+    offsets = group_offsets(target, names, flow.connect_timeout_ms)
+    return {
+        group: TargetGroup(
+            is_idle,
+            {
+                (position.topic, position.partition): position.offset
+                for position in offsets[group]
+                if position.offset >= 0
+            },
+        )
+        for group, is_idle in admin.idle_groups(names).items()
+    }
+
+
+def decide(
+    group: TargetGroup,
+    key: PartitionKey,
+    downstream_offset: int,
+    upstream_offset: int,
+    previous_upstream: int | None,
+    last_synced: int | None,
+) -> Decision:
+    """What to do about one position.
+
+    Args:
+        group: as the target has it.
+        key: topic and partition on the target.
+        downstream_offset, upstream_offset: where the group should be, and what it has on the source.
+        previous_upstream: what it had on the source when it was last in step, None if it never was.
+        last_synced: what it had on the target then.
+    """
+    current = group.offsets.get(key)
+    if current == downstream_offset:
+        return Decision("in_step", None)
+    if not group.is_idle:
+        return Decision("held", "somebody consumes with this group on the target")
+    if current is None or current < downstream_offset:
+        return Decision("committed", None)
+    if previous_upstream is not None and upstream_offset < previous_upstream and current == last_synced:
+        return Decision(
+            "committed", f"its owner moved the group back on the source, from {previous_upstream} to {upstream_offset}"
+        )
+    return Decision("held", f"the group is ahead on the target, at {current}; it is never moved back")
+
+
+def commit(
+    target: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]], flow: Flow
+) -> dict[str, str]:
+    """Commits (offset, metadata) for groups without members; returns the reason for each group that the target
+    refused."""
+    reasons = {}
+    for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
+        if error.code in BECAME_ACTIVE:
+            reasons[group] = "somebody has joined this group on the target"
+        elif error.code in UNAUTHORIZED:
+            reasons[group] = f"not authorised: the principal needs READ on this {UNAUTHORIZED[error.code]}"
+        else:
+            reasons[group] = str(error)
+    return reasons

@@ -1,0 +1,1 @@
+"""Failover and failback: the plan, the rehearsal, the run, and the way home."""

@@ -1,0 +1,304 @@
+"""The diverged tail: records that a failed-over source holds and its target does not, because they had not been
+mirrored when it died.
+
+Per partition, what the source has at or behind the flow's position and no flow has brought there since. It is computed,
+shown, exported where the operator asks, and then either
+
+- **re-applied**: one run of the flow itself, which stays closed for any other, carries the tail over, behind what was
+written on the target meanwhile. Once each, with its
+  map, and the flow back knows these records by their producer and leaves them where they are, as it does with all that
+  the flow has brought; or
+- **dropped**: it stays where it is on the source, and the flow's positions pass it over, with gaps of kind `dropped`,
+so that it is not carried later either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, first_line
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model import gap
+from mirrorlake.model.gap import Gap
+from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.state import offset_syncs
+from mirrorlake.translation.sql_join import current_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+FORMATS = ("delta", "parquet", "json")
+SAMPLE = 20
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # such as s3://bucket/tail or dbfs:/tail
+
+BROUGHT = """
+SELECT r.* FROM {records} r LEFT ANTI JOIN {brought} b
+  ON b.topic = r.topic AND b.partition = r.partition AND r.offset >= b.from_offset AND r.offset < b.to_offset
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The diverged tail of one source partition: `records` of the offsets `[from_offset, to_offset)`; timestamps are
+    the smallest and largest of the records."""
+
+    topic: str
+    partition: int
+    target_topic: str
+    from_offset: int
+    to_offset: int
+    records: int
+    first_timestamp: datetime | None
+    last_timestamp: datetime | None
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The tails of a flow's partitions as they were found; `frame` has their records, as Spark's Kafka source gives
+    them."""
+
+    flow: Flow
+    tails: tuple[Tail, ...]
+    frame: DataFrame | None
+    topic_ids: Mapping[str, str]
+    positions: Mapping[PartitionKey, Position]
+    brought: Mapping[PartitionKey, tuple[tuple[int, int], ...]]
+
+    @property
+    def records(self) -> int:
+        return sum(tail.records for tail in self.tails)
+
+    def table(self) -> pd.DataFrame:
+        """One row for each partition that has diverged, for people."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [asdict(tail) for tail in self.tails if tail.records], columns=list(Tail.__dataclass_fields__)
+        )
+
+    def sample(self, records: int = SAMPLE) -> pd.DataFrame:
+        """The first few diverged records: where and when, and how large, not what is in them."""
+        import pandas as pd
+
+        columns = ["topic", "partition", "offset", "timestamp", "key_bytes", "value_bytes"]
+        if self.frame is None:
+            return pd.DataFrame(columns=columns)
+        sized = self.frame.selectExpr(
+            "topic",
+            "partition",
+            "offset",
+            "timestamp",
+            "octet_length(key) AS key_bytes",
+            "octet_length(value) AS value_bytes",
+        )
+        return pd.DataFrame(
+            [row.asDict() for row in sized.orderBy("topic", "partition", "offset").limit(records).collect()],
+            columns=columns,
+        )
+
+    def export(self, where: str) -> None:
+        """Writes the diverged records, with all that is in them.
+
+        Args:
+            where: `delta:<catalog.schema.table>` or `delta:<directory>`, `parquet:<directory>` or `json:<directory>`
+                (keys, values and headers in Base64). It doesn't exist yet, or holds
+                all of these records: whoever runs a command again that died behind its export needs no other place.
+
+        Raises:
+            ConfigurationError: it is nothing of that kind, holds something else, or can't be written.
+        """
+        kind, _, place = where.partition(":")
+        if kind not in FORMATS or not place:
+            raise ConfigurationError(
+                f"parameter export is '{where}'; allowed is delta:, parquet: or json: and a directory (or, for delta, "
+                "a table), or empty"
+            )
+        if self.frame is None:
+            return
+        is_table = kind == "delta" and "/" not in place
+        path = place if URI.match(place) else str(Path(place).absolute())
+        writer = (
+            self.frame.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+            .write.format(kind)
+            .mode("ignore")
+        )
+        try:
+            writer.saveAsTable(place) if is_table else writer.save(path)
+            spark = self.frame.sparkSession
+            reader = (
+                spark.read.format(kind)
+                if kind == "delta"
+                else spark.read.format(kind).schema("topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP")
+            )
+            missing = self._missing(spark.table(place) if is_table else reader.load(path))
+        except Exception as error:
+            raise ConfigurationError(
+                f"flow {self.flow.name}: the diverged records can't be written to {where}: {first_line(error)}. "
+                "Nothing was decided about them"
+            ) from None
+        if missing:
+            raise ConfigurationError(
+                f"flow {self.flow.name}: {where} exists, and does not hold the diverged records of {len(missing)} "
+                f"partitions, such as {missing[0].topic}-{missing[0].partition}: "
+                "name another place. Nothing was decided about them"
+            )
+
+    def _missing(self, stored: DataFrame) -> list[Tail]:
+        """The tails that a frame does not hold whole, by their offsets and timestamps."""
+        tails = [tail for tail in self.tails if tail.records]
+        spans = stored.sparkSession.createDataFrame(
+            [(*tail.key, tail.from_offset, tail.to_offset) for tail in tails],
+            "topic STRING, partition INT, from_offset BIGINT, to_offset BIGINT",
+        )
+        kept = (
+            stored.select("topic", "partition", "offset", "timestamp")
+            .join(spans, ["topic", "partition"])
+            .filter("offset >= from_offset AND offset < to_offset")
+        )
+        found = _summed(self.flow, kept.dropDuplicates(["topic", "partition", "offset"]))
+        return [
+            tail
+            for tail in tails
+            if found.get(tail.key) != (tail.records, tail.to_offset - 1, tail.first_timestamp, tail.last_timestamp)
+        ]
+
+    def passed_over(self) -> tuple[tuple[Position, ...], tuple[Gap, ...]]:
+        """The positions behind the tails, and what lies between those and the old ones."""
+        positions, gaps = [], []
+        for tail in (tail for tail in self.tails if tail.records):
+            known = self.positions.get(tail.key)
+            incarnation, downstream_next = (known.incarnation, known.downstream_next) if known else (0, 0)
+            positions.append(
+                Position(
+                    *tail.key,
+                    known.topic_id if known else self.topic_ids[tail.topic],
+                    tail.target_topic,
+                    tail.partition,
+                    tail.to_offset,
+                    downstream_next,
+                    NO_SLOT,
+                    incarnation,
+                    -1,
+                    known.target_topic_id if known else "",
+                )
+            )
+            gaps += [
+                Gap(*tail.key, start, end, kind, incarnation, downstream_next)
+                for start, end, kind in stretches(tail.from_offset, tail.to_offset, self.brought.get(tail.key, ()))
+            ]
+        return tuple(positions), tuple(gaps)
+
+
+def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[tuple[int, int, str]]:
+    """`[start, end)` cut into what is left behind (`dropped`) and what a flow has brought there (`mirrored`), in
+    order."""
+    found: list[tuple[int, int, str]] = []
+    for first, last in sorted(brought):
+        first, last = max(first, start), min(last, end)
+        if first < last:
+            found += [(start, first, gap.DROPPED)] * (start < first) + [(first, last, gap.MIRRORED)]
+            start = last
+    return found + [(start, end, gap.DROPPED)] * (start < end)
+
+
+def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Divergence:
+    """Computes the diverged tails of a flow. The ledger must have caught up with the flow and the way back.
+
+    Raises:
+        MirrorlakeError: the source's log can't be read.
+    """
+    timeout_ms = flow.connect_timeout_ms
+    positions = merge_positions(offset_syncs.read_all_states(target, flow.offset_syncs_topic, timeout_ms).values())
+    topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+    keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+    first, ends = (
+        source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    )
+    starts = {key: max(first[key], positions[key].upstream_next) if key in positions else first[key] for key in keys}
+    open_ends = {key: end for key, end in ends.items() if starts[key] < end}
+    brought = _brought(flow, ledger, open_ends)
+    frame = _records(flow, ledger, {key: starts[key] for key in open_ends}, open_ends, brought) if open_ends else None
+    found = _summed(flow, frame)
+    tails = []
+    for key in sorted(keys):
+        records, last, *timestamps = found.get(key, (0, starts[key] - 1, None, None))
+        tails.append(Tail(*key, flow.policy.remote_topic(key[0]), starts[key], last + 1, records, *timestamps))
+    ids = {name: topic.topic_id for name, topic in topics.items()}
+    return Divergence(flow, tuple(tails), frame if found else None, ids, positions, brought)
+
+
+def _brought(
+    flow: Flow, ledger: Ledger, ends: Mapping[PartitionKey, int]
+) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
+    """Which offsets of the source the flow back has written, by topic and partition."""
+    rows, gaps = (ledger.of_pair(name, flow.target, flow.source) for name in ("offset_syncs", "gaps"))
+    remotes = {row["topic"]: row["target_topic"] for row in rows.select("topic", "target_topic").distinct().collect()}
+    found: dict[PartitionKey, list[tuple[int, int]]] = {}
+    for row in current_runs(rows, gaps).collect() if remotes and ends else []:
+        key = (remotes[row["topic"]], row["partition"])
+        if key in ends:
+            found.setdefault(key, []).append((row["downstream_start"], row["downstream_end"]))
+    return {key: tuple(sorted(stretches)) for key, stretches in found.items()}
+
+
+def _records(
+    flow: Flow,
+    ledger: Ledger,
+    starts: Mapping[PartitionKey, int],
+    ends: Mapping[PartitionKey, int],
+    brought: Mapping[PartitionKey, Iterable[tuple[int, int]]],
+) -> DataFrame:
+    """What lies between two offsets of each partition, without what was brought there."""
+    spark = ledger.spark
+    records = log_records(spark, flow.source_connection, starts, ends, "read_committed", {})
+    rows = [(*key, start, end) for key, ranges in brought.items() for start, end in ranges if end > starts[key]]
+    if not rows:
+        return records
+    return spark.sql(
+        BROUGHT,
+        records=records,
+        brought=spark.createDataFrame(rows, "topic STRING, partition INT, from_offset BIGINT, to_offset BIGINT"),
+    )
+
+
+def _summed(flow: Flow, frame: DataFrame | None) -> dict[PartitionKey, tuple[int, int, datetime, datetime]]:
+    """Records, last offset, first and last timestamp of each partition that has any."""
+    if frame is None:
+        return {}
+    from pyspark.sql import functions as F
+
+    sums = frame.groupBy("topic", "partition").agg(
+        F.count("*").alias("records"),
+        F.max("offset").alias("last"),
+        F.min("timestamp").alias("first_timestamp"),
+        F.max("timestamp").alias("last_timestamp"),
+    )
+    try:
+        return {
+            (row["topic"], row["partition"]): (
+                row["records"],
+                row["last"],
+                row["first_timestamp"],
+                row["last_timestamp"],
+            )
+            for row in sums.collect()
+        }
+    except Exception as error:
+        raise MirrorlakeError(
+            f"flow {flow.name}: the log of cluster {flow.source} can't be read: {first_line(error)}. Nothing was "
+            "changed"
+        ) from None

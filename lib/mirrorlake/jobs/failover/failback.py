@@ -1,0 +1,284 @@
+"""Failback: after running on the target of a flow, back to its source, which is alive again.
+
+`away` is the flow that was failed over and is closed since; `home` is the flow back. In this order, each step by
+itself:
+
+1. **plan** shows the diverged tail of the old source, and where every group would go on there. Neither cluster is
+changed. 2. **begin** decides about the tail (`jobs/failover/divergence.py`) and lets `home` run. Its mirror job then
+carries back what was written meanwhile, while everybody goes on working. 3. **run**, once producers have stopped: what
+is left is mirrored, groups are translated by the maps of both directions and moved behind the gate, `home` is closed
+and `away` is opened
+   again. All as in a failover, of which it is one, in the other direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.jobs.failover import plan
+from mirrorlake.jobs.failover.divergence import Divergence, diverged
+from mirrorlake.jobs.failover.job import Failover, FailoverResult
+from mirrorlake.jobs.failover.plan import ALIVE, BEGIN, MODES, RUN, Choice
+from mirrorlake.jobs.failover.snapshot import connected, way_back
+from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.slot import SlotState
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import FAILOVER, Beginning, begin_generation, closed_for
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+DROP, REAPPLY = "drop", "reapply"
+PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name not in ("at", "source")} | {
+    "diverged": "",
+    "export": "",
+}
+
+
+def choice(given: Mapping[str, str]) -> Choice:
+    """What the operator has chosen, from the texts of PARAMETERS (all but the last two).
+
+    Raises:
+        ConfigurationError: see `Choice.parse`.
+    """
+    return Choice.parse({name: value for name, value in given.items() if name in plan.PARAMETERS}, (*MODES, BEGIN))
+
+
+@dataclass(frozen=True)
+class FailbackResult:
+    """What was found or done.
+
+    Attributes:
+        flow: the one that was failed over.
+        divergence: what its source had not handed over; `decided` and `reapplied` say what has become of it.
+        failover: of the flow home; None after `begin`.
+        reopened: the generation with which the flow goes on; 0: it stays closed.
+    """
+
+    flow: str
+    mode: str
+    divergence: Divergence
+    decided: str = ""
+    reapplied: int = 0
+    failover: FailoverResult | None = None
+    reopened: int = 0
+
+    def table(self) -> pd.DataFrame:
+        """One row for each group and partition on the way home, for people; none after `begin`."""
+        return plan.table(self.failover.lines if self.failover else ())
+
+    def to_json(self) -> dict[str, Any]:
+        found = {
+            "flow": self.flow,
+            "mode": self.mode,
+            "diverged": self.divergence.records,
+            "decided": self.decided,
+            "reapplied": self.reapplied,
+            "reopened": self.reopened,
+        }
+        return {**(self.failover.to_json() if self.failover else {}), **found}
+
+
+class Failback:
+    """One failback.
+
+    Args:
+        spark, config, ledger, suites, say: as for `Failover`.
+        flow: the flow that was failed over.
+
+    Raises:
+        ConfigurationError: the property file has no flow in the other direction.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: str,
+        flow: Flow,
+        ledger: Ledger,
+        suites: str | Path,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        home = way_back(config, flow)
+        if home is None:
+            raise ConfigurationError(
+                f"flow {flow.name}: the flow back, {flow.target}->{flow.source}, is not enabled in {config}: set "
+                f"{flow.target}->{flow.source}.enabled = true"
+            )
+        self.spark, self.config, self.home, self.away, self.ledger, self._suites, self._say = (
+            spark,
+            config,
+            home,
+            flow,
+            ledger,
+            Path(suites),
+            say,
+        )
+
+    def carry_out(self, choice: Choice, decide: str = "", export: str = "") -> FailbackResult:
+        """Does what the choice says; its mode may also be `begin`.
+
+        Args:
+            decide: `drop` or `reapply`; may be empty if nothing has diverged.
+            export: where the diverged records are written (`Divergence.export`).
+
+        Raises:
+            ConfigurationError: the flow away was not failed over, or it is not decided about its diverged tail.
+            GateError: as `Failover.carry_out`; or something has diverged and nobody has decided about it.
+        """
+        if decide not in ("", DROP, REAPPLY):
+            raise ConfigurationError(
+                f"parameter diverged is '{decide}'; allowed is {DROP}, {REAPPLY}, or empty to look"
+            )
+        self.ledger.ensure_tables()
+        with connected(self.away, Choice(source=ALIVE)) as (here, there):  # here they work now, there they go back to
+            assert there is not None
+            states = self._require_failed_over(here)
+            self._catch_up(here, there)  # what the ledger doesn't know of the way home would look as if it had diverged
+            divergence = diverged(self.away, self.ledger, there, here)
+            if choice.mode == BEGIN and divergence.records and not decide:
+                raise ConfigurationError(
+                    f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged; "
+                    "parameter diverged says what becomes of them: "
+                    f"{DROP} leaves them there for good, {REAPPLY} mirrors them behind what was written since. Nothing "
+                    "was changed"
+                )
+            if export:
+                divergence.export(export)
+            if choice.mode == BEGIN:
+                return self._begin(divergence, decide, choice, here, there, states)
+        if choice.mode == RUN and divergence.records:
+            raise GateError(
+                f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged and "
+                "are not decided about; nothing was changed. "
+                f"Run this notebook with mode = {BEGIN} and diverged = {DROP} or {REAPPLY} first"
+            )
+        result = Failover(self.spark, self.config, self.home, self.ledger, self._suites, self._say).carry_out(choice)
+        reopened = self._reopen() if result.generation else 0
+        return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
+
+    # -- steps --------------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        divergence: Divergence,
+        decide: str,
+        choice: Choice,
+        here: Cluster,
+        there: Cluster,
+        states: dict[int, SlotState],
+    ) -> FailbackResult:
+        reapplied = 0
+        if divergence.records:
+            self._note(
+                divergence, decide, choice
+            )  # first: who runs this again after a death finds only what is left of them
+            slots, cluster_id = max(states.values(), key=lambda state: state.generation).slots, there.cluster_id
+            if decide == DROP:
+                positions, gaps = divergence.passed_over()
+                begin_generation(
+                    self.away, cluster_id, here, slots, lambda known: Beginning(positions, gaps=gaps, closes=FAILOVER)
+                )
+                self.ledger.catch_up(
+                    self.away,
+                    here.refresh([self.away.offset_syncs_topic], self.away.connect_timeout_ms)[
+                        self.away.offset_syncs_topic
+                    ].partitions,
+                )
+            else:
+                reapplied = self._reapply()
+            self._say(f"flow {self.away.name}: {divergence.records} diverged records: {decide}")
+        self._open(self.home, there)
+        return FailbackResult(self.away.name, choice.mode, divergence, decide if divergence.records else "", reapplied)
+
+    def _reapply(self) -> int:
+        """One run of the flow away, which stays closed all the while: should this process die, no mirror job goes on in
+        its place, and the next `begin` finds what is left."""
+        return (
+            MirrorJob(
+                self.spark,
+                self.config,
+                self.away,
+                self.ledger,
+                self._suites / "offset_syncs.json",
+                self._say,
+                closed_for=FAILOVER,
+            )
+            .run(None)
+            .records
+        )
+
+    def _reopen(self) -> int:
+        """Lets the flow away go on, now that everybody is back."""
+        with connected(self.away, Choice(source=ALIVE)) as (here, _):
+            generation = self._open(self.away, here)
+        self._say(
+            f"flow {self.away.name}: generation {generation} opens it again: start its mirror and checkpoint jobs"
+        )
+        return generation
+
+    def _open(self, flow: Flow, target: Cluster) -> int:
+        """Opens a flow that was failed over; 0 if it is not closed."""
+        states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
+        if closed_for(states.values()) != FAILOVER:
+            return 0
+        newest = max(states.values(), key=lambda state: state.generation)
+        return begin_generation(
+            flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(reopens=FAILOVER)
+        )
+
+    def _require_failed_over(self, here: Cluster) -> dict[int, SlotState]:
+        states = offset_syncs.read_all_states(here, self.away.offset_syncs_topic, self.away.connect_timeout_ms)
+        if closed_for(states.values()) != FAILOVER:
+            raise ConfigurationError(
+                f"flow {self.away.name} was not failed over (its states on cluster {self.away.target} are not closed "
+                "for that), so there is nothing to come back from. "
+                "Run notebooks/failover.ipynb for it first"
+            )
+        return states
+
+    def _catch_up(self, here: Cluster, there: Cluster) -> None:
+        for flow, cluster in ((self.away, here), (self.home, there)):
+            topic = cluster.refresh([flow.offset_syncs_topic], flow.connect_timeout_ms).get(flow.offset_syncs_topic)
+            if topic is not None:
+                self.ledger.catch_up(flow, topic.partitions)
+
+    def _note(self, divergence: Divergence, decide: str, choice: Choice) -> None:
+        """Writes down what is decided; what was written down before a death is not written again."""
+        now, action = datetime.now(UTC).replace(tzinfo=None), f"{decide}, signed by {choice.signed_by or 'nobody'}"
+        noted = (
+            self.ledger.of_flow("anomalies", self.away)
+            .filter("kind = 'diverged'")
+            .select("topic", "partition", "from_offset", "to_offset", "action")
+            .collect()
+        )
+        self.ledger.append(
+            "anomalies",
+            [
+                {
+                    "source": self.away.source,
+                    "target": self.away.target,
+                    "topic": tail.topic,
+                    "partition": tail.partition,
+                    "kind": "diverged",
+                    "from_offset": tail.from_offset,
+                    "to_offset": tail.to_offset,
+                    "records": tail.records,
+                    "action": action,
+                    "detected_at": now,
+                    "detail": f"written on {self.away.source} and not mirrored before the failover, "
+                    f"{tail.first_timestamp} to {tail.last_timestamp}",
+                }
+                for tail in divergence.tails
+                if tail.records and (*tail.key, tail.from_offset, tail.to_offset, action) not in noted
+            ],
+        )

@@ -1,0 +1,340 @@
+"""Failover: planned, rehearsed, run. Consumer groups go on where they are on the target, each exactly at its place, and
+somebody signs for it.
+
+- **plan** changes nothing: neither a cluster nor a table.
+- **rehearse** brings the ledger up to date, proves every place by the record that is there, and writes its rows into
+`failovers`.
+- **run** with the source alive mirrors what is left and translates once more; then everything must pass the
+expectations, and only then groups are moved. With the source dead,
+  the ledger and the target are enough. Behind a run of all groups the flow is closed: no mirror job can go on with it
+  before `jobs/failover/failback.py` has opened it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError, GateError, TargetError
+from mirrorlake.gate import Gate, require
+from mirrorlake.jobs.checkpoint import target_groups
+from mirrorlake.jobs.failover import plan
+from mirrorlake.jobs.failover.plan import DEAD, PLAN, RUN, Choice, Line, gate_frame
+from mirrorlake.jobs.failover.planner import PlanMaker
+from mirrorlake.jobs.failover.rehearsal import DIFFERS, GONE, Rehearsal, runs_of
+from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
+from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import FAILOVER, Beginning, begin_generation, closed_for
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+COMMITTED, IN_STEP, HELD, NO_PLACE, REHEARSED, REFUSED = (
+    "committed",
+    "in_step",
+    "held",
+    "no_place",
+    "rehearsed",
+    "refused",
+)
+NO_GROUPS, CLOSED = "no_groups", "closed"  # the one row of a flow that was closed though no group reads it
+
+
+@dataclass(frozen=True)
+class FailoverResult:
+    """What was planned or done. `is_source_alive`: it was asked; `drained`: records that the final mirror run has
+    copied; `generation` closes the flow (0: it was not closed)."""
+
+    failover_id: str
+    flow: str
+    mode: str
+    is_source_alive: bool
+    lines: tuple[Line, ...]
+    drained: int = 0
+    generation: int = 0
+
+    @property
+    def go(self) -> bool:
+        return bool(self.lines) and all(line.go for line in self.lines)
+
+    def table(self) -> pd.DataFrame:
+        """One row for each group and partition, for people."""
+        return plan.table(self.lines)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "failover_id": self.failover_id,
+            "flow": self.flow,
+            "mode": self.mode,
+            "source": "alive" if self.is_source_alive else "dead",
+            "go": self.go,
+            "groups": len({line.group_id for line in self.lines}),
+            "positions": len(self.lines),
+            "no_go": sum(not line.go for line in self.lines),
+            "blocks": dict(Counter(kind for line in self.lines for kind, _ in line.blocks)),
+            "outcomes": dict(Counter(line.outcome for line in self.lines if line.outcome)),
+            "not_mirrored": sum({(line.topic, line.partition): line.not_mirrored or 0 for line in self.lines}.values()),
+            "drained": self.drained,
+            "generation": self.generation,
+        }
+
+
+class Failover:
+    """One failover of one flow.
+
+    Args:
+        spark: a session with Delta and the Kafka source.
+        config: the property file, which also says whether there is a flow back.
+        flow: the flow of that file.
+        ledger: where the maps are, and the record goes.
+        suites: the directory of the expectations (`failover.json`, and `offset_syncs.json` for the final mirror run).
+        say: called with a line of progress.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: str,
+        flow: Flow,
+        ledger: Ledger,
+        suites: str | Path,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.spark, self.config, self.flow, self.ledger, self._suites, self._say = (
+            spark,
+            config,
+            flow,
+            ledger,
+            Path(suites),
+            say,
+        )
+        self._gate = Gate(self._suites / "failover.json")
+        self._back = way_back(config, flow)
+
+    def carry_out(self, choice: Choice) -> FailoverResult:
+        """Does what the choice says.
+
+        Raises:
+            TargetError, SourceError: a cluster that is needed can't be reached; or the target has refused groups, and
+                the others were moved.
+            GateError: something speaks against a run, or a rehearsal has found another record than the map says; no
+                group was touched.
+        """
+        self.ledger.ensure_tables()
+        failover_id = uuid.uuid4().hex
+        with connected(self.flow, choice) as (target, source):
+            self._say(f"flow {self.flow.name}: {choice.mode}, source {'alive' if source is not None else DEAD}")
+            drained = self._drain(target) if choice.mode == RUN and source is not None and choice.at is None else 0
+            if choice.mode != PLAN:
+                self._catch_up(target, source)
+            situation = look(self.flow, self._back, self.ledger, target, source)
+            lines = PlanMaker(self.spark, self.flow, self._back, self.ledger, situation).lines(choice)
+            result = FailoverResult(failover_id, self.flow.name, choice.mode, source is not None, tuple(lines), drained)
+            if choice.mode == PLAN:
+                return result
+            return (
+                self._run(result, situation, choice)
+                if choice.mode == RUN
+                else self._rehearse(result, situation, choice)
+            )
+
+    # -- before the plan ----------------------------------------------------------------------------
+
+    def _drain(self, target: Cluster) -> int:
+        """Mirrors what the source still has; a flow that was closed already has been drained."""
+        states = offset_syncs.read_all_states(target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms)
+        if not states and self._back is None:
+            raise ConfigurationError(
+                f"flow {self.flow.name}: nothing was ever mirrored; there is nothing to fail over to"
+            )
+        if closed_for(states.values()):
+            return 0
+        return (
+            MirrorJob(self.spark, self.config, self.flow, self.ledger, self._suites / "offset_syncs.json", self._say)
+            .run(None)
+            .records
+        )
+
+    def _catch_up(self, target: Cluster, source: Cluster | None) -> None:
+        """The ledger learns what the offset-syncs topics hold, as far as their clusters are alive."""
+        for flow, cluster in ((self.flow, target), (self._back, source)):
+            if flow is not None and cluster is not None:
+                topic = cluster.refresh([flow.offset_syncs_topic], flow.connect_timeout_ms).get(flow.offset_syncs_topic)
+                if topic is not None:
+                    self.ledger.catch_up(flow, topic.partitions)
+
+    # -- rehearse and run ---------------------------------------------------------------------------
+
+    def _rehearse(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
+        placed = [line for line in result.lines if line.has_place]
+        rehearsal = Rehearsal(
+            self.flow, situation.target, self._ends(placed, situation.target), situation.source, situation.ends
+        )
+        runs = runs_of(self.ledger.of_flow("offset_syncs", self.flow), placed)
+        proven = [
+            replace(
+                line,
+                outcome=REHEARSED if line.has_place else NO_PLACE,
+                proof=rehearsal.prove(line, runs.get((line.topic or "", line.partition or 0, line.piece_to_start or 0)))
+                if line.has_place
+                else None,
+            )
+            for line in result.lines
+        ]
+        done = replace(result, lines=tuple(proven))
+        self._record(done, choice)
+        wrong = [line for line in proven if (line.proof or "").startswith(DIFFERS)]
+        if wrong or not placed:
+            what = (
+                f"group {wrong[0].group_id}, topic {wrong[0].topic}, partition {wrong[0].partition}: {wrong[0].proof}"
+                if wrong
+                else "No group that matches has a place, so that nothing was proven"
+            )
+            raise GateError(
+                f"flow {self.flow.name}, rehearsal {result.failover_id}: {len(wrong)} of {len(proven)} places are not "
+                f"what the map says; do not fail over. {what}"
+            )
+        gone = sum((line.proof or "").startswith(GONE) for line in proven)
+        if gone:
+            self._say(f"warning: {gone} places could not be proven: retention or compaction has taken their records")
+        return done
+
+    def _run(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
+        if not result.lines:
+            return self._close_without_groups(result, situation, choice)
+        blocked = [line for line in result.lines if not line.go]
+        if blocked and not choice.partial:
+            held = replace(result, lines=tuple(replace(line, outcome=HELD) for line in result.lines))
+            self._record(held, choice)
+            kind, reason = blocked[0].open_blocks[0]
+            raise GateError(
+                f"flow {self.flow.name}, failover {result.failover_id}: {len(blocked)} of {len(result.lines)} lines "
+                f"are no-go; no group was touched. Group {blocked[0].group_id}, topic "
+                f"{blocked[0].topic}, partition {blocked[0].partition}: {kind} ({reason}). Remove the cause, accept it "
+                f"(accept = {kind}), or set partial = true for the others"
+            )
+        movable = [line for line in result.lines if line.go and line.has_place]
+        if movable:
+            self._pass_gate(movable, situation.target, result.failover_id)
+        lines = self._commit(result.lines, situation.target)
+        generation = 0
+        is_whole = choice.is_of_all and all(line.outcome in (COMMITTED, IN_STEP, NO_PLACE) for line in lines)
+        if is_whole if choice.closes is None else choice.closes:
+            generation = self._close(situation.target)
+        done = replace(result, lines=tuple(lines), generation=generation)
+        self._record(done, choice)
+        refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(REFUSED)})
+        if refused:
+            raise TargetError(
+                f"flow {self.flow.name}, failover {result.failover_id}: cluster {self.flow.target} has refused "
+                f"{len(refused)} groups, the others were moved. Group {refused[0]}: "
+                f"{next(line.outcome for line in lines if line.group_id == refused[0])}. Remove the cause and run again"
+            )
+        return done
+
+    def _close_without_groups(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
+        """Closes a flow of which no group is known, if that is what was asked for: a pattern that matches nothing is a
+        mistake rather."""
+        if not (choice.is_of_all and choice.closes):
+            raise GateError(
+                f"flow {self.flow.name}: no group matches; nothing was changed. A flow that no group reads is closed "
+                "with groups empty and close = true"
+            )
+        done = replace(result, generation=self._close(situation.target))
+        self._record(replace(done, lines=(Line("", None, None, NO_GROUPS, outcome=CLOSED),)), choice)
+        return done
+
+    def _close(self, target: Cluster) -> int:
+        generation = close(self.flow, target)
+        self._say(f"flow {self.flow.name}: generation {generation} closes it; notebooks/failback.ipynb opens it again")
+        return generation
+
+    def _pass_gate(self, lines: list[Line], target: Cluster, failover_id: str) -> None:
+        results = self._gate.evaluate(gate_frame(lines, self._ends(lines, target)), self.flow.name, failover_id)
+        self.ledger.append("expectation_results", results)
+        require(results, f"flow {self.flow.name}, failover {failover_id}", "no group was touched")
+
+    def _commit(self, lines: tuple[Line, ...], target: Cluster) -> list[Line]:
+        commits: dict[str, dict[PartitionKey, tuple[int, str]]] = {}
+        for line in lines:
+            if line.go and line.has_place and line.target_offset != line.downstream_offset:
+                assert line.target_topic is not None
+                assert line.target_partition is not None
+                assert line.downstream_offset is not None
+                commits.setdefault(line.group_id, {})[line.target_topic, line.target_partition] = (
+                    line.downstream_offset,
+                    line.metadata or "",
+                )
+        refusals = target_groups.commit(target, commits, self.flow) if commits else {}
+
+        def outcome(line: Line) -> str:
+            if not line.go:
+                return HELD
+            if not line.has_place:
+                return NO_PLACE
+            if line.target_offset == line.downstream_offset:
+                return IN_STEP
+            return f"{REFUSED}: {refusals[line.group_id]}" if line.group_id in refusals else COMMITTED
+
+        return [replace(line, outcome=outcome(line)) for line in lines]
+
+    def _ends(self, lines: list[Line], target: Cluster) -> dict[PartitionKey, int]:
+        keys = sorted(
+            {
+                (line.target_topic, line.target_partition)
+                for line in lines
+                if line.target_topic is not None and line.target_partition is not None
+            }
+        )
+        target.refresh({topic for topic, _ in keys}, self.flow.connect_timeout_ms)
+        return target.offsets(keys, LATEST_TIMESTAMP, self.flow.connect_timeout_ms) if keys else {}
+
+    def _record(self, result: FailoverResult, choice: Choice) -> None:
+        now = datetime.now(UTC).replace(tzinfo=None)
+        common = {
+            "failover_id": result.failover_id,
+            "source": self.flow.source,
+            "target": self.flow.target,
+            "mode": result.mode,
+            "signed_by": choice.signed_by or None,
+            "at": choice.at,
+            "created_at": now,
+        }
+        names = Line.__dataclass_fields__.keys() - {"blocks", "accepted"}
+        self.ledger.append(
+            "failovers",
+            [
+                {
+                    **common,
+                    **{name: getattr(line, name) for name in names},
+                    "previous_target_offset": line.target_offset,
+                    "go": line.go,
+                    "blocks": [f"{kind}: {reason}" for kind, reason in line.blocks],
+                    "accepted": list(line.accepted),
+                }
+                for line in result.lines
+            ],
+        )
+
+
+def close(flow: Flow, target: Cluster) -> int:
+    """Closes a flow: a mirror job that runs is fenced at its next micro-batch, and none can be started. Needs the
+    target only; returns the generation."""
+    states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
+    if not states:
+        return 0
+    newest = max(states.values(), key=lambda state: state.generation)
+    return begin_generation(
+        flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=FAILOVER)
+    )

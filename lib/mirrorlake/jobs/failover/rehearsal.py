@@ -1,0 +1,190 @@
+"""Rehearsal: proof that a place on the target is what the map says, from the records that are there. Only reads.
+
+With the source alive, the record at the group's position is read on both sides and compared. Without it, the record on
+the target is held against the run that the ledger
+has of it: its timestamp, and, where the run is small enough, the digest of the whole run, which the mirror has taken
+from the source's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.jobs.failover.plan import Line
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.messages import Message, read_messages
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SAME, DIGEST, BOUNDS, END, DIFFERS, GONE = (
+    "same record",
+    "same digest",
+    "within bounds",
+    "at the end",
+    "differs",
+    "gone",
+)
+DIGEST_BYTES = 16 << 20
+FETCH_BYTES = 1 << 20
+
+
+class Rehearsal:
+    """Proves lines of a plan.
+
+    Args:
+        flow: whose map it is.
+        target: the cluster with the places.
+        ends: last stable offsets of its partitions.
+        source: None if it is dead.
+        source_ends: last stable offsets there.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        target: Cluster,
+        ends: Mapping[PartitionKey, int],
+        source: Cluster | None,
+        source_ends: Mapping[PartitionKey, int],
+    ) -> None:
+        self._flow, self._target, self._ends, self._source, self._source_ends = flow, target, ends, source, source_ends
+        self._proven: dict[tuple[str, int, int, int | None], str] = {}
+        self._digests: dict[tuple[PartitionKey, int], str | None] = {}
+
+    def prove(self, line: Line, run: Mapping[str, Any] | None) -> str:
+        """What is found at the place of a line; begins with DIFFERS or GONE where it is not what the map says.
+
+        Args:
+            run: the row of offset_syncs that the line's place is in; None past the last one, or where it is another
+                flow's.
+        """
+        assert line.target_topic is not None
+        assert line.target_partition is not None
+        assert line.downstream_offset is not None
+        asked = (line.target_topic, line.target_partition, line.downstream_offset, line.upstream_offset)
+        if asked not in self._proven:
+            self._proven[asked] = self._prove(
+                line, (line.target_topic, line.target_partition), line.downstream_offset, run
+            )
+        return self._proven[asked]
+
+    def _prove(self, line: Line, key: PartitionKey, place: int, run: Mapping[str, Any] | None) -> str:
+        end = self._ends.get(key, 0)
+        if place > end:
+            return f"{DIFFERS}: {key[0]}-{key[1]} ends at {end} on the target, before {place}"
+        if line.piece_start is None:
+            return END
+        there = self._first(self._target, key, place, end)
+        if there is None or there[0] != place:
+            return f"{GONE}: the target has no record at {place} any more (retention or compaction)"
+        if (
+            self._source is not None
+            and self._flow.transform_of(str(line.topic)) is None
+            and (upstream := self._upstream(line, place)) is not None
+        ):
+            return self._compare(line, upstream, there)
+        return self._hold_against(run, key, there)
+
+    @staticmethod
+    def _upstream(line: Line, place: int) -> int | None:
+        """The source offset of the record at the place, if it is in the piece that was chosen."""
+        if line.piece_start is None or line.piece_to_start is None or line.upstream_offset is None:
+            return None
+        at = max(line.upstream_offset, line.piece_start)
+        return at if place == line.piece_to_start + at - line.piece_start else None
+
+    def _compare(self, line: Line, upstream: int, there: Message) -> str:
+        assert self._source is not None
+        key = (str(line.topic), int(line.partition or 0))
+        here = self._first(self._source, key, upstream, self._source_ends.get(key, upstream))
+        if here is None or here[0] != upstream:
+            return f"{GONE}: the source has no record at {upstream} any more (retention or compaction)"
+        return (
+            SAME
+            if here[1:] == there[1:]
+            else f"{DIFFERS}: the record at {there[0]} on the target is not the one at {upstream} on the source"
+        )
+
+    def _hold_against(self, run: Mapping[str, Any] | None, key: PartitionKey, there: Message) -> str:
+        if run is None or not run["downstream_start"] <= there[0] < run["downstream_end"]:
+            # where both sides have written at once, the place may be in a later piece than the one that was chosen
+            return BOUNDS
+        if (
+            run["last_timestamp"] is not None and there[1] > run["last_timestamp"]
+        ):  # first_timestamp is that of first records, and no bound
+            return (
+                f"{DIFFERS}: the timestamp of the record at {there[0]} on the target is {there[1]}, later than any of "
+                "its run's"
+            )
+        if run["digest"] is None or run["bytes"] > DIGEST_BYTES or self._flow.transform_of(run["topic"]) is not None:
+            return BOUNDS
+        place = (key, run["downstream_start"])
+        if place not in self._digests:  # many groups stand in one run
+            self._digests[place] = self._digest(*place, run["downstream_end"])
+        found = self._digests[place]
+        if found is None:
+            return BOUNDS
+        return (
+            DIGEST
+            if found == run["digest"]
+            else f"{DIFFERS}: offsets {run['downstream_start']} to {run['downstream_end']} on the target have digest "
+            f"{found}, the run {run['digest']}"
+        )
+
+    def _first(self, cluster: Cluster, key: PartitionKey, at: int, end: int) -> Message | None:
+        async def read() -> Message | None:
+            async for batch, is_aborted in read_stretch(cluster, key, at, end, FETCH_BYTES):
+                if is_aborted or batch.is_control:
+                    continue
+                for message in read_messages(batch):
+                    if message.offset >= at:
+                        return message
+            return None
+
+        return (
+            cluster.call(f"reading {key[0]}-{key[1]} at offset {at} (needs READ)", read, self._flow.connect_timeout_ms)
+            if at < end
+            else None
+        )
+
+    def _digest(self, key: PartitionKey, start: int, end: int) -> str | None:
+        """The digest of the batches between two offsets; None if batches don't begin and end there, as after
+        compaction."""
+
+        async def read() -> str | None:
+            digest, at = 0, start
+            async for batch, is_aborted in read_stretch(self._target, key, start, end, FETCH_BYTES):
+                if is_aborted or batch.is_control or batch.base_offset != at or not batch.passes_unopened:
+                    return None
+                digest, at = batch.extend_digest(digest), batch.end_offset
+            return f"{digest:08x}" if at == end else None
+
+        return self._target.call(
+            f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", read, self._flow.connect_timeout_ms
+        )
+
+
+def runs_of(offset_syncs: DataFrame, lines: list[Line]) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """The rows of offset_syncs that lines have chosen, by topic, partition and downstream_start; last_timestamp in
+    ms."""
+    from pyspark.sql import functions as F
+
+    chosen = sorted(
+        {
+            (str(line.topic), int(line.partition or 0), line.piece_to_start)
+            for line in lines
+            if line.piece_to_start is not None
+        }
+    )
+    if not chosen:
+        return {}
+    wanted = offset_syncs.sparkSession.createDataFrame(chosen, "topic STRING, partition INT, downstream_start BIGINT")
+    rows = offset_syncs.join(F.broadcast(wanted), ["topic", "partition", "downstream_start"]).withColumns(
+        {"last_timestamp": F.unix_millis("last_timestamp")}
+    )
+    return {(row["topic"], row["partition"], row["downstream_start"]): row.asDict() for row in rows.collect()}

@@ -1,0 +1,242 @@
+"""What is known of a flow at one moment, from both clusters and the ledger: all that a plan is made from. Only reads.
+
+With a dead source it comes from the target and the ledger alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.errors import SourceError
+from mirrorlake.jobs.checkpoint.group_positions import ends_seen
+from mirrorlake.jobs.failover.backlog import Unmirrored, unmirrored
+from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.slot import Position, SlotState, merge_positions
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import is_closed
+from mirrorlake.translation import two_way
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+AUTO_DEADLINE_MS = 5_000  # how long a source is waited for that may be dead
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One moment of a flow.
+
+    Attributes:
+        source: None if it is dead, or isn't asked.
+        positions: of the flow, by source topic and partition, as the slots' states on the target say.
+        committed_ms: when the slot of each partition has committed last.
+        first, ends: of the source's partitions, for read_committed readers; ends are empty with a dead source.
+        lags: what is not mirrored, by topic and partition; empty with a dead source.
+        carried_to: how far the flow back has come, by topic and partition of the target; empty with a dead source,
+            where that flow is closed, and where it has never run and nobody else is meant to write there.
+        seen: the largest end of each source partition that the checkpoint job has written down.
+        pieces: both maps as the ledger has them.
+        known: the partitions that have a place on the target (`counterpart.counterparts`), and partitions: their keys.
+        failed: partitions whose last verification has failed.
+    """
+
+    flow: Flow
+    target: Cluster
+    source: Cluster | None
+    positions: Mapping[PartitionKey, Position]
+    committed_ms: Mapping[PartitionKey, int]
+    first: Mapping[PartitionKey, int]
+    ends: Mapping[PartitionKey, int]
+    lags: Mapping[PartitionKey, Unmirrored]
+    carried_to: Mapping[PartitionKey, int]
+    seen: Mapping[PartitionKey, int]
+    pieces: DataFrame
+    known: DataFrame
+    partitions: frozenset[PartitionKey]
+    failed: frozenset[PartitionKey]
+    looked_at: datetime
+
+
+def way_back(config: str, flow: Flow) -> Flow | None:
+    """The flow in the other direction, if the property file enables it."""
+    name = f"{flow.target}->{flow.source}"
+    return Flow.load(config, name) if name in Properties.load(config).flows else None
+
+
+@contextlib.contextmanager
+def connected(flow: Flow, choice: Choice) -> Iterator[tuple[Cluster, Cluster | None]]:
+    """The target, and the source if it is alive.
+
+    Raises:
+        TargetError: the target can't be reached.
+        SourceError: the source can't, though the operator says that it is alive.
+    """
+    client_id = f"{flow.name}|failover"
+    target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms).connect()
+    source: Cluster | None = None
+    try:
+        if choice.source != DEAD:
+            deadline_ms = (
+                min(AUTO_DEADLINE_MS, flow.connect_timeout_ms) if choice.source == AUTO else flow.connect_timeout_ms
+            )
+            source = Cluster(flow.source_connection, "source", client_id, deadline_ms)
+            try:
+                source.connect()
+            except SourceError:
+                source.close()
+                source = None
+                if choice.source != AUTO:
+                    raise
+        yield target, source
+    finally:
+        target.close()
+        if source is not None:
+            source.close()
+
+
+def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source: Cluster | None) -> Situation:
+    """Looks at everything once: states first, so that a ledger that is read behind them can only know more."""
+    timeout_ms = flow.connect_timeout_ms
+    states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, timeout_ms)
+    positions = merge_positions(states.values())
+    back_states = (
+        offset_syncs.read_all_states(source, back.offset_syncs_topic, timeout_ms)
+        if back is not None and source is not None
+        else {}
+    )
+    brought = {
+        (position.target_topic, position.target_partition): position.downstream_next
+        for position in merge_positions(back_states.values()).values()
+    }
+    first, ends, lags = _logs(flow, source, positions, brought)
+    pieces = _pieces(flow, ledger)
+    known = _known(flow, positions, first, ends, brought, pieces)
+    return Situation(
+        flow,
+        target,
+        source,
+        positions,
+        _committed_ms(states.values()),
+        first,
+        ends,
+        lags,
+        _carried_to(flow, back, back_states, known) if source is not None else {},
+        {} if source is not None else ends_seen(ledger, flow),
+        pieces,
+        ledger.spark.createDataFrame(known, two_way.KNOWN),
+        frozenset((row[0], row[1]) for row in known),
+        _failed(ledger, flow),
+        datetime.now(UTC).replace(tzinfo=None),
+    )
+
+
+def _logs(
+    flow: Flow, source: Cluster | None, positions: Mapping[PartitionKey, Position], brought: Iterable[PartitionKey]
+) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int], dict[PartitionKey, Unmirrored]]:
+    if source is None:
+        return {}, {}, {}
+    timeout_ms, others = flow.connect_timeout_ms, {topic for topic, _ in brought}
+    topics = {
+        name: topic
+        for name, topic in source.refresh(None, timeout_ms).items()
+        if flow.mirrors_topic(name) or name in others
+    }
+    keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+    first, ends = (
+        source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+    )
+    mine = {key: end for key, end in ends.items() if flow.mirrors_topic(key[0])}
+    starts = {key: max(first[key], positions[key].upstream_next) if key in positions else first[key] for key in mine}
+    return first, ends, unmirrored(source, flow, starts, mine)
+
+
+def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:
+    rows = [
+        ledger.of_pair(name, *aliases)
+        for aliases in ((flow.source, flow.target), (flow.target, flow.source))
+        for name in ("offset_syncs", "gaps")
+    ]
+    return two_way.pieces(*rows).localCheckpoint()  # joined several times
+
+
+def _known(
+    flow: Flow,
+    positions: Mapping[PartitionKey, Position],
+    first: Mapping[PartitionKey, int],
+    ends: Mapping[PartitionKey, int],
+    brought: Mapping[PartitionKey, int],
+    pieces: DataFrame,
+) -> list[tuple[Any, ...]]:
+    """Rows of `counterpart.KNOWN`: partitions that the flow carries, and those that the flow back has written."""
+    rows: list[tuple[Any, ...]] = []
+    carried = {key for key in {*positions, *ends} if flow.mirrors_topic(key[0]) and not flow.scatters(key[0])}
+    for key in sorted(carried):
+        position = positions.get(key)
+        upstream_next, downstream_next = (
+            (first.get(key, 0), 0) if position is None else (position.upstream_next, position.downstream_next)
+        )
+        rows.append(
+            (
+                *key,
+                first.get(key),
+                ends.get(key),
+                upstream_next,
+                downstream_next,
+                brought.get(key, 0),
+                flow.policy.remote_topic(key[0]),
+                key[1],
+            )
+        )
+    written = {
+        (row["topic"], row["partition"])
+        for row in pieces.filter("is_back").select("topic", "partition").distinct().collect()
+    }
+    for key in sorted(written - carried):
+        end = ends.get(key)
+        rows.append(
+            (*key, first.get(key), end, brought.get(key, 0) if end is None else end, 0, brought.get(key, 0), None, None)
+        )
+    return rows
+
+
+def _carried_to(
+    flow: Flow, back: Flow | None, states: Mapping[int, SlotState], known: Iterable[tuple[Any, ...]]
+) -> dict[PartitionKey, int]:
+    """How far the flow back has come in the partitions that both flows write: nowhere if it has never run, which counts
+    only where others are meant to write on the target.
+    One that is closed carries nothing: everybody has gone home from there."""
+    if back is None or not (states or flow.topics_shared) or is_closed(states.values()):
+        return {}
+    positions = merge_positions(states.values())
+    there = {(row[7], row[8]) for row in known if row[7] is not None and back.mirrors_topic(row[7])}
+    return {key: positions[key].upstream_next if key in positions else 0 for key in there}
+
+
+def _committed_ms(states: Iterable[SlotState]) -> dict[PartitionKey, int]:
+    found: dict[PartitionKey, int] = {}
+    for state in states:
+        for key in state.owned():
+            found[key] = max(found.get(key, 0), state.created_ms)
+    return found
+
+
+def _failed(ledger: Ledger, flow: Flow) -> frozenset[PartitionKey]:
+    """Partitions whose newest verification has not passed; none where nothing was ever verified."""
+    if not ledger.spark.catalog.tableExists(ledger.table("verifications")):
+        return frozenset()
+    from pyspark.sql import functions as F
+
+    table = ledger.of_flow("verifications", flow).filter("topic IS NOT NULL")
+    newest = table.groupBy("topic", "partition").agg(
+        F.max_by("passed", F.coalesce("finished_at", "started_at")).alias("passed")
+    )
+    return frozenset((row["topic"], row["partition"]) for row in newest.filter("NOT passed").collect())

@@ -1,0 +1,109 @@
+"""Giving a flow back to MirrorMaker 2: no mirror job can write any more, and MirrorMaker 2 goes on exactly where
+mirrorlake has stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.replication_policy import RenameReplicationPolicy
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.model.slot import merge_positions
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.connect_offsets import MirrorMaker
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import HANDBACK, Beginning, begin_generation, is_closed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Handback:
+    """Where MirrorMaker 2 goes on in one partition, and where it would have gone on by itself, if it ever copied from
+    it."""
+
+    topic: str
+    partition: int
+    target_topic: str
+    upstream_next: int
+    mirrormaker_next: int | None
+
+
+@dataclass(frozen=True)
+class HandbackResult:
+    """What was written, or would be after a dry run (generation 0)."""
+
+    flow: str
+    generation: int
+    positions: tuple[Handback, ...]
+
+    def table(self) -> pd.DataFrame:
+        """One row for each partition, for people."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [asdict(position) for position in self.positions], columns=list(Handback.__dataclass_fields__)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"flow": self.flow, "generation": self.generation, "partitions": len(self.positions)}
+
+
+def hand_back(
+    flow: Flow, *, connector: str = "", dry_run: bool = False, say: Callable[[str], None] = print
+) -> HandbackResult:
+    """Closes the flow, so that no mirror job goes on with it, and writes the positions as MirrorMaker 2's source
+    offsets.
+
+    Args:
+        connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
+
+    Raises:
+        ConfigurationError: MirrorMaker 2 has no names for such remote topics, or there is nothing to give back.
+        TargetError: MirrorMaker 2 runs, or its offsets can't be written.
+    """
+    if isinstance(flow.policy, RenameReplicationPolicy):
+        raise ConfigurationError(
+            f"flow {flow.name}: MirrorMaker 2 can't rename topics as {type(flow.policy).__name__} does: it would begin "
+            "new remote topics"
+        )
+    admin = Admin(flow.target_connection, "target", flow.name)
+    mirrormaker = MirrorMaker(flow, admin, connector)
+    target = Cluster(flow.target_connection, "target", f"{flow.name}|handback", flow.connect_timeout_ms).connect()
+    try:
+        mirrormaker.require_stopped()
+        topic, timeout_ms = flow.offset_syncs_topic, flow.connect_timeout_ms
+        states = offset_syncs.read_all_states(target, topic, timeout_ms)
+        if not states:
+            raise ConfigurationError(
+                f"flow {flow.name}: {topic} on cluster {flow.target} holds no state: this flow has never been mirrored "
+                "here"
+            )
+        theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
+        if not dry_run:
+            mirrormaker.ensure_topic()
+            newest = max(states.values(), key=lambda state: state.generation)
+            generation = begin_generation(
+                flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=HANDBACK)
+            )
+            states = offset_syncs.read_all_states(target, topic, timeout_ms)
+        positions = merge_positions(states.values())
+        ahead = theirs if was_closed else {}  # a second time: MirrorMaker 2 may have run since
+        result = tuple(
+            Handback(*key, position.target_topic, max(position.upstream_next, ahead.get(key, 0)), theirs.get(key))
+            for key, position in sorted(positions.items())
+            if flow.mirrors_topic(key[0])
+        )
+        if not dry_run:
+            mirrormaker.write({(one.topic, one.partition): one.upstream_next for one in result})
+            say(
+                f"flow {flow.name}: generation {generation} closes it; MirrorMaker 2 goes on in {len(result)} "
+                f"partitions ({flow.mirrormaker.offsets_topic})"
+            )
+    finally:
+        target.close()
+    return HandbackResult(flow.name, generation, result)

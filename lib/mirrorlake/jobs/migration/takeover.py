@@ -1,0 +1,427 @@
+"""Taking over from another mirror, such as MirrorMaker 2: where it has come to, and the map of what it has copied, from
+the contents of both logs.
+
+MirrorMaker 2 copies at least once, in order, and keeps no map. So both logs of each partition are read, a hash of each
+record's timestamp, key, value and headers is taken, and the two sequences are aligned (`model/alignment.py`). What
+comes out
+is written as the first state of the flow: positions right behind the last record that was copied, and runs marked as
+inferred. The mirror goes on from there, on the same remote topics.
+
+Exact as far as contents tell records apart. What the target has twice stays there twice. What it lacks is written down
+as an anomaly.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, first_line
+from mirrorlake.gate import Gate, require
+from mirrorlake.jobs.migration.finding import Finding, map_frame
+from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
+from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.run import Run
+from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import (
+    CONCURRENT_TRANSACTIONS,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Cluster,
+    ResponseError,
+)
+from mirrorlake.protocol.connect_offsets import MirrorMaker
+from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import HANDBACK, Beginning, begin_generation, is_closed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class TakeoverResult:
+    """What was found, and the generation that was opened with it; 0 after a dry run, or if there is nothing to take
+    over."""
+
+    flow: str
+    generation: int
+    findings: tuple[Finding, ...]
+
+    def table(self) -> pd.DataFrame:
+        """One row for each partition, for people (a pandas frame)."""
+        import pandas as pd
+
+        hidden = ("gaps", "runs", "foreign_tail")
+        columns = [name for name in Finding.__dataclass_fields__ if name not in hidden]
+        return pd.DataFrame(
+            [{**{name: getattr(found, name) for name in columns}, "runs": len(found.runs)} for found in self.findings],
+            columns=[*columns, "runs"],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        sums = {
+            name: sum(getattr(found, name) for found in self.findings)
+            for name in ("copied", "repeated", "missing", "foreign")
+        }
+        return {
+            "flow": self.flow,
+            "generation": self.generation,
+            "partitions": len(self.findings),
+            **sums,
+            "runs": sum(len(found.runs) for found in self.findings),
+        }
+
+
+class Takeover:
+    """Takes a flow over from MirrorMaker 2, once.
+
+    Args:
+        spark: where the logs are read and compared; the hashes and offsets of one partition (some 250 bytes a record)
+            must fit into a worker.
+        flow: the flow, with the names MirrorMaker 2 gives to topics.
+        ledger: where the map and the anomalies go.
+        suite: path of the expectations for a map that was inferred.
+        say: called with a line of progress.
+        connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        flow: Flow,
+        ledger: Ledger,
+        suite: str | Path,
+        say: Callable[[str], None] = print,
+        connector: str = "",
+    ) -> None:
+        self.spark, self.flow, self.ledger, self._say = spark, flow, ledger, say
+        self._gate = Gate(suite)
+        self._target_admin = Admin(flow.target_connection, "target", flow.name)
+        self._mirrormaker = MirrorMaker(flow, self._target_admin, connector)
+
+    def run(self, *, dry_run: bool = False) -> TakeoverResult:
+        """Compares the logs of every partition that is not mirrored yet, and begins the flow with what they say. A flow
+        that was given back to MirrorMaker 2 is compared from where it was given back on, and opened again.
+
+        Raises:
+            ConfigurationError: others are meant to write to the remote topics too, so that contents don't tell.
+            TargetError: MirrorMaker 2 still runs, somebody still writes, or a remote topic has nothing in common with
+                its source.
+            GateError: the map that was found is not one; nothing is changed.
+        """
+        flow = self.flow
+        if flow.topics_shared:
+            raise ConfigurationError(
+                f"flow {flow.name}: others write to its remote topics too (mirrorlake.topics.shared), so that it can't "
+                "be told what was copied. Start anew"
+            )
+        client_id, timeout_ms = f"{flow.name}|takeover", flow.connect_timeout_ms
+        source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
+        target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
+        try:
+            self._mirrormaker.require_stopped()
+            findings = self._compare(source, target)
+            self._require_map(findings, target, dry_run=dry_run)
+            generation = 0 if dry_run or not findings else self._begin(source, target, findings)
+        finally:
+            source.close()
+            target.close()
+        return TakeoverResult(flow.name, generation, tuple(findings))
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    def _compare(self, source: Cluster, target: Cluster) -> list[Finding]:
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        remotes = flow.remote_topics(topics)
+        there = target.refresh(remotes.values(), timeout_ms)
+        known, is_reopened = self._known(target)
+        keys = [
+            (topic, partition)
+            for topic in sorted(topics)
+            for partition in range(
+                min(topics[topic].partitions, there[remotes[topic]].partitions if remotes[topic] in there else 0)
+            )
+            if (topic, partition) not in known or is_reopened
+        ]
+        self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+        self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
+        keys = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
+        if not keys:
+            self._say(f"flow {flow.name}: nothing to take over: no remote topic holds records that are not known here")
+            return []
+        self._say(f"flow {flow.name}: comparing {len(keys)} partitions of {len({topic for topic, _ in keys})} topics")
+        stamped = self._stamped({remotes[topic] for topic, _ in keys})
+        isolation = flow.mirrormaker.isolation
+        end = source.call(
+            "listing offsets",
+            lambda: source.list_offsets(
+                keys, LATEST_TIMESTAMP, READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED
+            ),
+            timeout_ms,
+        )
+        first = {
+            key: max(offset, known[key].upstream_next if key in known else 0)
+            for key, offset in source.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms).items()
+        }
+        theirs = {
+            (remotes[topic], partition): known[topic, partition].downstream_next if (topic, partition) in known else 0
+            for topic, partition in keys
+        }
+        first_there = {
+            key: max(offset, theirs[key])
+            for key, offset in target.offsets(theirs, EARLIEST_TIMESTAMP, timeout_ms).items()
+        }
+        sides = (
+            log_records(self.spark, flow.source_connection, first, end, isolation, {topic: topic for topic, _ in keys}),
+            log_records(
+                self.spark,
+                flow.target_connection,
+                first_there,
+                {key: self._ends[key] for key in theirs},
+                "read_committed",
+                {remotes[topic]: topic for topic, _ in keys},
+            ),
+        )
+        restamped = sorted(topic for topic, remote in remotes.items() if remote in stamped)
+        one, other = (with_hash(side, restamped).groupBy("topic", "partition") for side in sides)
+        try:
+            rows = one.cogroup(other).applyInArrow(compare, FOUND).collect()
+        except Exception as error:  # Spark's: a log that can't be read, or a timestamp beyond what it can hold
+            raise MirrorlakeError(
+                f"flow {flow.name}: the logs can't be compared: {first_line(error)}. Nothing was changed"
+            ) from None
+        seen = {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in rows}
+        nothing = find(NO_RECORDS, NO_RECORDS)
+        next_offsets = self._mirrormaker.positions()
+        findings = [
+            self._finding(
+                key,
+                remotes[key[0]],
+                {**seen.get(key, nothing)},
+                next_offsets.get(key),
+                first[key],
+                end[key],
+                known.get(key),
+            )
+            for key in keys
+        ]
+        stable = source.offsets(keys, LATEST_TIMESTAMP, timeout_ms)
+        ahead = next((found for found in findings if found.upstream_next > stable[found.key]), None)
+        if ahead is not None and ahead.upstream_next > end[ahead.key]:
+            raise SourceError(
+                f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
+                f"offset {ahead.upstream_next}, but the log of cluster {flow.source} ends at "
+                f"{end[ahead.key]}: the topic was created anew, or has lost records. Take it out of the flow "
+                "(topics.exclude), or delete the remote topic"
+            )
+        if ahead is not None:
+            raise SourceError(
+                f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
+                f"offset {ahead.upstream_next}, but the transaction at offset "
+                f"{stable[ahead.key]} on cluster {flow.source} is still open. Take over when it has ended",
+                retriable=True,
+            )
+        return findings
+
+    def _finding(
+        self,
+        key: PartitionKey,
+        remote: str,
+        values: dict[str, Any],
+        mirrormaker_next: int | None,
+        first: int,
+        end: int,
+        known: Position | None,
+    ) -> Finding:
+        """What was seen of one partition, whose source log was read from `first` to `end`."""
+        runs = tuple(Run(*key, remote, key[1], *numbers, digest=0) for numbers in values.pop("runs"))
+        gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
+        if not runs:
+            next_offset = max(
+                (offset for offset in (mirrormaker_next, known and known.upstream_next) if offset is not None),
+                default=None,
+            )
+            values["upstream_next"] = self._next_without_match(key, remote, values, next_offset, first, end)
+            lost = 0 if next_offset is None else values["upstream_next"] - next_offset
+            if lost > 0:  # retention was faster than MirrorMaker 2
+                gaps, values["missing"] = ((next_offset, first - 1, lost),), lost
+        return Finding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
+
+    def _next_without_match(
+        self,
+        key: PartitionKey,
+        remote: str,
+        values: Mapping[str, Any],
+        mirrormaker_next: int | None,
+        first: int,
+        end: int,
+    ) -> int:
+        """Where the copy goes on of a partition whose logs have no record in common, because what was copied has
+        expired on either side."""
+        if mirrormaker_next is not None and (
+            not values["target_records"] or not values["source_records"] or mirrormaker_next <= first
+        ):
+            return max(mirrormaker_next, first)
+        if not values["source_records"]:
+            return end
+        where = f"{remote}-{key[1]} on cluster {self.flow.target}"
+        if values["target_records"]:
+            raise TargetError(
+                f"flow {self.flow.name}: none of the {values['target_records']} records of {where} is in "
+                f"{key[0]}-{key[1]} on cluster {self.flow.source}: it is no copy, or was "
+                "transformed on the way (or its message.timestamp.type could not be read: needs DESCRIBE_CONFIGS). "
+                "Take the topic out of the flow (topics.exclude), or delete the remote topic"
+            )
+        raise TargetError(
+            f"flow {self.flow.name}: everything in {where} has expired and MirrorMaker 2 has left no offset of it, so "
+            "that it can't be told where to go on. "
+            f"Set mirrorlake.start.topic.{key[0]} and delete the remote topic, or take the topic out of the flow "
+            "(topics.exclude)"
+        )
+
+    def _known(self, target: Cluster) -> tuple[dict[PartitionKey, Position], bool]:
+        """What the flow has mirrored by itself already, and whether it was given back since."""
+        states = offset_syncs.read_all_states(
+            target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
+        ).values()
+        return merge_positions(states), is_closed(states)
+
+    def _settled_ends(self, target: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
+        """The ends of remote partitions, none of which may have a transaction open."""
+
+        async def look() -> dict[PartitionKey, int]:
+            stable, end = (
+                await target.list_offsets(keys, LATEST_TIMESTAMP),
+                await target.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED),
+            )
+            is_open = sorted(key for key in keys if stable[key] < end[key])
+            if is_open:
+                raise ResponseError(
+                    CONCURRENT_TRANSACTIONS,
+                    f"{is_open[0][0]}-{is_open[0][1]}: MirrorMaker 2 still runs, or its last transaction has not timed "
+                    "out yet",
+                )
+            return stable
+
+        return (
+            target.call(
+                f"flow {self.flow.name}: finding the ends of the remote topics", look, self.flow.connect_timeout_ms
+            )
+            if keys
+            else {}
+        )
+
+    def _stamped(self, remotes: set[str]) -> set[str]:
+        """Remote topics whose records have the target's time instead of their own."""
+        configs = self._target_admin.configs(sorted(remotes))
+        return {
+            topic
+            for topic, entries in configs.items()
+            if "message.timestamp.type" in entries and entries["message.timestamp.type"].value == "LogAppendTime"
+        }
+
+    # -- deciding -----------------------------------------------------------------------------------
+
+    def _require_map(self, findings: list[Finding], target: Cluster, *, dry_run: bool) -> None:
+        """The gate: what was found must be a map, and the logs must still be what they were when it was made."""
+        if not findings:
+            return
+        self._mirrormaker.require_stopped()
+        now = self._settled_ends(target, sorted(self._ends))
+        cycle_id = uuid.uuid4().hex
+        results = self._gate.evaluate(map_frame(findings, self._ends, now), self.flow.name, cycle_id)
+        if not dry_run:
+            self.ledger.ensure_tables().append("expectation_results", results)
+        require(
+            results,
+            f"flow {self.flow.name}, take-over {cycle_id}",
+            "nothing was changed; if the target's logs have grown meanwhile, stop what writes there",
+        )
+
+    def _begin(self, source: Cluster, target: Cluster, findings: list[Finding]) -> int:
+        flow = self.flow
+        transaction.require_transactions(target, flow.connect_timeout_ms, flow.transactional_id(0))
+        slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
+        topology = Topology(
+            flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger, self._say
+        )
+        partitions = topology.ensure_offset_syncs(slots)
+        positions = tuple(
+            Position(
+                *found.key,
+                self._topic_ids[found.topic],
+                found.target_topic,
+                found.partition,
+                found.upstream_next,
+                self._downstream_next(found),
+                NO_SLOT,
+            )
+            for found in findings
+        )
+        runs = tuple(run for found in findings for run in found.runs)
+        generation = begin_generation(
+            flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=HANDBACK)
+        )
+        with self.ledger.checkpoint("ledger") as place:
+            self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
+        self.ledger.append("anomalies", self._anomalies(findings))
+        self._say(
+            f"flow {flow.name}: generation {generation} begins with {len(positions)} positions and {len(runs)} "
+            "inferred runs"
+        )
+        return generation
+
+    def _downstream_next(self, found: Finding) -> int:
+        """The end of the map; where there is none, everything on the target is from before."""
+        return found.runs[-1].downstream_end if found.runs else self._ends[found.target_topic, found.partition]
+
+    def _anomalies(self, findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
+        common = {
+            "source": self.flow.source,
+            "target": self.flow.target,
+            "detected_at": datetime.now(UTC).replace(tzinfo=None),
+            "action": "none: found when taking over",
+        }
+        for found in findings:
+            where = {**common, "topic": found.topic, "partition": found.partition}
+            for first, last, count in found.gaps:
+                yield {
+                    **where,
+                    "kind": "missing",
+                    "from_offset": first,
+                    "to_offset": last + 1,
+                    "records": count,
+                    "detail": "on the source, and not on the target",
+                }
+            unlisted = found.missing - sum(count for _, _, count in found.gaps)
+            if unlisted:
+                yield {
+                    **where,
+                    "kind": "missing",
+                    "records": unlisted,
+                    "detail": f"in more than the first {GAPS_SHOWN} gaps",
+                }
+            if found.repeated:
+                yield {**where, "kind": "repeated", "records": found.repeated, "detail": "on the target more than once"}
+            if found.foreign:
+                yield {
+                    **where,
+                    "kind": "foreign",
+                    "records": found.foreign,
+                    "detail": "on the target, and not on the source: written by others, or gone from the source since",
+                }

@@ -1,0 +1,218 @@
+"""What a task does to one partition, from its position on."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from crc32c import crc32c
+
+from mirrorlake.model.gap import Gap
+from mirrorlake.model.run import Run
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.record_batch import Batch
+from mirrorlake.protocol.records import Record, pack_within
+
+PACK_BYTES = 512 << 10  # about so much of keys, values and headers goes into one batch that is packed anew
+
+
+@dataclass
+class Loose:
+    """Records that wait to be packed into one batch."""
+
+    codec: int
+    records: list[Record] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, record: Record) -> None:
+        self.records.append(record)
+        self.bytes += len(record.rest)
+
+    def takes(self, codec: int) -> bool:
+        """True if a record in this codec may still be added."""
+        return codec == self.codec and self.bytes < PACK_BYTES
+
+
+@dataclass
+class Stretch:
+    """The log of a partition from `upstream_from` to `upstream_next`, of which `skipped` offsets hold nothing to copy
+    (`gaps` says where: [start, end) and kind).
+
+    What was read goes either into `loose` records, which wait to be packed into a batch, or into `waiting`, the batches
+    to be produced; both say to which partition of the target, which is the same one but where a transform says
+    otherwise. The digests, by target partition, tally all batches (`Batch.count_into`), as they were made ready
+    and as they were answered for: the same one twice means the same batches in the same order. `resets` are gaps after
+    which the numbering began anew; `upstream_from` is where.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    target_topic: str
+    upstream_from: int
+    upstream_next: int
+    downstream_from: int
+    planned_end: int
+    incarnation: int = 0
+    leader_epoch: int = -1
+    target_topic_id: str = ""
+    epoch_from: int = -1
+    runs: list[Run] = field(default_factory=list)
+    skipped: int = 0
+    gaps: list[tuple[int, int, str]] = field(default_factory=list)
+    resets: list[Gap] = field(default_factory=list)
+    digests_read: dict[int, int] = field(default_factory=dict)
+    digests_written: dict[int, int] = field(default_factory=dict)
+    waiting: deque[tuple[int, Batch]] = field(default_factory=deque)
+    loose: dict[int, Loose] = field(default_factory=dict)
+    _last_runs: dict[int, Run] = field(default_factory=dict)
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic, self.partition
+
+    @property
+    def is_done(self) -> bool:
+        return self.upstream_next >= self.planned_end
+
+    @property
+    def is_untouched(self) -> bool:
+        return self.upstream_next == self.upstream_from
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def skip_to(self, end: int, kind: str) -> None:
+        """Notes that the offsets up to `end` hold nothing to copy."""
+        start = self.upstream_next
+        if end <= start:
+            return
+        if self.gaps and self.gaps[-1][1:] == (start, kind):
+            self.gaps[-1] = (self.gaps[-1][0], end, kind)
+        else:
+            self.gaps.append((start, end, kind))
+        self.skipped += end - start
+        self.upstream_next = end
+
+    def take(self, batch: Batch) -> None:
+        """Lets a batch that goes on at `upstream_next` wait to be produced as it is; what is loose must have been
+        packed."""
+        self._let_wait(self.partition, batch)
+        self.upstream_next = batch.end_offset
+
+    def add(self, record: Record, codec: int, target_partition: int, limit_bytes: float) -> None:
+        """Takes the record at `upstream_next`, to be packed together with others into a batch of at most so many
+        bytes."""
+        loose = self.loose.get(target_partition)
+        if loose is not None and not loose.takes(codec):
+            self.pack(limit_bytes, target_partition)
+            loose = None
+        if loose is None:
+            loose = self.loose[target_partition] = Loose(codec)
+        loose.add(record)
+        self.upstream_next = record.offset + 1
+
+    def pack(self, limit_bytes: float, target_partition: int | None = None) -> None:
+        """Lets loose records (of one target partition, or all) wait to be produced."""
+        for number in list(self.loose) if target_partition is None else [target_partition]:
+            loose = self.loose.pop(number)
+            for batch in pack_within(loose.records, loose.codec, limit_bytes):
+                self._let_wait(number, batch)
+
+    def see_epoch(self, leader_epoch: int, offset: int) -> None:
+        """Notes the leader epoch of the batch at `offset`, the one read last; -1 where it isn't known."""
+        if leader_epoch != self.leader_epoch:
+            self.leader_epoch, self.epoch_from = leader_epoch, offset
+
+    def reset(self, start: int, kind: str, void_from: int) -> None:
+        """Begins anew at `start`: what was mapped from `void_from` on holds no longer. Only where nothing was read
+        yet."""
+        self.resets.append(
+            Gap(
+                self.topic,
+                self.partition,
+                void_from,
+                max(void_from, self.upstream_next),
+                kind,
+                self.incarnation,
+                self.downstream_from,
+            )
+        )
+        self.upstream_from = self.upstream_next = start
+        self.incarnation += 1
+        self.leader_epoch = self.epoch_from = -1
+
+    def _let_wait(self, target_partition: int, batch: Batch) -> None:
+        self.waiting.append((target_partition, batch))
+        self.digests_read[target_partition] = batch.count_into(self.digests_read.get(target_partition, 0))
+
+    # -- written ------------------------------------------------------------------------------------
+
+    def append(self, batch: Batch, target_partition: int, base_offset: int) -> None:
+        """Notes that the target has appended a batch at `base_offset`."""
+        ranges, downstream = batch.ranges, base_offset
+        for start, end in ranges:
+            run = self._last_runs.get(target_partition)
+            if run is None or not run.is_continued_by(start, downstream):
+                run = Run(
+                    self.topic,
+                    self.partition,
+                    self.target_topic,
+                    target_partition,
+                    start,
+                    start,
+                    downstream,
+                    downstream,
+                    0,
+                    0,
+                    batch.base_timestamp,
+                    batch.max_timestamp,
+                    0,
+                    self.incarnation,
+                )
+                self.runs.append(run)
+                self._last_runs[target_partition] = run
+            run.upstream_end = end
+            downstream += end - start
+            run.downstream_end = downstream
+            run.records += end - start
+            run.bytes += len(batch.raw) * (end - start) // batch.records
+            run.first_timestamp = min(run.first_timestamp, batch.base_timestamp)
+            run.last_timestamp = max(run.last_timestamp, batch.max_timestamp)
+            run.digest = None if run.digest is None or len(ranges) > 1 else batch.extend_digest(run.digest)
+        self.digests_written[target_partition] = batch.count_into(self.digests_written.get(target_partition, 0))
+
+    def finish(self) -> None:
+        """Puts runs in the order of their upstream offsets; several target partitions answer in any order."""
+        self.runs.sort(key=lambda run: run.upstream_start)
+
+    @property
+    def downstream_next(self) -> int:
+        """Where the target's partition of the same number goes on, as far as this flow has written it."""
+        last = self._last_runs.get(self.partition)
+        return self.downstream_from if last is None else last.downstream_end
+
+    def explained(self) -> list[Gap]:
+        """All gaps, resets first, each with where on the target it falls."""
+        found, runs, downstream = list(self.resets), deque(self.runs), self.downstream_from
+        for start, end, kind in self.gaps:
+            while runs and runs[0].upstream_end <= start:
+                downstream = runs.popleft().downstream_end
+            found.append(Gap(self.topic, self.partition, start, end, kind, self.incarnation, downstream))
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """What the driver is told, as plain values."""
+        names = ("topic", "partition", "target_topic", "upstream_from", "upstream_next", "downstream_from", "skipped")
+        digests = {"digest_read": _one(self.digests_read), "digest_written": _one(self.digests_written)}
+        return {
+            **{name: getattr(self, name) for name in names},
+            **digests,
+            "runs": [asdict(run) for run in self.runs],
+            "gaps": [asdict(gap) for gap in self.explained()],
+        }
+
+
+def _one(digests: dict[int, int]) -> int:
+    """One number for the digests of all target partitions."""
+    return crc32c(repr(sorted(digests.items())).encode())

@@ -1,0 +1,404 @@
+"""The task that copies one slot: raw record batches from the source into an open transaction on the target.
+
+Order, which is what makes it exact: InitProducerId (fences and aborts whatever was there) → read the slot's last
+committed state → compare it with the plan → copy → write the new state into the same transaction → return, with the
+transaction still open. The driver looks at the runs and ends it.
+
+Assumptions: brokers keep what they acknowledge (acks=all); nobody else uses this transactional id or writes to this
+partition of the offset-syncs topic. Not guaranteed: that the batch reaches the planned end; it stops early when its
+time or bytes are used up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from mirrorlake import errors
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.registry import SchemaRegistry
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.failpoint import Failpoint, never
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
+from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
+from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
+from mirrorlake.model import gap
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.model.slot import Position, SlotState
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, ResponseError, WireError, is_unauthorized
+from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.fencing import fenced, require_newest, write_state
+from mirrorlake.state.provenance import Provenance
+from mirrorlake.state.slot_report import SlotReport
+from mirrorlake.transforms.record import TransformedRecord
+from mirrorlake.transforms.schema_ids import SchemaIds
+
+
+class SlotCopy:
+    """One attempt to copy one slot.
+
+    Args:
+        flow: what is mirrored, and the limits of a batch.
+        source, target: clusters on one event loop.
+        provenance: who wrote which batch of the source, where that matters.
+        slot: which slot.
+        slots, generation: of the plan.
+        clock: seconds, monotonic.
+        failpoint: called with the name of each step as it is reached; tests end the process there.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        source: Cluster,
+        target: Cluster,
+        provenance: Provenance | None,
+        slot: int,
+        slots: int,
+        generation: int,
+        clock: Callable[[], float] = time.monotonic,
+        failpoint: Failpoint = never,
+    ) -> None:
+        self.flow, self.source, self.target, self.provenance = flow, source, target, provenance
+        self.slot, self.slots, self.generation = slot, slots, generation
+        self._clock, self._failpoint = clock, failpoint
+        self._stretches: dict[PartitionKey, Stretch] = {}
+        self._transformed: dict[PartitionKey, Stretch] = {}
+        self._warnings: list[str] = []
+
+    def run(self, ranges: Iterable[Range], records: Iterable[Sequence[TransformedRecord]] = ()) -> SlotReport:
+        """Copies the ranges and leaves the transaction open.
+
+        Args:
+            records: what Spark has read and transformed of those ranges whose topics have a transform, in the order of
+                topic, partition and offset.
+
+        Raises:
+            SourceError: the log isn't what was expected; or the source can't be read.
+            TargetError: the target can't be written, or its state is behind the plan.
+            FencedError: a newer job has taken over the flow.
+            BatchRefusedError: the target allows smaller batches only; another attempt makes them.
+        """
+        began = self._clock()
+        producer = transaction.begin(
+            self.target, self.flow.transactional_id(self.slot), self.flow.transaction_timeout_ms, PRODUCE_TIMEOUT_MS
+        )
+        self._failpoint("task.initialised")
+        planned = list(ranges)
+        state = self._compare(planned)
+        self._failpoint("task.compared")
+        if not self._stretches:
+            return self._report(producer, is_open=False)
+        self._transformed = {
+            key: stretch for key, stretch in self._stretches.items() if self.flow.transform_of(stretch.topic)
+        }
+        written = {stretch.target_topic for stretch in self._stretches.values()} | {self.flow.offset_syncs_topic}
+        self.source.refresh({stretch.topic for stretch in self._stretches.values()}, self.flow.connect_timeout_ms)
+        self.target.refresh(
+            written | ({self.flow.dead_letter_topic} if self._transformed else set()), self.flow.connect_timeout_ms
+        )
+        intake = Intake(self.flow, self.source, self.provenance, self.target.limits, self._stretches)
+        intake.require_topics()
+        self._require_remote_topics()
+        outlet = Outlet(self.flow, self.target, producer)
+        ready = self._clock()
+        deadline = ready + self.flow.batch_max_ms / 1000
+        try:
+            self.target.net.run(lambda: self._copy(intake, outlet, deadline))
+            if self._transformed:
+                epochs = {(one.topic, one.partition): one.leader_epoch for one in planned}
+                self.target.net.run(lambda: self._copy_transformed(intake, outlet, iter(records), epochs, deadline))
+            for stretch in self._stretches.values():
+                stretch.finish()
+            moved = self._clock()
+            self._failpoint("task.copied")
+            if intake.problem and all(
+                stretch.is_untouched and not stretch.resets for stretch in self._stretches.values()
+            ):
+                raise intake.problem
+            if not self.flow.topics_shared:
+                # Where records change partitions, slots write between each other's.
+                alone = [stretch for stretch in self._stretches.values() if not self.flow.scatters(stretch.topic)]
+                self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, state.all_producer_ids))
+            self._write_state(state, producer)
+        except ResponseError as error:
+            if error.code in transaction.DEAD:
+                raise self._ended_by_another(error) from None
+            what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
+            raise self.target.explained(what, error, retriable=is_unauthorized(error)) from None
+        except WireError as error:
+            raise TargetError(
+                f"flow {self.flow.name}, slot {self.slot}: the connection was lost while copying {self._where()}: "
+                f"{error}",
+                retriable=True,
+            ) from None
+        self._failpoint("task.written")
+        return self._report(
+            producer,
+            is_open=True,
+            stages_ms={
+                "begin": 1000 * (ready - began),
+                "move": 1000 * (moved - ready),
+                "state": 1000 * (self._clock() - moved),
+            },
+        )
+
+    # -- before the copy ----------------------------------------------------------------------------
+
+    def _compare(self, planned: list[Range]) -> SlotState:
+        """Holds the plan against the slot's own last committed state, and keeps what is still to be done."""
+        topic = self.flow.offset_syncs_topic
+        self.target.refresh([topic], self.flow.connect_timeout_ms)
+        state = offset_syncs.read_states(self.target, topic, [self.slot], self.flow.connect_timeout_ms).get(self.slot)
+        if state is None:
+            raise TargetError(
+                f"flow {self.flow.name}: {topic}-{self.slot} on cluster {self.flow.target} has no state, though the "
+                "plan was made from one; "
+                "was the topic deleted? Restore it, or delete it and the flow's remote topics together to start anew"
+            )
+        if state.generation > self.generation:
+            raise fenced(self.flow, self.generation, state.generation)
+        if state.generation < self.generation:
+            raise TargetError(
+                f"flow {self.flow.name}: {topic}-{self.slot} went back from generation {self.generation} to "
+                f"{state.generation}: the target has lost records"
+            )
+        owned = state.owned()
+        for planned_range in planned:
+            stretch = self._stretch(planned_range, owned.get((planned_range.topic, planned_range.partition)))
+            if stretch is not None:
+                self._stretches[stretch.key] = stretch
+        return state
+
+    def _stretch(self, planned: Range, position: Position | None) -> Stretch | None:
+        """What is to be done about a range, given where its partition is by now; None if nothing is left of it."""
+        remote = self.flow.policy.remote_topic(planned.topic)
+        if position is None:
+            return Stretch(
+                planned.topic, planned.partition, planned.topic_id, remote, planned.start, planned.start, 0, planned.end
+            )
+        if position.incarnation > planned.incarnation:
+            return None  # the log was set back or replaced since, and the plan is of what was before
+        start = position.upstream_next
+        stretch = Stretch(
+            planned.topic,
+            planned.partition,
+            planned.topic_id,
+            remote,
+            start,
+            start,
+            position.downstream_next,
+            planned.end,
+            position.incarnation,
+            position.leader_epoch,
+            position.target_topic_id,
+            position.epoch_from,
+        )
+        if position.topic_id and planned.topic_id and position.topic_id != planned.topic_id:
+            self._require_passing_over(
+                stretch,
+                SourceError,
+                gap.RECREATED,
+                f"topic {planned.topic} was deleted and created anew on cluster {self.flow.source}",
+            )
+            stretch.reset(planned.start, gap.RECREATED, 0)
+            return stretch
+        if planned.is_set_back:  # fetching there shows where the log goes on, and what of it
+            stretch.planned_end = start + 1
+            return stretch if start == planned.start else None
+        if start < planned.start:
+            raise TargetError(
+                f"flow {self.flow.name}, topic {planned.topic}, partition {planned.partition}: the committed position "
+                f"is {start}, behind the plan's start "
+                f"{planned.start}: cluster {self.flow.target} has lost records of {self.flow.offset_syncs_topic}. "
+                "Restore them before mirroring goes on"
+            )
+        return stretch if start < planned.end else None
+
+    def _require_remote_topics(self) -> None:
+        """Raises TargetError if a remote topic is missing, or isn't the one that was written before."""
+        for stretch in self._stretches.values():
+            remote = self.target.topics.get(stretch.target_topic)
+            if remote is None:
+                raise TargetError(
+                    f"flow {self.flow.name}: topic {stretch.target_topic} does not exist on cluster {self.flow.target}",
+                    retriable=True,
+                )
+            if stretch.target_topic_id and remote.topic_id and stretch.target_topic_id != remote.topic_id:
+                what = f"topic {stretch.target_topic} was deleted and created anew on cluster {self.flow.target}"
+                self._require_passing_over(stretch, TargetError, gap.TARGET_RECREATED, what)
+                first = self.source.offsets([stretch.key], EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms)[
+                    stretch.key
+                ]
+                stretch.reset(first, gap.TARGET_RECREATED, 0)
+                stretch.downstream_from = 0
+            stretch.target_topic_id = remote.topic_id
+
+    def _require_passing_over(self, stretch: Stretch, kind: type[MirrorlakeError], name: str, what: str) -> None:
+        if not self.flow.passes_over_losses:
+            raise kind(
+                f"flow {self.flow.name}, partition {stretch.partition}: {what}; up to offset {stretch.upstream_next} "
+                "was mirrored before. See what has happened; to mirror "
+                "what the source holds now from its first record on, set mirrorlake.on.loss = continue",
+                anomaly={
+                    "kind": name,
+                    "topic": stretch.topic,
+                    "partition": stretch.partition,
+                    "from_offset": 0,
+                    "to_offset": stretch.upstream_next,
+                },
+            )
+
+    # -- the copy -----------------------------------------------------------------------------------
+
+    async def _copy(self, intake: Intake, outlet: Outlet, deadline: float) -> None:
+        """Copies partitions without a transform."""
+        pending = intake.fetch()
+        while pending:
+            for future in pending:
+                await intake.accept(future)
+            pending = [] if intake.is_full or self._clock() >= deadline else intake.fetch()
+            for stretch in self._stretches.values():
+                intake.pack(stretch)
+            await outlet.produce(self._stretches.values())
+            self._failpoint("task.producing")
+        await outlet.settle(0)
+
+    async def _copy_transformed(
+        self,
+        intake: Intake,
+        outlet: Outlet,
+        records: Iterator[Sequence[TransformedRecord]],
+        epochs: Mapping[PartitionKey, int],
+        deadline: float,
+    ) -> None:
+        partitions = {
+            stretch.target_topic: self.target.topics[stretch.target_topic].partitions
+            for stretch in self._transformed.values()
+        }
+        for topic in partitions:  # records are read once only, so what is allowed has to be known beforehand
+            allowed = await self.target.topic_config(topic, "max.message.bytes")
+            if allowed:
+                self.target.limits.lower(topic, int(allowed))
+        transformed = TransformedIntake(
+            self.flow, self.source, intake, self._transformed, partitions, epochs, schema_ids(self.flow.registries)
+        )
+        await transformed.begin()
+        is_everything = True
+        for some in records:
+            if not await transformed.accept(some) or self._clock() >= deadline:
+                is_everything = False
+                break
+            await outlet.produce([*self._transformed.values(), transformed.dead_letters])
+            self._failpoint("task.producing")
+        await transformed.finish(everything=is_everything)
+        await outlet.produce([*self._transformed.values(), transformed.dead_letters])
+        await outlet.settle(0)
+
+    def _ended_by_another(self, error: ResponseError) -> MirrorlakeError:
+        """The error for a transaction that somebody else has ended: a newer job, or the coordinator when its time was
+        up."""
+        require_newest(self.target, self.flow, self.slot, self.generation)
+        return TargetError(
+            f"flow {self.flow.name}, slot {self.slot}: the transaction was ended while {self._where()} was copied: "
+            f"{error}",
+            retriable=True,
+        )
+
+    # -- after the copy -----------------------------------------------------------------------------
+
+    def _write_state(self, before: SlotState, producer: transaction.Producer) -> None:
+        """Writes the slot's new state into the open transaction, and waits until the target has it."""
+        positions = before.owned()
+        for stretch in self._stretches.values():
+            positions[stretch.key] = Position(
+                stretch.topic,
+                stretch.partition,
+                stretch.topic_id,
+                stretch.target_topic,
+                stretch.partition,
+                stretch.upstream_next,
+                stretch.downstream_next,
+                self.slot,
+                stretch.incarnation,
+                stretch.leader_epoch,
+                stretch.target_topic_id,
+                stretch.epoch_from,
+            )
+        state = SlotState(
+            source=self.flow.source,
+            target=self.flow.target,
+            source_cluster_id=self.source.cluster_id,
+            slot=self.slot,
+            slots=self.slots,
+            generation=self.generation,
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            positions=tuple(positions.values()),
+            runs=tuple(run for stretch in self._stretches.values() for run in stretch.runs),
+            gaps=tuple(gap for stretch in self._stretches.values() for gap in stretch.explained()),
+            producer_ids=before.all_producer_ids,
+            closed=before.closed,
+            closed_for=before.closed_for,
+        )
+        self.target.net.run(lambda: write_state(self.target, self.flow, producer, state))
+
+    def _report(
+        self, producer: transaction.Producer, *, is_open: bool, stages_ms: dict[str, float] | None = None
+    ) -> SlotReport:
+        stretches = [stretch.to_json() for stretch in self._stretches.values()]
+        return SlotReport(
+            self.slot,
+            producer.transactional_id,
+            producer.producer_id,
+            producer.producer_epoch,
+            is_open,
+            stretches,
+            self._warnings,
+            stages_ms or {},
+        )
+
+    def _where(self) -> str:
+        return where(self._stretches.values())
+
+
+@lru_cache(maxsize=1)
+def schema_ids(registries: tuple[SchemaRegistry, SchemaRegistry] | None) -> SchemaIds | None:
+    """What this Spark worker knows of schema ids, kept from one micro-batch to the next."""
+    return None if registries is None else SchemaIds(*registries)
+
+
+def copy_slot(
+    flow: Flow,
+    connections: Callable[[], tuple[Cluster, Cluster, Provenance | None]],
+    slot: int,
+    slots: int,
+    generation: int,
+    ranges: Iterable[Range],
+    records: Iterable[Sequence[TransformedRecord]] = (),
+    **options: Any,
+) -> SlotReport | MirrorlakeError:
+    """Copies one slot; the error is returned, not raised, so that one slot's trouble does not hide what the others have
+    done."""
+    planned = list(ranges)
+    try:
+        while True:
+            try:
+                return SlotCopy(flow, *connections(), slot, slots, generation, **options).run(planned, records)
+            except BatchRefusedError:  # the next attempt makes smaller ones
+                if any(flow.transform_of(planned_range.topic) for planned_range in planned):
+                    return TargetError(
+                        f"flow {flow.name}, slot {slot}: a batch was too large for its topic; smaller ones are tried",
+                        retriable=True,
+                    )
+    except MirrorlakeError as error:
+        return error
+    except Exception as error:
+        return errors.unexpected(f"flow {flow.name}, slot {slot}: copying", error)

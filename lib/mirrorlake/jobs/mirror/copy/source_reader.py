@@ -1,0 +1,365 @@
+"""The reading half of a copying task: fetches the source's log, and makes of it what can be produced, with a reason for
+every offset that can't.
+
+Batches that can be passed on unopened are; the others are taken apart, and their records packed anew. What is lost
+stops the flow, or is passed over and written down, as the flow says (`mirrorlake.on.loss`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.model import gap
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
+    Cluster,
+    Fetched,
+    Limits,
+    ResponseError,
+    WireError,
+    check,
+    is_unauthorized,
+)
+from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.records import CODEC, Record, read_records
+from mirrorlake.state.provenance import Provenance
+
+FETCH_BYTES = 16 << 20
+PARTITION_FETCH_BYTES = 4 << 20
+FETCH_WAIT_MS = 500
+FETCH_BACKOFF_S = 0.1
+OFFSET_OUT_OF_RANGE = 1
+GAPS_AT_ONCE = 20_000  # in one transaction: each gap makes a run, and the slot's state holds them all
+NO_LIMIT = float("inf")
+
+
+class Intake:
+    """Reads the partitions of one attempt.
+
+    Args:
+        flow: what is mirrored, and what to do about losses.
+        source: the cluster that is read.
+        provenance: who wrote which batch, where that matters.
+        limits: what remote topics take, as far as they have refused something.
+        stretches: by topic and partition; filled with what is to be produced.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        source: Cluster,
+        provenance: Provenance | None,
+        limits: Limits,
+        stretches: Mapping[PartitionKey, Stretch],
+    ) -> None:
+        self.flow, self.source, self.provenance, self.limits = flow, source, provenance, limits
+        self.problem: MirrorlakeError | None = None  # the last one that may go away
+        self.bytes = 0
+        self._stretches = stretches
+        self._gaps = 0
+        self._compacted: dict[str, bool] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """True when one transaction should hold no more."""
+        return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
+
+    def fetch(self) -> list[Any]:
+        """Asks every leader for what is still to be read; partitions without a leader are asked for once more next
+        time. What has a transform is read by Spark."""
+        wanted: dict[int, dict[PartitionKey, int]] = {}
+        for stretch in self._stretches.values():
+            if not stretch.is_done and self.flow.transform_of(stretch.topic) is None:
+                wanted.setdefault(self.source.leader(*stretch.key), {})[stretch.key] = stretch.upstream_next
+        epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
+        return [
+            self.source.fetch(node, offsets, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS, epochs=epochs)
+            for node, offsets in wanted.items()
+        ]
+
+    async def accept(self, future: Any) -> None:
+        """Takes what a Fetch has brought; errors that go away by themselves make the next one go to the leader of
+        then."""
+        try:
+            answers = list(self.source.fetched(await future))
+            if self.provenance:
+                await self.provenance.learn(batch for answer in answers for batch in _committed(answer))
+            for fetched in answers:
+                await self._read(fetched)
+        except (ResponseError, WireError) as error:
+            # A permission that is lost on the way holds back its topic only: the next plan leaves it out.
+            self.problem = self.source.explained(
+                f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=is_unauthorized(error)
+            )
+            if not self.problem.retriable:
+                raise self.problem from None
+            topics = sorted({stretch.topic for stretch in self._stretches.values()})
+            await self.source.retry(
+                self.problem.message, lambda: self.source.update_metadata(topics), self.flow.connect_timeout_ms
+            )
+            self.require_topics()  # by now one may be gone, or another of the same name
+            await self.source.net.sleep(FETCH_BACKOFF_S)
+
+    def require_topics(self) -> None:
+        """Raises SourceError if a topic isn't the one that was planned any more."""
+        for stretch in self._stretches.values():
+            found = self.source.topics.get(stretch.topic)
+            if found is None or found.topic_id != stretch.topic_id:
+                what = "was deleted and created anew" if found else "was deleted"
+                raise SourceError(
+                    f"flow {self.flow.name}: topic {stretch.topic} on cluster {self.flow.source} {what} since it was "
+                    "planned",
+                    retriable=True,
+                )
+
+    # -- what a Fetch has brought -------------------------------------------------------------------
+
+    async def _read(self, fetched: Fetched) -> None:
+        stretch = self._stretches[fetched.topic, fetched.partition]
+        if fetched.error_code == OFFSET_OUT_OF_RANGE:
+            await self.out_of_range(stretch)
+            return
+        check(fetched.error_code, f"{fetched.topic}-{fetched.partition}")
+        if fetched.diverges_at is not None:
+            await self.truncated(stretch, fetched.diverges_at)
+            return
+        aborted = AbortedTransactions(fetched.aborted)
+        batches = list(read_log(fetched.records))
+        for number, batch in enumerate(batches):
+            if (
+                not batch.crc_is_right
+            ):  # it is computed anew for the target: what isn't caught here would look healthy there for ever
+                self._corrupt(stretch, batch, batches[number + 1].base_offset if number + 1 < len(batches) else None)
+                continue
+            is_aborted = aborted.drops(batch)
+            if batch.end_offset <= stretch.upstream_next:
+                continue  # compaction may answer with a batch that ends before the offset asked for
+            if batch.magic == 2:  # an older one tells where it begins only when it is opened
+                await self.pass_hole(stretch, batch.base_offset)
+            if stretch.is_done or self._gaps >= GAPS_AT_ONCE:
+                break
+            await self._take(stretch, batch, is_aborted)
+            stretch.see_epoch(batch.leader_epoch, batch.base_offset)
+            self.bytes += len(batch.raw)
+        self.pack(stretch)
+
+    async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
+        if (kind := self._nothing_to_copy(batch, is_aborted)) is not None:
+            self.skip(stretch, batch.end_offset, kind)
+        elif (
+            batch.passes_unopened
+            and batch.base_offset == stretch.upstream_next
+            and len(batch.raw) <= self._limit(stretch)
+        ):
+            self.pack(stretch)
+            stretch.take(batch)
+        else:
+            await self._open(stretch, batch)
+
+    def _corrupt(self, stretch: Stretch, batch: Batch, next_offset: int | None) -> None:
+        """Passes over a corrupt batch, if the flow does; nothing in its header can be relied on, so it ends where the
+        next one begins, or where is plausible."""
+        if next_offset is None:
+            is_plausible = (
+                stretch.upstream_next < batch.end_offset <= min(stretch.planned_end, batch.base_offset + len(batch.raw))
+            )
+            next_offset = batch.end_offset if is_plausible else stretch.upstream_next + 1
+        if not stretch.is_done and next_offset > stretch.upstream_next:
+            self._lose(
+                stretch,
+                gap.CORRUPT,
+                next_offset,
+                f"the batch is corrupt on cluster {self.flow.source} (CRC). Check its disks",
+            )
+
+    def _nothing_to_copy(self, batch: Batch, is_aborted: bool) -> str | None:
+        """Why a batch has no record to copy, as far as its header tells."""
+        if batch.is_control:
+            return gap.MARKER
+        if is_aborted:
+            return gap.ABORTED
+        return gap.MIRRORED if self.provenance and self.provenance.excludes(batch) else None
+
+    async def _open(self, stretch: Stretch, batch: Batch) -> None:
+        try:
+            records = [record for record in read_records(batch) if record.offset >= stretch.upstream_next]
+        except Exception as error:  # whatever a codec says of bytes that it can't make sense of
+            self._lose(
+                stretch,
+                gap.CORRUPT,
+                batch.end_offset,
+                f"the batch can't be read ({type(error).__name__}: {error}), though its CRC is right",
+            )
+            return
+        for record in records:
+            if record.offset != stretch.upstream_next:
+                await self.pass_hole(stretch, record.offset)
+            self.add(stretch, record, batch.attributes & CODEC, stretch.partition)
+        await self.pass_hole(stretch, batch.end_offset)
+
+    def add(self, stretch: Stretch, record: Record, codec: int, target_partition: int) -> None:
+        """Takes a record to be packed into a batch for a partition of the target."""
+        if (*stretch.key, record.offset) in self.limits.refused:
+            self._refuse(stretch, record)
+            return
+        self._gaps += self.flow.scatters(stretch.topic)  # there, each record may be a run
+        stretch.add(record, codec, target_partition, self._limit(stretch))
+
+    def pack(self, stretch: Stretch) -> None:
+        """Makes batches of the records that were added."""
+        stretch.pack(self._limit(stretch))
+
+    def _refuse(self, stretch: Stretch, record: Record) -> None:
+        if not self.flow.passes_over_losses:
+            raise TargetError(
+                f"{self._name(stretch)}, offset {record.offset}: the record of {len(record.rest):,} bytes is larger "
+                f"than topic {stretch.target_topic} on cluster "
+                f"{self.flow.target} allows. Raise its max.message.bytes, or set mirrorlake.on.loss = continue to "
+                "leave such records out",
+                anomaly=_anomaly(gap.TOO_LARGE, stretch, record.offset, record.offset + 1),
+            )
+        self.skip(stretch, record.offset + 1, gap.TOO_LARGE)
+
+    def _limit(self, stretch: Stretch) -> float:
+        return self.limits.bytes.get(stretch.target_topic, NO_LIMIT)
+
+    def skip(self, stretch: Stretch, end: int, kind: str) -> None:
+        """Notes that the offsets up to `end` hold nothing to copy."""
+        before = len(stretch.gaps)
+        stretch.skip_to(end, kind)
+        self._gaps += len(stretch.gaps) - before
+
+    async def causes(self, stretch: Stretch, start: int, end: int) -> AsyncIterator[tuple[int, int, str | None]]:
+        """What the log itself holds at `[start, end)`, for what someone else has read: (from, to, kind), in order and
+        without a hole; kind is None where records are.
+
+        Raises:
+            ResponseError, WireError: as `read_stretch`.
+        """
+        at = start
+        async for batch, is_aborted in read_stretch(self.source, stretch.key, start, end, PARTITION_FETCH_BYTES):
+            if self.provenance and not is_aborted:
+                await self.provenance.learn([batch])
+            kind = self._nothing_to_copy(batch, is_aborted)
+            is_whole = kind is not None or batch.passes_unopened
+            found = (
+                [(batch.base_offset, batch.end_offset, kind)]
+                if is_whole
+                else [(record.offset, record.offset + 1, None) for record in read_records(batch)]
+            )
+            for first, last, cause in [*found, (batch.end_offset, batch.end_offset, None)]:
+                if first > at:
+                    yield at, first, gap.HOLE
+                if last > at:
+                    yield max(at, first), last, cause
+                at = max(at, last)
+
+    # -- what is missing ----------------------------------------------------------------------------
+
+    async def pass_hole(self, stretch: Stretch, end: int) -> None:
+        """Goes on behind a hole. Compaction explains holes in the logs of compacted topics only; elsewhere records are
+        gone."""
+        if end <= stretch.upstream_next:
+            return
+        if await self._is_compacted(stretch):
+            self.skip(stretch, end, gap.COMPACTED)
+        else:
+            self._lose(
+                stretch,
+                gap.HOLE,
+                end,
+                "the log has a hole although the topic isn't compacted (as far as can be seen; needs "
+                "DESCRIBE_CONFIGS). If it was compacted once, set "
+                "cleanup.policy = compact while it is mirrored; else look at the disks",
+            )
+
+    async def _is_compacted(self, stretch: Stretch) -> bool:
+        if stretch.topic not in self._compacted:
+            self._compacted[stretch.topic] = "compact" in (
+                await self.source.topic_config(stretch.topic, "cleanup.policy") or ""
+            )
+        return self._compacted[stretch.topic]
+
+    async def out_of_range(self, stretch: Stretch) -> None:
+        """The log does not reach back to the position any more, or not up to it."""
+        first = (await self.source.list_offsets([stretch.key], EARLIEST_TIMESTAMP))[stretch.key]
+        end = (await self.source.list_offsets([stretch.key], LATEST_TIMESTAMP, READ_UNCOMMITTED))[stretch.key]
+        if first > stretch.upstream_next:
+            self.pack(stretch)
+            self._lose(
+                stretch,
+                gap.RETENTION,
+                first,
+                f"the log starts at {first} by now: retention, DeleteRecords or a truncation has overtaken the mirror",
+            )
+        else:  # an end below the position, or an epoch that this log has never had
+            await self.truncated(stretch, min(end, stretch.upstream_next) if end < stretch.upstream_next else first)
+
+    async def truncated(self, stretch: Stretch, start: int) -> None:
+        """From `start` on the log isn't the one that was mirrored. Where that lies behind the position, the epoch that
+        was read last is unknown to this log: all that was read of it is in question, if compaction has not taken it."""
+        if start >= stretch.upstream_next:
+            if await self._is_compacted(stretch):
+                stretch.see_epoch(-1, -1)
+                return
+            start = min(stretch.epoch_from, stretch.upstream_next) if stretch.epoch_from >= 0 else stretch.upstream_next
+        what = f"{self._name(stretch)}: the log of cluster {self.flow.source} is another one from offset {start} on"
+        if not stretch.is_untouched:
+            raise SourceError(f"{what}, since a moment ago", retriable=True)
+        if not self.flow.passes_over_losses:
+            raise SourceError(
+                f"{what}, but up to {stretch.upstream_next} was mirrored already (unclean leader election, or restored "
+                "disks). Look at both sides; to mirror what is "
+                "there now behind what was mirrored, set mirrorlake.on.loss = continue",
+                anomaly=_anomaly(gap.TRUNCATED, stretch, start, stretch.upstream_next),
+            )
+        stretch.reset(start, gap.TRUNCATED, start)
+        stretch.planned_end = (await self.source.list_offsets([stretch.key], LATEST_TIMESTAMP))[stretch.key]
+
+    def _lose(self, stretch: Stretch, kind: str, end: int, why: str) -> None:
+        if not self.flow.passes_over_losses:
+            raise SourceError(
+                f"{self._name(stretch)}, offsets {stretch.upstream_next} to {end}: {why}. Nothing was passed over; see "
+                "what these records were worth, and to go on without "
+                "them set mirrorlake.on.loss = continue",
+                anomaly=_anomaly(kind, stretch, stretch.upstream_next, end),
+            )
+        self.skip(stretch, end, kind)
+
+    def _name(self, stretch: Stretch) -> str:
+        return f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}"
+
+    def _where(self) -> str:
+        return where(self._stretches.values())
+
+
+def where(stretches: Any) -> str:
+    """The first few partitions and where they begin, for messages."""
+    return ", ".join(
+        f"{stretch.topic}-{stretch.partition} from offset {stretch.upstream_from}" for stretch in list(stretches)[:5]
+    )
+
+
+def _anomaly(kind: str, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "topic": stretch.topic,
+        "partition": stretch.partition,
+        "from_offset": from_offset,
+        "to_offset": to_offset,
+        "records": to_offset - from_offset,
+    }
+
+
+def _committed(fetched: Fetched) -> Iterator[Batch]:
+    """The batches of an answer, without those of aborted transactions."""
+    aborted = AbortedTransactions(fetched.aborted)
+    return (batch for batch in read_log(fetched.records) if not aborted.drops(batch))

@@ -1,0 +1,199 @@
+"""The writing half of a copying task: produces what waits into the open transaction, in order, a few requests at a
+time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Any, Protocol
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.model import gap
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, Cluster, ResponseError, is_unauthorized
+from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
+from mirrorlake.protocol.record_batch import Batch, next_sequence
+from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
+
+MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE = 10, 18
+FETCH_BYTES = 1 << 20
+
+
+class BatchRefusedError(Exception):
+    """Raised when the target has refused a batch for its size; the cluster's `limits` know more now, and another
+    attempt heeds it."""
+
+
+class Writing(Protocol):
+    """Who has batches to be written: a stretch, or dead letters."""
+
+    target_topic: str
+    waiting: deque[tuple[int, Batch]]  # target partition, batch
+
+    def append(self, batch: Batch, target_partition: int, base_offset: int) -> None:
+        """Called when the target has appended a batch."""
+
+
+class Outlet:
+    """Writes the batches of one attempt.
+
+    Args:
+        flow: what is mirrored.
+        target: the cluster that is written.
+        producer: whose transaction is open.
+    """
+
+    def __init__(self, flow: Flow, target: Cluster, producer: transaction.Producer) -> None:
+        self.flow, self.target, self.producer = flow, target, producer
+        self._sequences: dict[PartitionKey, int] = {}
+        self._in_flight: dict[int, deque[tuple[Any, dict[PartitionKey, tuple[Writing, Batch]]]]] = {}
+        self._added: set[PartitionKey] = set()
+
+    async def produce(self, stretches: Iterable[Writing]) -> None:
+        """Sends everything that waits, one batch of a partition at a time, in order."""
+        stretches = list(stretches)
+        while True:
+            by_node: dict[int, dict[PartitionKey, tuple[Writing, Batch]]] = {}
+            for stretch in stretches:
+                if stretch.waiting:
+                    key = (stretch.target_topic, stretch.waiting[0][0])
+                    batches = by_node.setdefault(self.target.leader(*key), {})
+                    if key not in batches:  # another one may write to the same partition
+                        batches[key] = (stretch, stretch.waiting.popleft()[1])
+            if not by_node:
+                return
+            for node, batches in by_node.items():
+                await self.settle(IN_FLIGHT - 1, node)
+                await self._send(node, batches)
+
+    async def settle(self, limit: int, node: int | None = None) -> None:
+        """Waits until at most `limit` requests are unanswered (to one node, or to each).
+
+        Raises:
+            BatchRefusedError: a batch is larger than its topic allows.
+            ResponseError, WireError: anything else; the transaction can't be committed.
+        """
+        for queue in (
+            [self._in_flight[node]]
+            if node in self._in_flight
+            else list(self._in_flight.values())
+            if node is None
+            else []
+        ):
+            while len(queue) > limit:
+                future, batches = queue.popleft()
+                try:
+                    for key, base_offset in self.target.produced(await future):
+                        stretch, batch = batches[key]
+                        stretch.append(batch, key[1], base_offset)
+                except ResponseError as error:
+                    if error.code not in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) or error.key is None:
+                        raise
+                    await self._learn_limit(error.key[0], *batches[error.key])
+                    raise BatchRefusedError from error
+
+    async def _send(self, node: int, batches: dict[PartitionKey, tuple[Writing, Batch]]) -> None:
+        sealed = {}
+        for key, (_, batch) in batches.items():
+            sequence = self._sequences.get(key, 0)
+            sealed[key] = batch.sealed(self.producer.producer_id, self.producer.producer_epoch, sequence)
+            self._sequences[key] = next_sequence(sequence, batch.records)
+        await self._add_partitions(batches)
+        future = self.target.produce(node, self.producer.transactional_id, sealed, PRODUCE_TIMEOUT_MS)
+        self._in_flight.setdefault(node, deque()).append((future, batches))
+
+    async def _add_partitions(self, keys: Iterable[PartitionKey]) -> None:
+        new = [key for key in keys if key not in self._added]
+        if new and self.target.transaction_version < 2:
+            await transaction.add_partitions(self.target, self.producer, new, self.flow.connect_timeout_ms)
+        self._added.update(new)
+
+    async def _learn_limit(self, topic: str, writing: Writing, batch: Batch) -> None:
+        """What a topic allows; where that can't be seen, or did not do (its broker packs batches anew, say), less than
+        what it has refused."""
+        refused_bytes = len(batch.raw)
+        if batch.records == 1:
+            if not isinstance(writing, Stretch):
+                raise TargetError(
+                    f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} refuses a record of "
+                    f"{refused_bytes:,} bytes; raise its max.message.bytes"
+                )
+            self.target.limits.refused.add((*writing.key, batch.base_offset))
+            return
+        try:
+            configured = int(await self.target.topic_config(topic, "max.message.bytes") or refused_bytes)
+        except ResponseError:
+            configured = refused_bytes
+        self.target.limits.lower(topic, configured if configured < refused_bytes else refused_bytes // 2)
+
+    # -- who else writes ----------------------------------------------------------------------------
+
+    async def require_sole_writer(self, stretches: Iterable[Stretch], known_producers: Collection[int]) -> list[str]:
+        """Looks at what lies between this flow's records on the target where more than its own markers can be.
+
+        Returns:
+            What was found, in words, where the flow passes over it.
+
+        Raises:
+            TargetError: someone else has written there.
+        """
+        found = []
+        for stretch in stretches:
+            foreign = await self._foreign(stretch, known_producers)
+            if foreign is None:
+                continue
+            detail = (
+                f"flow {self.flow.name}: someone else has written to topic {stretch.target_topic}, partition "
+                f"{stretch.partition} on cluster {self.flow.target}, at "
+                f"offset {foreign}, behind what was mirrored up to upstream offset {stretch.upstream_from}"
+            )
+            anomaly = {
+                "kind": gap.FOREIGN,
+                "topic": stretch.topic,
+                "partition": stretch.partition,
+                "from_offset": stretch.upstream_from,
+                "to_offset": stretch.upstream_from,
+            }
+            if not self.flow.passes_over_losses:
+                raise TargetError(
+                    f"{detail}. Take the right to write there away; if it is meant, set mirrorlake.topics.shared = "
+                    "true",
+                    anomaly=anomaly,
+                )
+            found.append(detail)
+        return found
+
+    async def _foreign(self, stretch: Stretch, known_producers: Collection[int]) -> int | None:
+        """The first offset at which someone else has committed something between this flow's records, None if there is
+        none."""
+        key, end = (stretch.target_topic, stretch.partition), stretch.downstream_from
+        for run in stretch.runs:
+            if end == stretch.downstream_from:
+                # Before this transaction: markers, and what attempts that were aborted have left.
+                if run.downstream_start > end + 1:
+                    foreign = await self._foreign_before(key, end, run.downstream_start, known_producers)
+                    if foreign is not None:
+                        return foreign
+            elif run.downstream_start > end:
+                return end  # in the midst of this transaction
+            end = run.downstream_end
+        return None
+
+    async def _foreign_before(
+        self, key: PartitionKey, start: int, end: int, known_producers: Collection[int]
+    ) -> int | None:
+        at = max(start, (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key])
+        try:
+            async for batch, is_aborted in read_stretch(self.target, key, at, end, FETCH_BYTES):
+                if not (is_aborted or batch.is_control or batch.producer_id in known_producers):
+                    return batch.base_offset
+                at = batch.end_offset
+        except NothingThereError:
+            return at  # a transaction of someone else's that is still open
+        except ResponseError as error:
+            if not is_unauthorized(error):
+                raise
+        return None  # or it can't be seen: who may not read there does not notice strangers

@@ -1,0 +1,318 @@
+"""The reading half of a copying task for topics with a transform: takes the records that Spark has read and
+transformed, and accounts for the offsets between them.
+
+Spark's Kafka source passes over markers, aborted records and holes without a word. So wherever offsets are missing
+between its records, the log itself is asked what is there, batch by batch; a record that Spark should have delivered,
+but has not, stops the flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.transform import DEAD_LETTER, Transform
+from mirrorlake.errors import SourceError
+from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, OFFSET_OUT_OF_RANGE, Intake
+from mirrorlake.model import gap
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster, ResponseError, check
+from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.record_batch import Batch
+from mirrorlake.protocol.records import CODECS, Record, pack_within, rest_of
+from mirrorlake.transforms.evaluate import FAILED, FILTERED
+from mirrorlake.transforms.record import TransformedRecord
+from mirrorlake.transforms.schema_ids import SchemaIds
+
+OLDEST_TIMESTAMP_MS = -1  # which is none
+
+
+@dataclass
+class DeadLetters:
+    """Records that could not be transformed, on their way to the dead-letter topic, with where they are from and why in
+    headers."""
+
+    target_topic: str
+    waiting: deque[tuple[int, Batch]] = field(default_factory=deque)
+    limit_bytes: float = NO_LIMIT
+    loose: Loose = field(default_factory=lambda: Loose(CODECS["lz4"]))
+
+    def add(self, flow: str, record: TransformedRecord, reason: str) -> None:
+        why = {
+            "flow": flow,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "reason": reason,
+        }
+        headers = [*_headers(record), *((f"mirrorlake.{name}", str(value).encode()) for name, value in why.items())]
+        self.loose.add(
+            Record(
+                len(self.loose.records),
+                max(record.timestamp_ms or 0, OLDEST_TIMESTAMP_MS),
+                rest_of(record.key, record.value, headers),
+            )
+        )
+        if self.loose.bytes >= PACK_BYTES:
+            self.pack()
+
+    def pack(self) -> None:
+        if self.loose.records:
+            self.waiting += [
+                (0, batch) for batch in pack_within(self.loose.records, self.loose.codec, self.limit_bytes)
+            ]
+            self.loose = Loose(self.loose.codec)
+
+    def append(self, batch: Batch, target_partition: int, base_offset: int) -> None:
+        pass  # nobody's offset is translated to there
+
+
+class TransformedIntake:
+    """Takes what Spark has read of one slot's transformed partitions.
+
+    Args:
+        flow: whose transforms.
+        source: the cluster that Spark has read.
+        intake: that of the same attempt, which knows about logs and losses.
+        stretches: of the partitions with a transform, by topic and partition.
+        target_partitions: how many partitions each remote topic has.
+        epochs: of the source's leaders when the plan was made, so before Spark has read anything; -1 where it isn't
+            known.
+        ids: of schemas, where transforms translate them.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        source: Cluster,
+        intake: Intake,
+        stretches: Mapping[PartitionKey, Stretch],
+        target_partitions: Mapping[str, int],
+        epochs: Mapping[PartitionKey, int],
+        ids: SchemaIds | None = None,
+    ) -> None:
+        self.flow, self.source, self.dead_letters = (
+            flow,
+            source,
+            DeadLetters(flow.dead_letter_topic, limit_bytes=intake.limits.bytes.get(flow.dead_letter_topic, NO_LIMIT)),
+        )
+        self._intake, self._stretches, self._target_partitions, self._epochs, self._ids = (
+            intake,
+            stretches,
+            target_partitions,
+            epochs,
+            ids,
+        )
+        self._open = dict.fromkeys(sorted(stretches))  # not finished yet, in the order of their records
+        self._causes: AsyncIterator[tuple[int, int, str | None]] | None = None
+        self._cause: tuple[int, int, str | None] = (0, 0, None)
+
+    async def begin(self) -> None:
+        """Sees that each log still is the one that was read before; where it isn't, nothing but that is noted in this
+        transaction."""
+        for stretch in self._stretches.values():
+            before, epochs = stretch.incarnation, {stretch.key: stretch.leader_epoch}
+            (fetched,) = self.source.fetched(
+                await self.source.fetch(
+                    self.source.leader(*stretch.key),
+                    {stretch.key: stretch.upstream_next},
+                    1,
+                    1,
+                    FETCH_WAIT_MS,
+                    epochs=epochs,
+                )
+            )
+            if fetched.error_code == OFFSET_OUT_OF_RANGE:
+                await self._intake.out_of_range(stretch)
+            elif fetched.diverges_at is not None:
+                await self._intake.truncated(stretch, fetched.diverges_at)
+            else:
+                check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
+            # Spark was asked for what was planned: only a topic created anew was planned from where it begins.
+            if stretch.incarnation != before or any(reset.kind != gap.RECREATED for reset in stretch.resets):
+                stretch.planned_end = stretch.upstream_next
+
+    async def accept(self, records: Iterable[TransformedRecord]) -> bool:
+        """Takes records in the order of topic, partition and offset; False when the transaction should hold no more."""
+        for record in records:
+            key = (record.topic, record.partition)
+            while key in self._open and next(iter(self._open)) != key:
+                await self._finish(next(iter(self._open)))
+            stretch = self._stretches.get(key)
+            if stretch is None or stretch.is_done or record.offset < stretch.upstream_next:
+                continue  # an earlier attempt has committed it
+            if await self._go_to(stretch, record.offset):
+                self._take(stretch, record)
+            if self._intake.is_full:
+                return False
+        return True
+
+    async def finish(self, *, everything: bool) -> None:
+        """Ends the intake; with `everything`, all records have been seen, and what lies behind the last ones is
+        accounted for too."""
+        while everything and self._open:
+            await self._finish(next(iter(self._open)))
+        for stretch in self._stretches.values():
+            self._intake.pack(stretch)
+            if stretch.key in self._open:
+                await self._see_epoch(stretch)
+            await self._require_same_log(stretch)
+        self.dead_letters.pack()
+
+    # -- one record ---------------------------------------------------------------------------------
+
+    def _take(self, stretch: Stretch, record: TransformedRecord) -> None:
+        transform = self.flow.transform_of(stretch.topic)
+        assert transform is not None
+        self._intake.bytes += len(record.key or b"") + len(record.value or b"")
+        if record.outcome == FILTERED:
+            self._intake.skip(stretch, record.offset + 1, gap.FILTERED)
+            return
+        reason = record.reason if record.outcome == FAILED else self._why_not(stretch, record)
+        if reason is None and transform.translated_ids:
+            record, reason = self._with_ids(stretch, record, transform)
+        if reason is None:
+            content = Record(
+                record.offset, record.timestamp_ms or 0, rest_of(record.key, record.value, _headers(record))
+            )
+            self._intake.add(stretch, content, CODECS[transform.compression_type], record.target_partition or 0)
+        elif transform.on_error == DEAD_LETTER:
+            self.dead_letters.add(self.flow.name, record, reason)
+            self._intake.skip(stretch, record.offset + 1, gap.DEAD_LETTER)
+        else:
+            raise SourceError(
+                f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offset {record.offset}: "
+                f"the record can't be transformed: {reason}. Correct the "
+                f"expression, or set {transform.property_name('on.error')} = dead-letter",
+                anomaly={
+                    "kind": gap.TRANSFORM,
+                    "topic": stretch.topic,
+                    "partition": stretch.partition,
+                    "from_offset": record.offset,
+                    "to_offset": record.offset + 1,
+                    "reason": reason,
+                },
+            )
+
+    def _with_ids(
+        self, stretch: Stretch, record: TransformedRecord, transform: Transform
+    ) -> tuple[TransformedRecord, str | None]:
+        """The record with the target's schema ids, or why it can't have them."""
+        assert self._ids is not None
+        for side in transform.translated_ids:
+            try:
+                record = replace(
+                    record, **{side: self._ids.translated(getattr(record, side), f"{stretch.target_topic}-{side}")}
+                )
+            except ValueError as error:
+                return record, f"{transform.property_name(f'{side}.schema.ids')}: {error}"
+        return record, None
+
+    def _why_not(self, stretch: Stretch, record: TransformedRecord) -> str | None:
+        """Why the target would not take a record."""
+        partitions = self._target_partitions[stretch.target_topic]
+        if not 0 <= (record.target_partition or 0) < partitions:
+            return f"partition {record.target_partition} is none of the {partitions} of topic {stretch.target_topic}"
+        if (record.timestamp_ms or 0) < OLDEST_TIMESTAMP_MS:
+            return f"timestamp {record.timestamp_ms} is none that Kafka takes"
+        return None
+
+    # -- what lies between records ------------------------------------------------------------------
+
+    async def _go_to(self, stretch: Stretch, offset: int) -> bool:
+        """Goes to the record at `offset`; False if it isn't to be mirrored, because a flow had brought it."""
+        await self._account(stretch, offset)
+        found = await self._cause_at(stretch) if self.flow.minds_provenance else None
+        if found is None or found[2] != gap.MIRRORED:
+            return stretch.upstream_next == offset
+        self._intake.skip(stretch, offset + 1, gap.MIRRORED)
+        return False
+
+    async def _account(self, stretch: Stretch, end: int) -> None:
+        """Notes why there is no record up to `end`."""
+        while stretch.upstream_next < end:
+            found = await self._cause_at(stretch)
+            if found is None:
+                continue
+            upto, kind = min(found[1], end), found[2]
+            if kind is None:
+                raise SourceError(
+                    f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: Spark's Kafka "
+                    f"source has not delivered offset {stretch.upstream_next}, though "
+                    f"cluster {self.flow.source} has a record there",
+                    retriable=True,
+                )
+            if kind == gap.HOLE:
+                await self._intake.pass_hole(stretch, upto)
+            else:
+                self._intake.skip(stretch, upto, kind)
+
+    async def _cause_at(self, stretch: Stretch) -> tuple[int, int, str | None] | None:
+        """What the log holds where the stretch goes on; None if it had to be set forward, because the log begins later
+        by now."""
+        try:
+            if self._causes is None:
+                self._causes, self._cause = (
+                    self._intake.causes(stretch, stretch.upstream_next, stretch.planned_end),
+                    (0, 0, None),
+                )
+            while self._cause[1] <= stretch.upstream_next:
+                self._cause = await anext(self._causes)
+            return self._cause
+        except ResponseError as error:
+            self._causes = None
+            if error.code != OFFSET_OUT_OF_RANGE:
+                raise self.source.explained(
+                    f"flow {self.flow.name}: reading topic {stretch.topic} (needs READ)", error
+                ) from None
+            await self._intake.out_of_range(stretch)
+            return None
+
+    async def _finish(self, key: PartitionKey) -> None:
+        """Accounts for what lies behind the last record of a partition, up to the planned end."""
+        stretch = self._stretches[key]
+        await self._account(stretch, stretch.planned_end)
+        self._open.pop(key)
+        self._causes = None
+        await self._see_epoch(stretch)
+
+    async def _see_epoch(self, stretch: Stretch) -> None:
+        """Asks for the leader epoch of what was read last, which Spark does not tell."""
+        if stretch.is_untouched:
+            return
+        last, epoch = stretch.upstream_next - 1, -1
+        with contextlib.suppress(ResponseError):  # then the next truncation is noticed by its length only
+            async for batch, _ in read_stretch(self.source, stretch.key, last, last + 1, 1):
+                epoch = batch.leader_epoch
+        stretch.see_epoch(epoch, last)
+
+    async def _require_same_log(self, stretch: Stretch) -> None:
+        """Sees that the log still is the one of which the plan was made; what Spark has read in between says nothing
+        about that.
+
+        Raises:
+            SourceError: it has another history since (or a new leader, and none was lost: the next plan tells).
+        """
+        epoch = self._epochs.get(stretch.key, -1)
+        if stretch.is_untouched or epoch < 0:
+            return
+        response = await self.source.fetch(
+            self.source.leader(*stretch.key), {stretch.key: stretch.upstream_next}, 1, 1, 0, epochs={stretch.key: epoch}
+        )
+        (fetched,) = self.source.fetched(response)
+        if fetched.diverges_at is not None or fetched.error_code == OFFSET_OUT_OF_RANGE:
+            raise SourceError(
+                f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: the log of cluster "
+                f"{self.flow.source} has changed between offsets "
+                f"{stretch.upstream_from} and {stretch.upstream_next} while Spark read it; nothing of it was committed",
+                retriable=True,
+            )
+        check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
+
+
+def _headers(record: TransformedRecord) -> list[tuple[str, bytes | None]]:
+    return [(header["key"], header["value"]) for header in record.headers or ()]

@@ -1,0 +1,494 @@
+"""The mirror job: plan, copy, gate, commit, ledger, in that order, over and over.
+
+The driver's part of the exactly-once protocol. For each micro-batch:
+
+1. **Plan.** `kafka_ranges` says which offsets each slot should copy (no side effects).
+2. **Copy.** One Spark task for each slot copies them into an open transaction and returns what it did.
+3. **Gate.** The runs of all slots are held against the expectations, with the transactions still open. No Delta write
+happens now. 4. **Commit.** The driver ends the transactions itself. That is the only commit point there is. 5.
+**Ledger.** A stream of its own appends the offset-syncs topic to Delta.
+
+Guaranteed: a read_committed reader of the target sees every record of the source once, in order per partition, whatever
+is killed when; of two jobs for one flow, the older one stops. Not guaranteed: atomicity over slots (each slot commits
+by itself), and anything to readers of uncommitted data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake import errors
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.reload import LiveFlow
+from mirrorlake.config.start import StartSpec
+from mirrorlake.config.transform import DEAD_LETTER
+from mirrorlake.errors import (
+    ConfigurationError,
+    FencedError,
+    GateError,
+    LedgerError,
+    MirrorlakeError,
+    SourceError,
+    TargetError,
+    first_line,
+)
+from mirrorlake.failpoint import from_specification
+from mirrorlake.gate import Gate, require
+from mirrorlake.jobs.mirror import gate_frame
+from mirrorlake.jobs.mirror.micro_batch import MicroBatch
+from mirrorlake.jobs.mirror.range_source import KafkaRanges
+from mirrorlake.jobs.mirror.start_offsets import find_starts
+from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model import gap
+from mirrorlake.model.slot import Position
+from mirrorlake.protocol import mm2_topics, transaction
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
+from mirrorlake.spark.query_loop import Batches
+from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
+from mirrorlake.state.fencing import fenced
+from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.slot_report import SlotReport
+from mirrorlake.transforms.validate import validate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+HISTORY = 1_000  # micro-batches that are remembered for the picture
+IDLE_NOTE_S = 60.0  # so often a job that has nothing to do says that it is there
+
+
+class MirrorJob:
+    """Mirrors one flow until it is told to stop.
+
+    Args:
+        spark: a classic session (not Connect) with Delta and the Kafka source; speculation must be off.
+        config: the property file, which the planning process reads too.
+        flow: the flow of that file.
+        ledger: where history goes.
+        suite: path of the expectations for offset syncs.
+        say: called with a line of progress.
+        failpoint: where to die, in tests (`mirrorlake.failpoint`).
+        closed_for: the flow is closed for this reason, and stays so whatever becomes of this job: no other one can go
+            on with it. Empty: it must be open.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: str,
+        flow: Flow,
+        ledger: Ledger,
+        suite: str | Path,
+        say: Callable[[str], None] = print,
+        failpoint: str = "",
+        closed_for: str = "",
+    ) -> None:
+        self.spark, self.config, self.ledger, self._closed_for = spark, config, ledger, closed_for
+        self._live = LiveFlow(config, flow)
+        self._gate = Gate(suite)
+        self._say, self._fails_at, self._failpoint = say, failpoint, from_specification(failpoint)
+        self._history: deque[Progress] = deque(maxlen=HISTORY)
+        self._totals = Counter[str]()
+        self._journal = Journal(ledger)
+        self._noted_at = time.monotonic()
+        self._lag = 0
+        self._ledger_query: StreamingQuery | None = None
+        self._topics: dict[str, int] = {}
+        self._held: dict[str, str] = {}
+        self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
+        self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
+        self._mm2 = mm2_topics.Emitter(flow, say)
+        self._places = contextlib.ExitStack()
+        self._job_id = uuid.uuid4().hex[:8]
+
+    @property
+    def flow(self) -> Flow:
+        """The flow, with what may change while the job runs."""
+        return self._live.flow
+
+    # -- the whole run ------------------------------------------------------------------------------
+
+    def run(self, interval_s: float | None, run_for_s: float | None = None) -> MirrorResult:
+        """Runs until everything that the source had at the start is mirrored (`interval_s` is None), or for
+        `run_for_s`, or until it is interrupted; `interval_s` is the time between two micro-batches.
+
+        Raises:
+            MirrorlakeError: of the kind that says who has to act. What was committed before stays committed; nothing is
+                left open.
+        """
+        began = time.monotonic()
+        for warning in self.flow.warnings:
+            self._say(f"warning: {warning}")
+        self._prepare()
+        batches = Batches(self._mirror, self.flow.retry_timeout_ms / 1000, self._say)
+        failure: MirrorlakeError | None = None
+        try:
+            plans, place = (
+                self._plans(until_now=interval_s is None),
+                self._places.enter_context(self.ledger.checkpoint("mirror")),
+            )
+            batches.run(plans, f"mirror {self.flow.name} {self._job_id}", place, interval_s, run_for_s, self._tend)
+        except MirrorlakeError as error:
+            failure = error
+            self._note(error)
+            raise
+        finally:
+            self._finish_ledger(failure)
+            self._places.close()
+            self._journal.write()
+            self._source.close()
+            self._target.close()
+        totals = self._totals
+        return MirrorResult(
+            self.flow.name,
+            self._generation,
+            totals["batches"],
+            totals["records"],
+            totals["bytes"],
+            self._lag,
+            time.monotonic() - began,
+            tuple(self._history),
+        )
+
+    def _prepare(self) -> None:
+        """Checks everything that can be checked, then creates what is missing and takes the flow over."""
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        if self.spark.conf.get("spark.speculation", "false") == "true":
+            raise ConfigurationError(
+                "spark.speculation is on: two attempts of one task would fence each other for ever. Set it to false "
+                "for this job"
+            )
+        for transform in flow.transforms:
+            validate(self.spark, transform)
+        client_id = f"{flow.name}|driver"
+        self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
+        self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
+        if self._source.cluster_id == self._target.cluster_id and not flow.same_cluster_allowed:
+            raise ConfigurationError(
+                f"flow {flow.name}: {flow.source} and {flow.target} are the same Kafka cluster (id "
+                f"{self._source.cluster_id}). Correct one of the bootstrap.servers, "
+                "or set mirrorlake.same.cluster.allowed = true if it is meant"
+            )
+        transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
+        self.ledger.ensure_tables()
+        found = {
+            name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
+        }
+        topics = {name: topic.partitions for name, topic in found.items()}
+        remote_topics = flow.remote_topics(topics)
+        if self._source.cluster_id == self._target.cluster_id:
+            unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
+            if unmoved:
+                raise ConfigurationError(
+                    f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster "
+                    "and its name stays. Rename it, or exclude it"
+                )
+        slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
+        self._source_admin = Admin(flow.source_connection, "source", flow.name)
+        self._topology = Topology(
+            flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger, self._say
+        )
+        self._sync_partitions = self._topology.ensure_offset_syncs(slots)
+        if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
+            self._topology.ensure_dead_letters()
+        self._ensure_topics(topics)
+        self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
+        self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
+        self._generation = begin_generation(
+            flow,
+            self._source.cluster_id,
+            self._target,
+            slots,
+            lambda known: Beginning(() if known else tuple(self._first_positions(found)), closes=self._closed_for),
+        )
+        self._say(
+            f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with "
+            f"{sum(topics.values())} partitions"
+        )
+
+    def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
+        """Where partitions start that are there when the flow starts for the first time, as far as that has to be
+        remembered."""
+        start = self.flow.start
+        specs = {
+            (name, partition): start.of(name, is_first=True)
+            for name, topic in topics.items()
+            for partition in topic.leaders
+        }
+        wanted = {key: spec for key, spec in specs.items() if spec != StartSpec() or not start.is_earliest_always}
+        for (name, partition), offset in find_starts(self._source, wanted, self.flow.connect_timeout_ms).items():
+            yield Position(
+                name, partition, topics[name].topic_id, self.flow.policy.remote_topic(name), partition, offset, 0, 0
+            )
+
+    async def _see_offset_syncs(self) -> None:
+        """A topic that was just created takes a moment to reach every broker."""
+        topic = self.flow.offset_syncs_topic
+        found = await self._target.update_metadata([topic])
+        if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
+            raise ResponseError(UNKNOWN_TOPIC, topic)
+
+    def _plans(self, *, until_now: bool) -> DataFrame:
+        self.spark.dataSource.register(KafkaRanges)
+        reader = (
+            self.spark.readStream.format("kafka_ranges").option("config", self.config).option("flow", self.flow.name)
+        )
+        return (reader.option("until", "now") if until_now else reader).load()
+
+    def _start_ledger(self, interval_s: int | None) -> StreamingQuery:
+        place = self._places.enter_context(self.ledger.checkpoint("ledger"))
+        return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, place, self._note_append)
+
+    def _note_append(self, runs: int, seconds: float) -> None:
+        """Notes what an append to the ledger has cost."""
+        cycle = Cycle(
+            self.flow.source,
+            self.flow.target,
+            LEDGER,
+            f"{self._job_id}-ledger",
+            1000 * seconds,
+            {"merge": 1000 * seconds},
+            runs=runs,
+        )
+        self._journal.note("cycles", [cycle])
+
+    def _finish_ledger(self, failure: MirrorlakeError | None) -> None:
+        """Appends what is still missing in the ledger, unless a newer job has it now; trouble here must not hide why
+        the job has failed."""
+        if self._ledger_query is not None:
+            self._ledger_query.stop()
+        if isinstance(failure, FencedError):
+            return
+        try:
+            self._start_ledger(None).awaitTermination()
+        except Exception as error:
+            problem = LedgerError(
+                f"flow {self.flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is "
+                "committed on the target stays correct"
+            )
+            if failure is None:
+                raise problem from None
+            self._say(f"warning: {problem.message}")
+        self._failpoint("driver.ledger")
+
+    def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
+        """Makes remote topics ready. What holds back one topic is said and written down, and the others go on.
+
+        Raises:
+            TargetError: no topic can be mirrored.
+        """
+        failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
+        if topics and len(failures) == len(topics):
+            raise TargetError(next(iter(failures.values())))
+        new = {topic: why for topic, why in failures.items() if self._held.get(topic) != why}
+        for topic, why in new.items():
+            self._say(f"warning: topic {topic} is held back, the others go on: {why}")
+        for topic in self._held.keys() - failures.keys():
+            self._say(f"topic {topic} is mirrored again")
+        self._held, self._topics = failures, topics
+        self.ledger.append(
+            "anomalies",
+            [
+                self._anomaly(kind="held", topic=topic, detail=why, action="the others go on")
+                for topic, why in new.items()
+            ],
+        )
+
+    def _anomaly(self, **values: object) -> dict[str, object]:
+        """A row of the table anomalies."""
+        return {
+            "source": self.flow.source,
+            "target": self.flow.target,
+            "detected_at": datetime.now(UTC).replace(tzinfo=None),
+            **values,
+        }
+
+    def _tend(self) -> None:
+        """What is done beside the micro-batches: the ledger stream, what was noted, and keeping topics in step."""
+        self._keep_ledger()
+        if time.monotonic() > self._noted_at + IDLE_NOTE_S:
+            self._note_cycle(
+                Cycle(
+                    self.flow.source,
+                    self.flow.target,
+                    MIRROR,
+                    f"{self._job_id}-idle",
+                    0.0,
+                    {},
+                    records=0,
+                    bytes=0,
+                    runs=0,
+                    partitions=0,
+                    lag=self._lag,
+                )
+            )
+        self._journal.write_if_due()
+        if self._live.poll():  # the planner says what has changed, once its plans follow it
+            self._topology.flow = self.flow
+        now, flow = time.monotonic(), self.flow
+        self._mm2.heartbeats_if_due()
+        configs = flow.sync_topic_configs_enabled and now >= self._configs_due
+        acls = flow.sync_topic_acls_enabled and now >= self._acls_due
+        if not (configs or acls):
+            return
+        self._configs_due = now + flow.sync_topic_configs_interval_s if configs else self._configs_due
+        self._acls_due = now + flow.sync_topic_acls_interval_s if acls else self._acls_due
+        try:
+            self._topology.sync(self._topics, configs=configs, acls=acls)
+        except MirrorlakeError as error:
+            if not error.retriable:
+                raise
+            self._say(f"warning: {error.message} (topics are kept in step again later)")
+
+    def _keep_ledger(self) -> None:
+        """Starts the ledger stream once the mirror is on its way, and notices when it has ended."""
+        if self._ledger_query is None and self.flow.ledger_interval_s:
+            self._ledger_query = self._start_ledger(self.flow.ledger_interval_s)
+        elif self._ledger_query is not None and not self._ledger_query.isActive:
+            raise LedgerError(
+                f"flow {self.flow.name}: the ledger stream has ended: {first_line(self._ledger_query.exception())}"
+            )
+
+    # -- one micro-batch ----------------------------------------------------------------------------
+
+    def _mirror(self, frame: DataFrame, batch_id: int) -> None:
+        clock = Stopwatch()
+        rows = frame.collect()
+        plan = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
+        if not self._has_work(plan, rows):
+            return
+        clock.lap("collect")
+        micro_batch = MicroBatch(self.flow, self._generation, self._target, self._say)
+        reports, failures = micro_batch.copy(frame, rows, self._fails_at)
+        clock.lap("copy")
+        self._failpoint("driver.copied")
+        cycle_id = f"{self._job_id}-{batch_id}"
+        moved = [report for report in reports if report.is_open]
+        if moved:
+            self._pass_gate(micro_batch, moved, cycle_id)
+        clock.lap("gate")
+        self._failpoint("driver.gated")
+        committed = []
+        for report in moved:
+            if failure := micro_batch.commit(report):
+                failures.append(failure)
+            else:
+                committed.append(report)
+            self._failpoint("driver.committing")
+        self._failpoint("driver.committed")
+        clock.lap("commit")
+        if committed:
+            self._report(batch_id, cycle_id, committed, stages(plan, clock, committed))
+            self._mm2.offset_syncs(
+                run for report in committed for stretch in report.stretches for run in stretch["runs"]
+            )
+        self._journal.write_if_due(age_s=math.inf)  # nobody else does it while a backlog is mirrored
+        if failures:
+            worst = max(failures, key=lambda failure: not failure.retriable)
+            if not (worst.retriable and committed):
+                raise worst
+            self._say(f"warning: {worst.message} (the other slots went on; it is tried again)")
+
+    def _has_work(self, plan: Mapping[str, Any], rows: Sequence[Any]) -> bool:
+        """Takes notice of what a plan says besides its ranges; True if there is something to copy.
+
+        Raises:
+            MirrorlakeError: the plan could not be made, or is that of a newer job, or no topic can be mirrored.
+        """
+        if plan["error"]:
+            raise errors.from_json(plan["error"])
+        generation = rows[0]["generation"]
+        if generation > self._generation:
+            raise fenced(self.flow, self._generation, generation)
+        if generation < self._generation:
+            return False  # made from the state before this job took over
+        self._lag = plan["lag"]
+        for line in plan["notes"]:
+            self._say(line)
+        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, plan["held"])
+        self._failpoint("driver.planned")
+        return any(row["kind"] == "range" for row in rows)
+
+    def _pass_gate(self, micro_batch: MicroBatch, reports: list[SlotReport], cycle_id: str) -> None:
+        try:
+            frame = gate_frame.frame(reports, passes_over_losses=self.flow.passes_over_losses)
+            results = self._gate.evaluate(frame, self.flow.name, cycle_id)
+            self._journal.note("expectation_results", results)
+            require(
+                results,
+                f"flow {self.flow.name}, micro-batch {cycle_id}",
+                "the transactions were aborted, nothing became visible and no position moved",
+            )
+        except Exception as error:
+            micro_batch.reject(reports)
+            self._journal.write()
+            if isinstance(error, MirrorlakeError):
+                raise
+            raise GateError(
+                f"flow {self.flow.name}, micro-batch {cycle_id}: the gate could not be evaluated "
+                f"({first_line(error)}); the transactions were aborted"
+            ) from error
+
+    # -- what people see ----------------------------------------------------------------------------
+
+    def _report(self, batch_id: int, cycle_id: str, reports: list[SlotReport], stages_ms: dict[str, float]) -> None:
+        stretches = [stretch for report in reports for stretch in report.stretches]
+        runs = [run for stretch in stretches for run in stretch["runs"]]
+        self._lag = max(
+            0, self._lag - sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches)
+        )
+        seconds = sum(stages_ms[name] for name in STAGES) / 1000
+        progress = Progress(
+            batch_id,
+            datetime.now(UTC),
+            sum(run["records"] for run in runs),
+            sum(run["bytes"] for run in runs),
+            len(runs),
+            len(stretches),
+            self._lag,
+            seconds,
+            stages_ms,
+        )
+        counts = {name: getattr(progress, name) for name in ("records", "bytes", "runs", "partitions", "lag")}
+        self._note_cycle(
+            Cycle(self.flow.source, self.flow.target, MIRROR, cycle_id, 1000 * seconds, stages_ms, **counts)
+        )
+        self._history.append(progress)
+        self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
+        self._say(str(progress))
+        for warning in (warning for report in reports for warning in report.warnings):
+            self._say(f"warning: {warning}")
+            self.ledger.append("anomalies", [self._anomaly(kind=gap.FOREIGN, detail=warning, action="continue")])
+        for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in gap.LOSS):
+            self._say(
+                f"warning: flow {self.flow.name}, topic {lost['topic']}, partition {lost['partition']}, offsets "
+                f"{lost['from_offset']} to {lost['to_offset']}: {gap.LOSS[lost['kind']]} "
+                f"({lost['kind']}; the flow goes on, as mirrorlake.on.loss says)"
+            )
+
+    def _note(self, error: MirrorlakeError) -> None:
+        """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error
+        itself."""
+        if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
+            row = self._anomaly(**{"kind": "stopped", **error.anomaly}, detail=error.message, action="stop")
+            try:
+                self.ledger.append("anomalies", [row])
+            except MirrorlakeError as second:
+                self._say(f"warning: {second.message}")
+
+    def _note_cycle(self, cycle: Cycle) -> None:
+        self._noted_at = time.monotonic()
+        self._journal.note("cycles", [cycle])

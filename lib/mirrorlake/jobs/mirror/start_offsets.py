@@ -1,0 +1,41 @@
+"""Finds the offset at which each partition begins that was never mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mirrorlake.config.start import LATEST, StartSpec
+from mirrorlake.errors import SourceError
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+
+
+def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeout_ms: int) -> dict[PartitionKey, int]:
+    """The offset where each partition begins.
+
+    Raises:
+        SourceError: an offset that the log does not reach to.
+    """
+    if not specs:
+        return {}
+    first, stable = (
+        source.offsets(specs, EARLIEST_TIMESTAMP, timeout_ms),
+        source.offsets(specs, LATEST_TIMESTAMP, timeout_ms),
+    )
+    starts: dict[PartitionKey, int] = {}
+    for key, spec in specs.items():
+        given = dict(spec.offsets).get(key[1])
+        if spec.timestamp_ms is not None:
+            at = source.offsets([key], spec.timestamp_ms, timeout_ms)[key]
+            starts[key] = stable[key] if at < 0 else at
+        elif given is not None:
+            if not first[key] <= given <= stable[key]:
+                raise SourceError(
+                    f"topic {key[0]}, partition {key[1]}: mirrorlake.start.topic.{key[0]} names offset {given}, but "
+                    f"the log of cluster {source.connection.alias} "
+                    f"reaches from {first[key]} to {stable[key]}. Correct it; nothing was copied"
+                )
+            starts[key] = given
+        else:
+            starts[key] = stable[key] if spec.word == LATEST else first[key]
+    return starts

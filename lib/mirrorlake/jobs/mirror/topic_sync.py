@@ -1,0 +1,360 @@
+"""Keeps the topics of a flow in step on its target: created, grown, configured, and readable by those who may read the
+source's.
+
+Never shrunk and never deleted. Each change that is made, or was refused, is a row of the table topology_changes. What
+concerns one topic does not
+stop the others: its error is returned, and it is tried again the next time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import TargetError
+from mirrorlake.protocol.acls import Acl, acl_changes
+from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.topic_changes import Change, Kind, config_changes, creation, growth, largest_message
+from mirrorlake.state.offset_syncs import TOPIC_CONFIG
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mirrorlake.ledger.store import Ledger
+
+APPLIED, PLANNED = "applied", "planned"
+DESCRIBED_AT_ONCE = 500
+
+
+class Topology:
+    """The topics of one flow on its target.
+
+    Args:
+        flow: whose topics.
+        source, target: both clusters.
+        ledger: where changes are recorded, and which access rights mirrorlake has given.
+        say: called with a line for every change.
+    """
+
+    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: Ledger, say: Callable[[str], None]) -> None:
+        self.flow, self._source, self._target, self._ledger, self._say = flow, source, target, ledger, say
+        self._settled: dict[str, int] = {}
+        self._refused: dict[Change, str] = {}
+        self._new_configs: dict[str, dict[str, str]] = {}
+
+    # -- what the mirror needs ----------------------------------------------------------------------
+
+    def ensure_offset_syncs(self, slots: int) -> int:
+        """Creates the flow's offset-syncs topic, or adds partitions for more slots; returns how many partitions it
+        has."""
+        topic = self.flow.offset_syncs_topic
+        have = self._target.partitions().get(topic, 0)
+        refusals: Refusals = {}
+        if have == 0:
+            refusals = self._target.create(
+                [NewTopic(topic, slots, self.flow.offset_syncs_replication_factor, config=TOPIC_CONFIG)]
+            )
+        elif have < slots:
+            refusals = self._target.grow({topic: slots})
+        if refusals:
+            raise refusals[topic]
+        return max(have, slots)
+
+    def ensure_dead_letters(self) -> None:
+        """Creates the flow's dead-letter topic if it isn't there."""
+        topic = self.flow.dead_letter_topic
+        if topic not in self._target.partitions():
+            config = {"message.timestamp.type": "CreateTime", "max.message.bytes": TOPIC_CONFIG["max.message.bytes"]}
+            refusals = self._target.create([NewTopic(topic, 1, self.flow.replication_factor, config=config)])
+            if refusals:
+                raise refusals[topic]
+
+    def ensure(self, topics: Mapping[str, int]) -> Refusals:
+        """Makes the remote topic of each source topic exist, with at least as many partitions, and able to take batches
+        as they are. Costs nothing once that is so.
+
+        Returns:
+            Why it could not be done, by source topic; the others are ready.
+
+        Raises:
+            ConfigurationError: see `Flow.remote_topics`.
+            TargetError: a failure that goes away by itself; or a remote topic would stamp records anew, and can't be
+                told not to.
+        """
+        new = {topic: partitions for topic, partitions in topics.items() if self._settled.get(topic, 0) < partitions}
+        if not new:
+            return {}
+        remote_of = self.flow.remote_topics(topics)
+        refusals = self._apply(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
+        failures: Refusals = {}
+        for topic, partitions in new.items():
+            refused = {change: error for change, error in refusals.items() if change.target_topic == remote_of[topic]}
+            stamping = next(
+                (error for change, error in refused.items() if change.name == "message.timestamp.type"), None
+            )
+            if stamping is not None:  # nothing may be copied there: every timestamp would be lost
+                raise stamping
+            missing = next(
+                (error for change, error in refused.items() if change.kind in (Kind.CREATE_TOPIC, Kind.ADD_PARTITIONS)),
+                None,
+            )
+            if missing is None:
+                self._settled[topic] = partitions
+            else:
+                failures[topic] = missing
+        return failures
+
+    # -- what is kept in step -----------------------------------------------------------------------
+
+    def plan(self, topics: Mapping[str, int]) -> list[Change]:
+        """All changes that are due; changes nothing."""
+        return self._topic_changes(topics, topics, topics.keys()) + self._acl_changes(topics)
+
+    def sync(self, topics: Mapping[str, int], *, configs: bool, acls: bool) -> None:
+        """Brings configuration and access rights in step, as far as it is asked for."""
+        self.ensure(topics)
+        changes = self._config_changes(self._settled.keys() & topics.keys()) if configs else []
+        self._apply(changes + (self._acl_changes(topics) if acls else []))
+
+    def apply(self, changes: list[Change]) -> dict[Change, str]:
+        """Makes the changes of a plan; returns what came of each."""
+        refusals = self._apply(changes)
+        return {change: refusals[change].message if change in refusals else APPLIED for change in changes}
+
+    def _topic_changes(self, asked: Mapping[str, int], topics: Mapping[str, int], configured: Set[str]) -> list[Change]:
+        """What the remote topics of those asked for need; `topics` are all of the flow, `configured` those whose
+        configuration is looked at."""
+        remote_of, have = self.flow.remote_topics(topics), self._target.partitions()
+        widest: dict[str, int] = {}
+        for topic, partitions in topics.items():
+            widest[remote_of[topic]] = max(widest.get(remote_of[topic], 0), partitions)
+        known = [topic for topic in asked if remote_of[topic] in have]
+        missing = [topic for topic in asked if remote_of[topic] not in have]
+        changes = [*self._creations(missing, remote_of, widest), *self._growths(known, remote_of, have, widest)]
+        return changes + self._config_changes(topic for topic in known if topic in configured)
+
+    def _creations(
+        self, topics: Iterable[str], remote_of: Mapping[str, str], widest: Mapping[str, int]
+    ) -> Iterator[Change]:
+        """One for each remote topic: those that are merged are made once."""
+        wanted = {remote_of[topic]: topic for topic in sorted(topics)}
+        configs = self._describe(self._source, wanted.values())
+        for remote, topic in wanted.items():
+            change, self._new_configs[remote] = creation(
+                self.flow, topic, remote, widest[remote], configs.get(topic, {})
+            )
+            yield change
+
+    @staticmethod
+    def _growths(
+        topics: Iterable[str], remote_of: Mapping[str, str], have: Mapping[str, int], widest: Mapping[str, int]
+    ) -> Iterator[Change]:
+        for remote, topic in {remote_of[topic]: topic for topic in topics}.items():
+            yield from growth(topic, remote, have[remote], widest[remote])
+
+    def _config_changes(self, topics: Iterable[str]) -> list[Change]:
+        wanted = sorted(topics)
+        remote_of = self.flow.remote_topics(wanted)
+        source = self._describe(self._source, wanted)
+        target = self._describe(self._target, remote_of.values())
+        deciding = {
+            remote: topic for topic, remote in reversed(remote_of.items())
+        }  # of topics that are merged, the first
+        changes = []
+        for remote, topic in deciding.items():
+            if remote in target:
+                merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]
+                config = {**source.get(topic, {}), **largest_message(merged)}
+                changes += config_changes(self.flow, topic, remote, config, target[remote])
+        return changes
+
+    def _acl_changes(self, topics: Iterable[str]) -> list[Change]:
+        if not self.flow.sync_topic_acls_enabled:
+            return []
+        source, target = self._source.acls(), self._target.acls()
+        if source is None or target is None:
+            self._say(
+                "warning: sync.topic.acls.enabled, but cluster "
+                f"{self.flow.source if source is None else self.flow.target} has no authorizer, or does not show its "
+                "ACLs"
+            )
+            return []
+        return list(acl_changes(self.flow, source, target, self._given(), topics))
+
+    def _given(self) -> list[Acl]:
+        """The access rights that mirrorlake has given and not taken back, as the ledger has them: no others are ever
+        taken back."""
+        from pyspark.sql import functions as F
+
+        table = self._ledger.read("topology_changes")
+        mine = table.filter(
+            (table.source == self.flow.source)
+            & (table.target == self.flow.target)
+            & (table.outcome == APPLIED)
+            & table.kind.endswith("_acl")
+        )
+        last = (
+            mine.groupBy(F.coalesce("after", "before").alias("acl"))
+            .agg(F.max_by("kind", "changed_at").alias("kind"))
+            .filter(F.col("kind") == Kind.CREATE_ACL.value)
+        )
+        return [Acl.parse(row["acl"]) for row in last.collect()]
+
+    @staticmethod
+    def _describe(admin: Admin, topics: Iterable[str]) -> dict[str, Any]:
+        wanted, found = sorted(set(topics)), {}
+        for at in range(0, len(wanted), DESCRIBED_AT_ONCE):
+            found.update(admin.configs(wanted[at : at + DESCRIBED_AT_ONCE]))
+        return found
+
+    # -- making changes -----------------------------------------------------------------------------
+
+    def _apply(self, changes: Iterable[Change]) -> dict[Change, TargetError]:
+        """Makes changes, says and records them; returns those that were refused."""
+        todo = list(changes)
+        if not todo:
+            return {}
+        refusals: dict[Change, Any] = {}
+        new = [change for change in todo if change.kind is Kind.CREATE_TOPIC]
+        refusals |= self._refused_of(new, self._target.create([self._new_topic(change) for change in new]))
+        grown = [change for change in todo if change.kind is Kind.ADD_PARTITIONS]
+        refusals |= self._refused_of(
+            grown, self._target.grow({change.target_topic: int(change.after or 0) for change in grown})
+        )
+        refusals |= self._configure([change for change in todo if change.kind in (Kind.SET_CONFIG, Kind.RESET_CONFIG)])
+        for change in todo:
+            if change.kind is Kind.CREATE_ACL:
+                refusals |= self._refused_of([change], self._target.create_acl(Acl.parse(str(change.after))))
+            elif change.kind is Kind.DELETE_ACL:
+                refusals |= self._refused_of([change], self._target.delete_acl(Acl.parse(str(change.before))))
+        self._record(todo, refusals)
+        for error in refusals.values():
+            if error.retriable:
+                raise error
+        return refusals
+
+    def _new_topic(self, change: Change) -> NewTopic:
+        return NewTopic(
+            change.target_topic,
+            int(change.after or 0),
+            self.flow.replication_factor,
+            config=self._new_configs[change.target_topic],
+        )
+
+    def _configure(self, changes: list[Change]) -> dict[Change, Any]:
+        """All properties of a topic in one request; if that is refused, one by one, so that only the wrong one is
+        missing."""
+        by_topic: dict[str, list[Change]] = {}
+        for change in changes:
+            by_topic.setdefault(change.target_topic, []).append(change)
+        refused = self._target.alter_configs(
+            {topic: {str(change.name): change.after for change in group} for topic, group in by_topic.items()}
+        )
+        refusals: dict[Change, Any] = {}
+        for topic, error in refused.items():
+            for change in by_topic[topic]:
+                again = (
+                    self._target.alter_configs({topic: {str(change.name): change.after}})
+                    if len(by_topic[topic]) > 1
+                    else {topic: error}
+                )
+                refusals |= self._refused_of([change], again)
+        return refusals
+
+    @staticmethod
+    def _refused_of(changes: Iterable[Change], refusals: Refusals) -> dict[Change, Any]:
+        return {change: refusals[change.target_topic] for change in changes if change.target_topic in refusals}
+
+    def _record(self, changes: Iterable[Change], refusals: Mapping[Change, TargetError]) -> None:
+        now, rows = datetime.now(UTC).replace(tzinfo=None), []
+        for change in changes:
+            outcome = refusals[change].message if change in refusals else APPLIED
+            if self._refused.get(change) == outcome:
+                continue  # said and written down when it was first refused
+            self._say(str(change) if outcome == APPLIED else f"warning: {outcome}")
+            if outcome != APPLIED:
+                self._refused[change] = outcome
+            rows.append(
+                {
+                    "source": self.flow.source,
+                    "target": self.flow.target,
+                    "kind": change.kind.value,
+                    "topic": change.topic,
+                    "target_topic": change.target_topic,
+                    "name": change.name,
+                    "before": change.before,
+                    "after": change.after,
+                    "note": change.note,
+                    "outcome": outcome,
+                    "changed_at": now,
+                }
+            )
+        self._ledger.append("topology_changes", rows)
+
+
+@dataclass(frozen=True)
+class TopologyResult:
+    """What the topics job has found: every change that is due, and what came of it (`planned` in a dry run)."""
+
+    flow: str
+    topics: int
+    outcomes: dict[Change, str] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = Counter(outcome if outcome in (APPLIED, PLANNED) else "refused" for outcome in self.outcomes.values())
+        return {
+            "flow": self.flow,
+            "topics": self.topics,
+            "changes": len(self.outcomes),
+            **{name: counts[name] for name in (PLANNED, APPLIED, "refused")},
+        }
+
+    def table(self) -> pd.DataFrame:
+        """One row for each change, for people."""
+        import pandas as pd
+
+        columns = ["kind", "topic", "target_topic", "name", "before", "after", "note", "outcome"]
+        return pd.DataFrame(
+            [
+                {**asdict(change), "kind": change.kind.value, "outcome": outcome}
+                for change, outcome in self.outcomes.items()
+            ],
+            columns=columns,
+        ).fillna("")
+
+
+def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool, say: Callable[[str], None] = print) -> TopologyResult:
+    """The topics job: finds the topics of a flow and makes those on the target like them, or (`dry_run`) only says what
+    it would do.
+
+    Raises:
+        MirrorlakeError: a cluster can't be reached, or names contradict each other.
+    """
+    for warning in flow.warnings:
+        say(f"warning: {warning}")
+    source = Cluster(flow.source_connection, "source", f"{flow.name}|topics", flow.connect_timeout_ms).connect()
+    try:
+        topics = {
+            name: topic.partitions
+            for name, topic in sorted(source.refresh(None, flow.connect_timeout_ms).items())
+            if flow.mirrors_topic(name)
+        }
+    finally:
+        source.close()
+    ledger.ensure_tables()
+    topology = Topology(
+        flow,
+        Admin(flow.source_connection, "source", flow.name),
+        Admin(flow.target_connection, "target", flow.name),
+        ledger,
+        say,
+    )
+    planned = topology.plan(topics)
+    if dry_run:
+        return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, PLANNED))
+    return TopologyResult(flow.name, len(topics), topology.apply(planned))

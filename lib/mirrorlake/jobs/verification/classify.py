@@ -1,0 +1,203 @@
+"""What is wrong with the records that aren't the same on both sides: each mismatch becomes a finding of some kind,
+named by both offsets.
+
+==============
+==================================================================================================================================
+kind           meaning ==============
+==================================================================================================================================
+missing        on the source, and nowhere among what was compared on the target; the downstream offset is where the map
+has it different      at its place, with another key, value, headers or timestamp
+out_of_order   on the target, but not at its place: swapped, or moved; the downstream offset is where it stands
+duplicated     on the target where nothing, or another record, belongs; the same in everything as the source's record at
+the upstream offset unexpected     on the target, and not on the source; the upstream offset is the one that the map has
+for it, if any ==============
+==================================================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirrorlake.jobs.verification.compare import MISMATCH, located
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+DIFFERENCES = ("missing", "duplicated", "out_of_order", "different", "unexpected")
+STRAY = "stray"
+
+# Equal records are paired in order, so that of three copies of one record in place of two, one is left over.
+CLASSIFICATION = """
+WITH unexplained AS (SELECT * FROM {mismatches} WHERE NOT is_explained),
+ours AS (
+  SELECT topic, partition, upstream_offset, place, is_mapped, source.content, source.timestamp,
+    row_number() OVER (PARTITION BY topic, partition, source.content, source.timestamp
+      ORDER BY upstream_offset) AS number
+  FROM unexplained WHERE source IS NOT NULL
+),
+theirs AS (
+  SELECT topic, partition, upstream_offset, place, source IS NOT NULL AS is_taken, target.offset AS downstream_offset,
+    target.content, target.timestamp,
+    row_number() OVER (PARTITION BY topic, partition, target.content, target.timestamp ORDER BY target.offset) AS number
+  FROM unexplained WHERE target IS NOT NULL
+),
+moved AS (
+  SELECT o.topic, o.partition, o.upstream_offset, o.place, t.downstream_offset
+  FROM ours o JOIN theirs t
+    ON t.topic = o.topic AND t.partition = o.partition AND t.content = o.content AND t.timestamp = o.timestamp
+      AND t.number = o.number
+),
+lost AS (SELECT o.* FROM ours o LEFT ANTI JOIN moved m ON m.topic = o.topic AND m.partition = o.partition
+  AND m.upstream_offset = o.upstream_offset),
+stray AS (SELECT t.* FROM theirs t LEFT ANTI JOIN moved m ON m.topic = t.topic AND m.partition = t.partition
+  AND m.downstream_offset = t.downstream_offset),
+-- Neither the record that belongs here nor the one that stands here was found elsewhere: the one is the other, changed.
+changed AS (
+  SELECT l.topic, l.partition, l.upstream_offset, s.downstream_offset
+  FROM lost l JOIN stray s ON s.topic = l.topic AND s.partition = l.partition AND s.upstream_offset = l.upstream_offset
+    AND s.is_taken
+)
+SELECT topic, partition, upstream_offset, downstream_offset, 'out_of_order' AS kind,
+  coalesce(concat('the map has it at downstream offset ', place), 'it is in no run of the map') AS detail,
+    NULL AS content, NULL AS timestamp
+FROM moved
+UNION ALL
+SELECT c.topic, c.partition, c.upstream_offset, c.downstream_offset, 'different', coalesce(nullif(o.differs, ''),
+  'content'), NULL, NULL
+FROM changed c JOIN unexplained o ON o.topic = c.topic AND o.partition = c.partition
+  AND o.target.offset = c.downstream_offset
+UNION ALL
+SELECT l.topic, l.partition, l.upstream_offset, l.place, 'missing', CASE WHEN NOT l.is_mapped
+  THEN 'it is in no run of the map' END, NULL, NULL
+FROM lost l LEFT ANTI JOIN changed c ON c.topic = l.topic AND c.partition = l.partition
+  AND c.upstream_offset = l.upstream_offset
+UNION ALL
+SELECT s.topic, s.partition, s.upstream_offset, s.downstream_offset, 'stray', NULL, s.content, s.timestamp
+FROM stray s LEFT ANTI JOIN changed c ON c.topic = s.topic AND c.partition = s.partition
+  AND c.downstream_offset = s.downstream_offset
+"""
+
+STRAYS = """
+WITH copies AS (
+  SELECT f.topic, f.partition, f.downstream_offset, min(s.offset) AS upstream_offset
+  FROM {found} f JOIN {source} s ON s.topic = f.topic AND s.partition = f.partition AND s.content = f.content
+    AND s.timestamp = f.timestamp
+  WHERE f.kind = 'stray' GROUP BY f.topic, f.partition, f.downstream_offset
+)
+SELECT f.topic, f.partition, coalesce(c.upstream_offset, f.upstream_offset) AS upstream_offset, f.downstream_offset,
+  CASE WHEN f.kind <> 'stray' THEN f.kind WHEN c.upstream_offset IS NULL
+    THEN 'unexpected' ELSE 'duplicated' END AS kind,
+  CASE
+    WHEN f.kind <> 'stray' THEN f.detail
+    WHEN c.upstream_offset IS NOT NULL THEN 'one more copy of it'
+    WHEN f.upstream_offset IS NOT NULL THEN 'the map has a source record here that the source does not have'
+    ELSE 'it is in no run of the map'
+  END AS detail
+FROM {found} f LEFT JOIN copies c ON f.kind = 'stray' AND c.topic = f.topic AND c.partition = f.partition
+  AND c.downstream_offset = f.downstream_offset
+"""
+
+
+def with_places(compared: DataFrame, segments: DataFrame) -> DataFrame:
+    """The mismatches of `equality.compared`, each with what the map says of it.
+
+    Adds place (the downstream offset that the map has; null: none) and by_take_over (true for a source record that
+    another mirror has left out, and for one that it has copied although it was aborted on the source); is_mapped is not
+    null any more.
+    """
+    from pyspark.sql import functions as F
+
+    found = compared.filter(F.col("kind") == MISMATCH).drop("kind", "records")
+    alone = found.filter("target IS NULL").withColumn("offset", F.col("source.offset"))
+    steps = F.col("offset") - F.col("range.upstream_start")
+    known = (
+        located(alone, segments, ("topic", "partition"), "upstream_from", "upstream_end")
+        .filter("range IS NOT NULL")
+        .withColumns(
+            {
+                "place": F.when(steps >= 0, F.col("range.downstream_start") + steps),
+                "is_mapped": steps >= 0,
+                "by_take_over": (steps < 0) & F.col("range.is_inferred"),
+            }
+        )
+    )
+    others = found.filter("target IS NOT NULL").withColumns(
+        {
+            "place": F.when(F.col("is_mapped"), F.col("target.offset")),
+            "by_take_over": F.col("source").isNull() & F.col("is_mapped") & F.col("is_inferred"),
+        }
+    )
+    return known.drop("offset", "range").unionByName(others).drop("is_inferred")
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What the log cleaner has left on one side of some source topics: last_offsets has topic, partition (of the
+    source), key_hash and last_offset (of that side)."""
+
+    topics: tuple[str, ...]
+    last_offsets: DataFrame
+
+
+def with_reasons(
+    mismatches: DataFrame, log_starts: DataFrame, source: Cleaned | None = None, target: Cleaned | None = None
+) -> DataFrame:
+    """Adds is_explained: the side that lacks the record has dropped it, for its age, or as a log cleaner does.
+
+    Args:
+        mismatches: see `with_places`.
+        log_starts: topic, partition, source_start, target_start: what the logs still have.
+        source, target: where topics are compacted.
+    """
+    from pyspark.sql import functions as F
+
+    rows = mismatches.join(
+        F.broadcast(log_starts.select("topic", "partition", "source_start", "target_start")), ["topic", "partition"]
+    )
+    lacks_target, lacks_source = (
+        F.col("target").isNull() & F.col("is_mapped"),
+        F.col("source").isNull() & F.col("is_mapped"),
+    )
+    reasons = (
+        F.col("by_take_over")
+        | lacks_target & (F.col("place") < F.col("target_start"))
+        | lacks_source & (F.col("upstream_offset") < F.col("source_start"))
+    )
+    if target is not None:
+        rows, is_cleaned = _cleaned(rows, target, "source", "place")
+        reasons = reasons | lacks_target & is_cleaned
+    if source is not None:
+        rows, is_cleaned = _cleaned(rows, source, "target", "upstream_offset")
+        reasons = reasons | lacks_source & is_cleaned
+    return rows.select(*mismatches.columns, F.coalesce(reasons, F.lit(False)).alias("is_explained"))
+
+
+def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[DataFrame, Column]:
+    """Whether a record that only `side` still has would be dropped at offset `at` of the other: for want of a key, as a
+    tombstone, or for a newer one of its key."""
+    from pyspark.sql import functions as F
+
+    key, last = f"{side}_key", f"{side}_last"
+    newest = cleaned.last_offsets.select(
+        "topic", "partition", F.col("key_hash").alias(key), F.col("last_offset").alias(last)
+    )
+    joined = rows.withColumn(key, F.col(f"{side}.key_hash")).join(newest, ["topic", "partition", key], "left")
+    is_gone = F.col(key).isNull() | F.col(f"{side}.is_tombstone") | F.coalesce(F.col(last) > F.col(at), F.lit(False))
+    return joined, F.col("topic").isin(*cleaned.topics) & is_gone
+
+
+def findings(mismatches: DataFrame, source: DataFrame) -> DataFrame:
+    """What is wrong: topic, partition, upstream_offset, downstream_offset, kind (one of DIFFERENCES) and detail; one
+    row for each record, kept.
+
+    Args:
+        mismatches: see `with_reasons`.
+        source: fingerprints of the source, to find what a stray record on the target is a copy of; read only if there
+            is one.
+    """
+    spark = mismatches.sparkSession
+    found = spark.sql(CLASSIFICATION, mismatches=mismatches).localCheckpoint()
+    if found.filter(found.kind == STRAY).isEmpty():
+        return found.drop("content", "timestamp")
+    return spark.sql(STRAYS, found=found, source=source).localCheckpoint()

@@ -1,0 +1,281 @@
+"""The proof of equality: both clusters are read apart from the code that copies, joined on the exact map, and every
+difference is named.
+
+1. **Pin.** The map is that of one Delta version of `offset_syncs`, cut into segments: each a run with the gap in front
+of it (`jobs/verification/segments.py`). 2. **Recognise** (`sample` only). Runs whose batches still have the digest of
+the map on both sides are not opened (`jobs/verification/run_digests.py`). 3. **Compare.** Both logs are read by Spark's
+Kafka source, as committed records, and joined at the places of the map (`logs.py`, `jobs/verification/compare.py`). 4.
+**Explain.** What is on one side only may
+have expired, or have been compacted since: that is neither right nor wrong. The rest is named
+(`jobs/verification/classify.py`, `jobs/verification/summarize.py`). 5. **Judge and store.** Counts go before the suite
+`verification` and into `verifications`; bad records, without their contents, into `verification_findings`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake import errors
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import LedgerError, MirrorlakeError, first_line
+from mirrorlake.gate import Gate
+from mirrorlake.jobs.verification.logs import FlowLogs
+from mirrorlake.jobs.verification.result import Finding, PartitionVerification, VerificationResult, gate_frame
+from mirrorlake.jobs.verification.run_digests import recognised
+from mirrorlake.jobs.verification.scope import FULL, INCREMENTAL, SAMPLE, VerificationScope
+from mirrorlake.jobs.verification.segments import (
+    AFTER,
+    Extent,
+    extents,
+    extents_frame,
+    first_later_runs,
+    partitions_of,
+    segments,
+    with_choice,
+)
+from mirrorlake.jobs.verification.summarize import VerifiedMap, judge
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.translation.versioned_map import Versions, current_map
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FINDINGS_KEPT = 1_000  # of each partition
+EXAMPLES = 10
+PLACE = ("topic", "partition", "upstream_offset", "downstream_offset")
+
+
+class Verification:
+    """Verifies one flow.
+
+    Args:
+        spark: a classic session with Delta and the Kafka source; its executors read both clusters.
+        flow: the flow.
+        ledger: where the map is, and the results go.
+        suite: path of the expectations for verifications.
+        say: called with a line of progress.
+    """
+
+    def __init__(
+        self, spark: SparkSession, flow: Flow, ledger: Ledger, suite: str | Path, say: Callable[[str], None] = print
+    ) -> None:
+        self.spark, self.flow, self.ledger, self._say = spark, flow, ledger, say
+        self._gate = Gate(suite)
+
+    def run(self, scope: VerificationScope) -> VerificationResult:
+        """Compares what the scope asks for, and stores what was found, whether it passes or not
+        (`VerificationResult.require`).
+
+        Raises:
+            ConfigurationError: the Delta version is not there.
+            SourceError, TargetError: a cluster can't be read.
+            LedgerError: the tables can't be read or written.
+        """
+        flow, started_at, verification_id = self.flow, datetime.now(UTC), uuid.uuid4().hex
+        self.ledger.ensure_tables()
+        versions = Versions.pinned(self.ledger, flow, scope.version)
+        client_id, timeout_ms = f"{flow.name}|verify", flow.connect_timeout_ms
+        with (
+            closing(Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()) as source,
+            closing(Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()) as target,
+        ):
+            partitions, wrong = self._verify(scope, versions, FlowLogs(self.spark, flow, source, target))
+        results = self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
+        examples = wrong.orderBy(*PLACE).limit(EXAMPLES).collect() if wrong is not None else []
+        result = VerificationResult(
+            flow.name,
+            verification_id,
+            scope.mode,
+            versions.offset_syncs,
+            versions.gaps,
+            started_at,
+            datetime.now(UTC),
+            tuple(partitions),
+            tuple(results),
+            tuple(Finding(*(row[name] for name in (*PLACE, "kind", "detail"))) for row in examples),
+        )
+        self._store(result, wrong)
+        self._say(f"flow {flow.name}: {result.statement()}")
+        return result
+
+    # -- looking ------------------------------------------------------------------------------------
+
+    def _verify(
+        self, scope: VerificationScope, versions: Versions, logs: FlowLogs
+    ) -> tuple[list[PartitionVerification], DataFrame | None]:
+        """A row for each partition, and the records that are wrong (None: there are none)."""
+        try:
+            chosen = with_choice(current_map(self.ledger, self.flow, versions), scope, self._passed(scope))
+            partitions_known = partitions_of(chosen)
+        except Exception as error:  # Delta's: an old version whose files are gone
+            raise LedgerError(
+                f"version {versions.offset_syncs} of {self.ledger.table('offset_syncs')}, or {versions.gaps} of gaps, "
+                f"can't be read: {first_line(error)}"
+            ) from None
+        try:
+            uncovered = self._uncovered(scope, {(row["topic"], row["partition"]) for row in partitions_known}, logs)
+            found = {
+                extent.key: extent
+                for extent in extents(partitions_known, self.flow, scope)
+                if extent.key not in uncovered
+            }
+            if not found:
+                return list(uncovered.values()), None
+            self._say(
+                f"flow {self.flow.name}: comparing {len(found)} partitions, by version {versions.offset_syncs} of the "
+                "map"
+            )
+            partitions, wrong = judge(self._map(scope, versions.offset_syncs, chosen, found, logs), logs)
+        except MirrorlakeError:
+            raise
+        except Exception as error:  # Spark's: a log that can't be read, or a timestamp beyond what it can hold
+            raise MirrorlakeError(
+                f"flow {self.flow.name}: the logs can't be compared: {first_line(error)}. Nothing was stored"
+            ) from None
+        return sorted([*partitions, *uncovered.values()], key=lambda one: (one.topic, one.partition)), wrong
+
+    def _passed(self, scope: VerificationScope) -> DataFrame:
+        """The rows of verifications that `incremental` goes on from; to repeat one by its version, those that came
+        before it."""
+        table = self.ledger.read("verifications")
+        mine = table.filter(
+            (table.source == self.flow.source)
+            & (table.target == self.flow.target)
+            & table.passed
+            & table["mode"].isin(FULL, INCREMENTAL)
+        )
+        return mine if scope.version is None else mine.filter(mine.offset_syncs_version < scope.version)
+
+    def _uncovered(
+        self, scope: VerificationScope, known: set[PartitionKey], logs: FlowLogs
+    ) -> dict[PartitionKey, PartitionVerification]:
+        """Partitions of the flow that are not compared, each with the reason: a transform changes their records, or the
+        map knows nothing of what they hold."""
+        there = logs.source_partitions() if scope.mode in (FULL, INCREMENTAL) else {}
+        found = {}
+        for key in sorted(key for key in known | there.keys() if scope.has(key[0])):
+            transform = self.flow.transform_of(key[0])
+            if transform is None and key in known:
+                continue
+            reason = (
+                f"its records are changed on the way (transform {transform.name})"
+                if transform
+                else "nothing of it has been mirrored by this version of the map"
+            )
+            start, end = there.get(key, (None, None))
+            found[key] = PartitionVerification(
+                *key, upstream_from=start, upstream_to=end, is_covered=False, notes=[reason]
+            )
+        return found
+
+    def _map(
+        self,
+        scope: VerificationScope,
+        version: int,
+        chosen: DataFrame,
+        found: dict[PartitionKey, Extent],
+        logs: FlowLogs,
+    ) -> VerifiedMap:
+        """Cuts up the map, as far as both logs reach, and recognises what can be."""
+        logs.reach(found.values())
+        self._bound_tails(chosen, found, logs)
+        frame = extents_frame(self.spark, found.values())
+        cut = segments(
+            chosen, frame, is_shared=self.flow.topics_shared, fraction=scope.fraction, seed=version
+        ).localCheckpoint()
+        if scope.mode != SAMPLE:
+            return VerifiedMap(found, cut, self.flow.topics_shared)
+        known = recognised(cut, self.flow).localCheckpoint()
+        failed = known.filter("error IS NOT NULL").first()
+        if failed is not None:
+            raise errors.from_json(json.loads(failed["error"]))
+        marked = known.selectExpr("topic", "partition", "upstream_end", "true AS is_known")
+        cut = (
+            cut.join(marked, ["topic", "partition", "upstream_end"], "left")
+            .selectExpr("*", "is_known IS NOT NULL AND mapped > 0 AS is_recognised")
+            .drop("is_known")
+        )
+        digested = cut.filter("is_recognised").groupBy("topic", "partition").agg({"mapped": "sum"}).collect()
+        judged = cut.withColumn("is_judged", cut.is_judged & ~cut.is_recognised).drop("is_recognised").localCheckpoint()
+        return VerifiedMap(
+            found,
+            judged,
+            self.flow.topics_shared,
+            is_partial=True,
+            digested={(row[0], row[1]): row[2] for row in digested},
+        )
+
+    def _bound_tails(self, chosen: DataFrame, found: dict[PartitionKey, Extent], logs: FlowLogs) -> None:
+        """What stands behind the last run is looked at as far as to where the map goes on: by this version of it, or by
+        what was committed since.
+
+        Where others write to the remote topics too, it isn't looked at.
+        """
+        if self.flow.topics_shared:
+            for extent in found.values():
+                extent.downstream_to = extent.downstream_end
+            return
+        last = {row[0]: row[1] + 1 for row in chosen.groupBy("sync_partition").agg({"sync_offset": "max"}).collect()}
+        columns = ["target_topic", "target_partition", "downstream_start"]
+        later = chosen.filter(chosen.choice == AFTER).select(columns).unionByName(logs.later_runs(last).select(columns))
+        next_run = first_later_runs(later, extents_frame(self.spark, found.values()))
+        for extent in found.values():
+            extent.downstream_to = min(extent.downstream_to, next_run.get(extent.remote, extent.downstream_to))
+
+    # -- storing ------------------------------------------------------------------------------------
+
+    def _store(self, result: VerificationResult, wrong: DataFrame | None) -> None:
+        """Bad records first, and the verdict last, so that a verdict always has its findings."""
+        flow = self.flow
+        if wrong is not None:
+            self.ledger.append_frame("verification_findings", self._findings(result, wrong))
+        self.ledger.append("expectation_results", result.results)
+        common = {
+            "verification_id": result.verification_id,
+            "source": flow.source,
+            "target": flow.target,
+            "mode": result.mode,
+            "offset_syncs_version": result.offset_syncs_version,
+            "gaps_version": result.gaps_version,
+            "started_at": result.started_at,
+            "finished_at": result.finished_at,
+        }
+        rows = [partition.row() for partition in result.partitions]
+        if not any(
+            partition.is_covered for partition in result.partitions
+        ):  # a row about the whole flow, so that the failure is there to be seen
+            rows.append(
+                {**PartitionVerification("", 0).row(), "topic": None, "partition": None, "detail": result.statement()}
+            )
+        self.ledger.append("verifications", [{**row, **common} for row in rows])
+
+    def _findings(self, result: VerificationResult, wrong: DataFrame) -> DataFrame:
+        """The rows of verification_findings: the first ones of each partition."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        remotes = [
+            (one.topic, one.partition, one.target_topic, one.target_partition)
+            for one in result.partitions
+            if one.is_covered
+        ]
+        named = self.spark.createDataFrame(
+            remotes, "topic STRING, partition INT, target_topic STRING, target_partition INT"
+        )
+        order = Window.partitionBy("topic", "partition").orderBy(
+            F.coalesce("downstream_offset", "upstream_offset"), "kind"
+        )
+        kept = wrong.withColumn("number", F.row_number().over(order)).filter(F.col("number") <= FINDINGS_KEPT)
+        common = {"verification_id": result.verification_id, "source": self.flow.source, "target": self.flow.target}
+        rows = kept.join(F.broadcast(named), ["topic", "partition"]).withColumns(
+            {name: F.lit(value) for name, value in common.items()}
+        )
+        return rows.select(self.ledger.read("verification_findings").columns)

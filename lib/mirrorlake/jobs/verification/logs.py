@@ -1,0 +1,248 @@
+"""Both logs of a flow as a verification sees them: how far they reach, their records, and what explains a record that
+is on one side only.
+
+Records are read by Spark's Kafka source, as any consumer of committed records would get them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
+from mirrorlake.jobs.verification.compare import fingerprints, located
+from mirrorlake.jobs.verification.segments import Extent
+from mirrorlake.ledger.store import offset_sync_states, run_rows
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import (
+    CONCURRENT_TRANSACTIONS,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
+    Cluster,
+    ResponseError,
+)
+from mirrorlake.spark.kafka_frames import log_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KAFKA = """
+  key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT,
+    headers ARRAY<STRUCT<key: STRING, value: BINARY>>
+"""
+Bounds = Mapping[PartitionKey, tuple[int, int]]  # offsets from, and to (exclusive), by topic and partition
+
+
+class FlowLogs:
+    """The logs of a flow.
+
+    Args:
+        spark: where they are read.
+        flow: whose.
+        source, target: connected clusters.
+    """
+
+    def __init__(self, spark: SparkSession, flow: Flow, source: Cluster, target: Cluster) -> None:
+        self._spark, self._flow, self._source, self._target = spark, flow, source, target
+        self._timeout_ms = flow.connect_timeout_ms
+
+    # -- how far they reach -------------------------------------------------------------------------
+
+    def reach(self, extents: Iterable[Extent]) -> None:
+        """Notes in the extents how far both logs reach now. A topic that is gone has lost everything: that is its age
+        on the source, and a loss on the target.
+
+        Raises:
+            TargetError: a transaction is open in front of what was mirrored, so that its readers don't get it yet.
+        """
+        found = list(extents)
+        ends = self._settled_ends({extent.remote: extent.downstream_end for extent in found})
+        starts = self._offsets(self._target, [extent.remote for extent in found], EARLIEST_TIMESTAMP)
+        source_starts, source_ends = (
+            self._offsets(self._source, [extent.key for extent in found], at)
+            for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        )
+        for extent in found:
+            extent.source_start = source_starts.get(extent.key, extent.upstream_to)
+            extent.source_end = source_ends.get(extent.key, extent.upstream_to)
+            extent.target_start, extent.target_end = starts.get(extent.remote, 0), ends.get(extent.remote, 0)
+            extent.downstream_to = max(extent.downstream_end, extent.target_end)
+
+    def starts(self, extents: Iterable[Extent]) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
+        """Where the logs begin now: of source partitions, and of remote ones."""
+        found = list(extents)
+        return self._offsets(self._source, [extent.key for extent in found], EARLIEST_TIMESTAMP), self._offsets(
+            self._target, [extent.remote for extent in found], EARLIEST_TIMESTAMP
+        )
+
+    def source_partitions(self) -> dict[PartitionKey, tuple[int, int]]:
+        """Start and end of every partition of the flow's topics that holds something."""
+        topics = {
+            name: topic
+            for name, topic in self._source.refresh(None, self._timeout_ms).items()
+            if self._flow.mirrors_topic(name)
+        }
+        keys = [(name, partition) for name, topic in topics.items() for partition in topic.leaders]
+        start, end = (
+            self._source.offsets(keys, at, self._timeout_ms) if keys else {}
+            for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        )
+        return {key: (start[key], end[key]) for key in keys if start.get(key, 0) < end.get(key, 0)}
+
+    def compacted(self, side: str, topics: Iterable[str]) -> set[str]:
+        """Those of the topics that are compacted on that side; what is there and may not be described may be."""
+        cluster, connection = (
+            (self._source, self._flow.source_connection)
+            if side == "source"
+            else (self._target, self._flow.target_connection)
+        )
+        wanted = sorted(cluster.refresh(set(topics), self._timeout_ms))
+        entries = Admin(connection, side, self._flow.name).configs(wanted) if wanted else {}
+        return {
+            topic
+            for topic in wanted
+            if topic not in entries or "compact" in (entries[topic]["cleanup.policy"].value or "")
+        }
+
+    def _offsets(self, cluster: Cluster, keys: list[PartitionKey], at: int) -> dict[PartitionKey, int]:
+        there = cluster.refresh({topic for topic, _ in keys}, self._timeout_ms) if keys else {}
+        known = [key for key in keys if key[0] in there and key[1] in there[key[0]].leaders]
+        return cluster.offsets(known, at, self._timeout_ms) if known else {}
+
+    def _settled_ends(self, needed: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
+        """The ends of remote partitions for readers of committed records: behind what is needed, as far as it is there
+        at all."""
+        cluster = self._target
+        there = cluster.refresh({topic for topic, _ in needed}, self._timeout_ms) if needed else {}
+        keys = [key for key in needed if key[0] in there and key[1] in there[key[0]].leaders]
+
+        async def look() -> dict[PartitionKey, int]:
+            stable, end = (
+                await cluster.list_offsets(keys, LATEST_TIMESTAMP),
+                await cluster.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED),
+            )
+            waits = sorted(key for key in keys if stable[key] < min(needed[key], end[key]))
+            if waits:
+                raise ResponseError(
+                    CONCURRENT_TRANSACTIONS,
+                    f"{waits[0][0]}-{waits[0][1]}: a transaction is open at offset {stable[waits[0]]}, before the end "
+                    "of the map",
+                )
+            return stable
+
+        return (
+            cluster.call(f"flow {self._flow.name}: finding the ends of the remote topics", look, self._timeout_ms)
+            if keys
+            else {}
+        )
+
+    # -- what is in them ----------------------------------------------------------------------------
+
+    def source_fingerprints(self, bounds: Bounds) -> DataFrame:
+        """See `equality.fingerprints`, with left_out: true for what other flows have brought to the source, which this
+        one does not mirror."""
+        from pyspark.sql import functions as F
+
+        records = fingerprints(self._records("source", bounds))
+        if not self._flow.minds_provenance:
+            return records.withColumn("left_out", F.lit(False))
+        found = located(records, self._brought(), ("topic", "partition"), "from_offset", "to_offset")
+        return found.select(*records.columns, F.col("range").isNotNull().alias("left_out"))
+
+    def target_fingerprints(self, bounds: Bounds) -> DataFrame:
+        """See `equality.fingerprints`."""
+        return fingerprints(self._records("target", bounds))
+
+    def last_keys(self, side: str, extents: Iterable[Extent]) -> DataFrame:
+        """topic and partition of the source, key_hash, and last_offset: the last record of each key on that side, up to
+        the end of its log."""
+        from pyspark.sql import functions as F
+
+        chosen = list(extents)
+        if side == "source":
+            rows = self._records(
+                "source",
+                {extent.key: (max(extent.upstream_from, extent.source_start), extent.source_end) for extent in chosen},
+            )
+        else:
+            rows = self._records(
+                "target",
+                {
+                    extent.remote: (max(extent.downstream_from, extent.target_start), extent.target_end)
+                    for extent in chosen
+                },
+            )
+            names = self._spark.createDataFrame(
+                [(*extent.remote, *extent.key) for extent in chosen],
+                "topic STRING, partition INT, of STRING, of_partition INT",
+            )
+            rows = (
+                rows.join(F.broadcast(names), ["topic", "partition"])
+                .drop("topic", "partition")
+                .withColumnsRenamed({"of": "topic", "of_partition": "partition"})
+            )
+        return fingerprints(rows).groupBy("topic", "partition", "key_hash").agg(F.max("offset").alias("last_offset"))
+
+    def later_runs(self, from_offsets: Mapping[int, int]) -> DataFrame:
+        """The runs that the target's offset-syncs topic has from those offsets on, by its partitions: columns as in the
+        table offset_syncs.
+
+        Uncommitted ones too: a transaction's state is written before it is ended, while its markers may reach its data
+            first. What was aborted takes up offsets in
+        vain, at which no reader ever sees a record.
+        """
+        topic = self._flow.offset_syncs_topic
+        there = self._target.refresh([topic], self._timeout_ms)
+        keys = [(topic, partition) for partition in there[topic].leaders] if topic in there else []
+        return self._runs(
+            "target",
+            {key: max(start, from_offsets.get(key[1], 0)) for key, start in self._starts(self._target, keys).items()},
+        )
+
+    def _brought(self) -> DataFrame:
+        """Source offsets that explain themselves: what other flows have brought to the source: topic, partition,
+        from_offset and to_offset there. Their own maps say so, which are on that cluster."""
+        from pyspark.sql import functions as F
+
+        flow = self._flow
+        mine = {offset_syncs_topic(flow.target), *([flow.offset_syncs_topic] if flow.same_cluster_allowed else [])}
+        found = self._source.refresh(None if flow.records == "local" else sorted(mine), self._timeout_ms)
+        keys = [
+            (name, partition)
+            for name, topic in found.items()
+            if name in mine or (flow.records == "local" and is_offset_syncs_topic(name))
+            for partition in topic.leaders
+        ]
+        runs = self._runs("source", self._starts(self._source, keys)).filter("NOT inferred")
+        return runs.select(
+            F.col("target_topic").alias("topic"),
+            F.col("target_partition").alias("partition"),
+            F.col("downstream_start").alias("from_offset"),
+            F.col("downstream_end").alias("to_offset"),
+        )
+
+    def _starts(self, cluster: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
+        return cluster.offsets(keys, EARLIEST_TIMESTAMP, self._timeout_ms) if keys else {}
+
+    def _runs(self, side: str, starts: Mapping[PartitionKey, int]) -> DataFrame:
+        cluster = self._source if side == "source" else self._target
+        keys = list(starts)
+        what = f"flow {self._flow.name}: finding the end of its offset syncs"
+        ends = (
+            cluster.call(what, lambda: cluster.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED), self._timeout_ms)
+            if keys
+            else {}
+        )
+        return run_rows(
+            offset_sync_states(self._records(side, {key: (starts[key], ends[key]) for key in keys}, "read_uncommitted"))
+        )
+
+    def _records(self, side: str, bounds: Bounds, isolation: str = "read_committed") -> DataFrame:
+        wanted = {key: (start, end) for key, (start, end) in bounds.items() if start < end}
+        if not wanted:
+            return self._spark.createDataFrame([], KAFKA)
+        connection = self._flow.source_connection if side == "source" else self._flow.target_connection
+        start, end = ({key: of[at] for key, of in wanted.items()} for at in (0, 1))
+        return log_records(self._spark, connection, start, end, isolation, {topic: topic for topic, _ in wanted})

@@ -1,0 +1,208 @@
+"""What a verification has found: a row for each partition, what the gate looks at, and one sentence for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.gate import ExpectationResult, require
+from mirrorlake.jobs.verification.classify import DIFFERENCES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EQUAL, DIFFERENT, NOT_COMPARABLE, NOT_COVERED = "equal", "different", "not_comparable", "not_covered"
+STATUSES = (EQUAL, DIFFERENT, NOT_COMPARABLE, NOT_COVERED)
+
+
+@dataclass
+class PartitionVerification:
+    """What was found in one partition: a row of the table verifications, but for what is the same in all rows of a
+    verification. Counts are of records; ends exclusive.
+
+    Attributes:
+        records: that were held against their copies.
+        digested: of those, the ones that were recognised by the digests of their batches, unopened.
+        missing, duplicated, out_of_order, different, unexpected: see `jobs/verification/classify.py`.
+        not_comparable: gone from one side since, for a reason; neither right nor wrong.
+        mapped: places of the map that were asked about, and accounted, those of them about which something was found
+            out.
+        verified_to: when the last run that was looked at was committed on the target.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str | None = None
+    target_partition: int | None = None
+    upstream_from: int | None = None
+    upstream_to: int | None = None
+    downstream_from: int | None = None
+    downstream_to: int | None = None
+    records: int = 0
+    digested: int = 0
+    missing: int = 0
+    duplicated: int = 0
+    out_of_order: int = 0
+    different: int = 0
+    unexpected: int = 0
+    not_comparable: int = 0
+    mapped: int = 0
+    accounted: int = 0
+    verified_to: datetime | None = None
+    is_covered: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def differences(self) -> int:
+        return sum(getattr(self, kind) for kind in DIFFERENCES)
+
+    @property
+    def status(self) -> str:
+        if not self.is_covered:
+            return NOT_COVERED
+        if self.differences or self.mapped != self.accounted:
+            return DIFFERENT
+        return EQUAL if self.records else NOT_COMPARABLE
+
+    @property
+    def passed(self) -> bool:
+        """True only if something was compared, and all of it is the same."""
+        return self.status == EQUAL
+
+    def row(self) -> dict[str, Any]:
+        """The columns of the table that are this partition's own."""
+        return {**asdict(self), "status": self.status, "passed": self.passed, "detail": "; ".join(self.notes) or None}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One record that is wrong: see `jobs/verification/classify.py`."""
+
+    topic: str
+    partition: int
+    upstream_offset: int | None
+    downstream_offset: int | None
+    kind: str
+    detail: str | None
+
+    def __str__(self) -> str:
+        here, there = (
+            "none" if offset is None else f"{offset:,}" for offset in (self.upstream_offset, self.downstream_offset)
+        )
+        return (
+            f"{self.topic}, partition {self.partition}: source offset {here}, target offset {there}: "
+            f"{self.kind}{f' ({self.detail})' if self.detail else ''}"
+        )
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """One verification. `results` are those of the gate, `examples` the first records that are wrong."""
+
+    flow: str
+    verification_id: str
+    mode: str
+    offset_syncs_version: int
+    gaps_version: int
+    started_at: datetime
+    finished_at: datetime
+    partitions: tuple[PartitionVerification, ...] = field(repr=False)
+    results: tuple[ExpectationResult, ...] = field(repr=False)
+    examples: tuple[Finding, ...] = field(repr=False, default=())
+
+    def total(self, name: str) -> int:
+        """The sum of a count over all partitions."""
+        return sum(getattr(partition, name) for partition in self.partitions)
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.results) and all(result.success for result in self.results)
+
+    @property
+    def verified_to(self) -> datetime | None:
+        return max((partition.verified_to for partition in self.partitions if partition.verified_to), default=None)
+
+    def statement(self) -> str:
+        """What a person wants to know: verified to 14:03:07, 12,345,678 records, 0 differences. The time is UTC."""
+        records, differences = self.total("records"), self.total("differences")
+        if self.verified_to is None or not (records or differences):
+            return (
+                f"not verified: there was nothing to compare ({self.mode}, version {self.offset_syncs_version} of "
+                "offset_syncs)"
+            )
+        day = "" if self.verified_to.date() == self.finished_at.date() else f"{self.verified_to:%Y-%m-%d} "
+        kinds = [f"{self.total(kind):,} {kind.replace('_', ' ')}" for kind in DIFFERENCES if self.total(kind)]
+        statuses = Counter(partition.status for partition in self.partitions)
+        words = [
+            f"verified to {day}{self.verified_to:%H:%M:%S}, {records:,} records, {differences:,} "
+            f"difference{'' if differences == 1 else 's'}",
+            f" ({', '.join(kinds)})" if kinds else "",
+            f"; {self.total('not_comparable'):,} can't be compared any more" if self.total("not_comparable") else "",
+            f"; {statuses[NOT_COVERED]:,} partition{'' if statuses[NOT_COVERED] == 1 else 's'} not covered"
+            if statuses[NOT_COVERED]
+            else "",
+        ]
+        return "".join(words) if self.passed else f"NOT EQUAL: {''.join(words)}"
+
+    def require(self) -> None:
+        """Lets a job go on only after a verification that has passed.
+
+        Raises:
+            GateError: naming what failed, and the first records that are wrong by both offsets.
+        """
+        named = "".join(f"\n  {example}" for example in self.examples)
+        require(
+            list(self.results),
+            f"flow {self.flow}, verification {self.verification_id}: {self.statement()}{named}\n",
+            "the results are in verifications",
+        )
+
+    def table(self) -> pd.DataFrame:
+        """A row for each partition, for people."""
+        import pandas as pd
+
+        shown = (
+            "topic",
+            "partition",
+            "target_topic",
+            "upstream_from",
+            "upstream_to",
+            "records",
+            "digested",
+            *DIFFERENCES,
+            "not_comparable",
+            "status",
+            "verified_to",
+            "detail",
+        )
+        return pd.DataFrame(
+            [{name: partition.row()[name] for name in shown} for partition in self.partitions], columns=list(shown)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("flow", "verification_id", "mode", "offset_syncs_version", "gaps_version", "passed")
+        values = {name: getattr(self, name) for name in names} | {
+            name: self.total(name) for name in ("records", "differences", "digested", "not_comparable")
+        }
+        verified_to = self.verified_to.isoformat(timespec="milliseconds") if self.verified_to else None
+        return {**values, "partitions": len(self.partitions), "verified_to": verified_to, "statement": self.statement()}
+
+
+GATE_COLUMNS = ("topic", "partition", "records", *DIFFERENCES, "not_comparable", "mapped", "accounted")
+
+
+def gate_frame(partitions: Iterable[PartitionVerification]) -> pd.DataFrame:
+    """What the gate looks at: one row for each partition that is covered; columns GATE_COLUMNS."""
+    import pandas as pd
+
+    rows = [
+        {name: getattr(partition, name) for name in GATE_COLUMNS} for partition in partitions if partition.is_covered
+    ]
+    return pd.DataFrame(rows, columns=list(GATE_COLUMNS))
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

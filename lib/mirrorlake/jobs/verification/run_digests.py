@@ -1,0 +1,196 @@
+"""Runs recognised by the digests of their batches: both logs are read as raw batches, and no record is opened.
+
+The map has a CRC-32C for each run (`Batch.extend_digest`), taken when it was copied. A run whose batches still give it
+on both sides is taken as equal: a change of any bits is overlooked once in 2^32. This is quick, and it trusts what a
+comparison of records doesn't have to: the parser of batch headers, which copying uses too. All that it doesn't
+recognise is for that comparison to judge: batches that were packed anew (by the copy, by a broker, by a log cleaner),
+and real differences.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake import errors
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import LEADER_NOT_AVAILABLE, Cluster, Fetched, ResponseError, check
+from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "topic STRING, partition INT, upstream_end BIGINT, error STRING"
+FETCH_BYTES = 8 << 20
+FETCH_WAIT_MS = 500
+OFFSET_OUT_OF_RANGE = 1
+
+
+class OutOfRange(Exception):  # noqa: N818 (it is no error, but an answer)
+    """Raised inside this module when a log does not reach back to an offset."""
+
+
+class RawLog:
+    """The committed data batches of one partition, read onwards; stretches that follow on each other cost no further
+    request.
+
+    Args:
+        cluster: connected, and aware of the topic.
+        key: topic and partition.
+        what: for messages.
+        timeout_ms: for a read that fails and is tried again.
+    """
+
+    def __init__(self, cluster: Cluster, key: PartitionKey, what: str, timeout_ms: int) -> None:
+        self._cluster, self._key, self._what, self._timeout_ms = cluster, key, what, timeout_ms
+        self._waiting: deque[Batch] = deque()
+        self._at = self._read_to = -1  # `_waiting` has all there is in between
+
+    def batches(self, start: int, end: int) -> Iterator[Batch]:
+        """The batches with an offset from `start` to `end` (exclusive), in order."""
+        if not self._at <= start <= self._read_to:
+            self._waiting.clear()
+            self._read_to = start
+        self._at = start
+        while self._at < end:
+            while self._waiting and self._waiting[0].end_offset <= self._at:
+                self._waiting.popleft()
+            if self._waiting:
+                if self._waiting[0].base_offset >= end:
+                    return
+                batch = self._waiting[0]
+                self._at = min(batch.end_offset, end)
+                yield batch
+            elif self._read_to >= end:
+                return
+            else:
+                self._fetch()
+
+    def _fetch(self) -> None:
+        at = self._read_to
+
+        async def attempt() -> Fetched:
+            response = await self._cluster.fetch(
+                self._cluster.leader(*self._key), {self._key: at}, FETCH_BYTES, FETCH_BYTES, FETCH_WAIT_MS
+            )
+            (found,) = self._cluster.fetched(response)
+            if found.error_code != OFFSET_OUT_OF_RANGE:
+                check(found.error_code, f"{self._key[0]}-{self._key[1]}")
+                if not any(batch.end_offset > at for batch in read_log(found.records)):
+                    raise ResponseError(
+                        LEADER_NOT_AVAILABLE,
+                        f"{self._key[0]}-{self._key[1]} gives nothing at offset {at}, below its end",
+                    )
+            return found
+
+        found = self._cluster.call(
+            f"{self._what}: reading {self._key[0]}-{self._key[1]} (needs READ)", attempt, self._timeout_ms
+        )
+        if found.error_code == OFFSET_OUT_OF_RANGE:
+            raise OutOfRange
+        aborted = AbortedTransactions(found.aborted)
+        for batch in read_log(found.records):
+            is_data = not (aborted.drops(batch) or batch.is_control)
+            if batch.end_offset > at:
+                self._read_to = batch.end_offset
+                if is_data:
+                    self._waiting.append(batch)
+
+
+def has_digest(log: RawLog, begin: int, start: int, end: int, digest: int) -> bool:
+    """True if the batches from `start` to `end` have that digest, and no data is between `begin` and `start`.
+
+    A batch that lies across the borders says nothing, and neither does one that had to be opened for copying.
+    """
+    found, at = 0, start
+    try:
+        for batch in log.batches(begin, end):
+            if batch.base_offset != at or batch.end_offset > end or not batch.passes_unopened:
+                return False
+            found, at = batch.extend_digest(found), batch.end_offset
+    except OutOfRange:
+        return False
+    return at == end and found == digest
+
+
+def recognised(segments: DataFrame, flow: Flow) -> DataFrame:
+    """The runs, of those that are judged and still whole, whose digest both logs have: topic, partition and
+    upstream_end; or the errors of tasks (column error)."""
+    from pyspark.sql import functions as F
+
+    wanted = segments.filter("is_judged AND mapped > 0 AND expired = 0 AND overlap = 0 AND digest IS NOT NULL")
+    spread = wanted.repartition(
+        2 * segments.sparkSession.sparkContext.defaultParallelism,
+        "topic",
+        "partition",
+        F.shiftright("upstream_start", 20),
+    )
+    return spread.sortWithinPartitions("topic", "partition", "upstream_start").mapInArrow(digest_task(flow), SCHEMA)
+
+
+def digest_task(flow: Flow) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function of a Spark task: segments in their order in, those that are recognised out (SCHEMA); an error is a
+    row, so that it arrives as what it is."""
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        schema = pa.schema(
+            {"topic": pa.string(), "partition": pa.int32(), "upstream_end": pa.int64(), "error": pa.string()}
+        )
+        logs: dict[tuple[str, str, int], RawLog] = {}
+        for batch in batches:
+            try:
+                rows = [_row(segment) for segment in batch.to_pylist() if _is_recognised(flow, segment, logs)]
+            except Exception as error:
+                clusters.cache_clear()
+                known = (
+                    error
+                    if isinstance(error, MirrorlakeError)
+                    else errors.unexpected(f"flow {flow.name}: reading batches", error)
+                )
+                rows = [
+                    {"topic": None, "partition": None, "upstream_end": None, "error": json.dumps(errors.to_json(known))}
+                ]
+            yield pa.RecordBatch.from_pylist(rows, schema)
+
+    return task
+
+
+def _row(segment: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: segment[name] for name in ("topic", "partition", "upstream_end")} | {"error": None}
+
+
+def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str, str, int], RawLog]) -> bool:
+    """True if both sides have the digest of the segment's run. `logs` keeps one reader for each side, as segments come
+    in order."""
+    digest = int(segment["digest"], 16)
+    sides = ("target_topic", "target_partition", "downstream"), ("topic", "partition", "upstream")
+    for cluster, (topic, partition, side) in zip(clusters(flow)[::-1], sides, strict=True):
+        key = (segment[topic], segment[partition])
+        if (cluster.side, *key) not in logs:
+            for old in [old for old in logs if old[0] == cluster.side]:
+                del logs[old]
+            if cluster.leader(*key) < 0 and key[0] not in cluster.refresh([key[0]], flow.connect_timeout_ms):
+                return False
+            logs[cluster.side, *key] = RawLog(cluster, key, f"flow {flow.name}", flow.connect_timeout_ms)
+        if not has_digest(
+            logs[cluster.side, *key], *(segment[f"{side}_{at}"] for at in ("from", "start", "end")), digest
+        ):
+            return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def clusters(flow: Flow) -> tuple[Cluster, Cluster]:
+    """Source and target, kept by this Spark worker from one task to the next."""
+    client_id = f"{flow.name}|verify"
+    source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
+    return source.connect(), Cluster(
+        flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net
+    ).connect()

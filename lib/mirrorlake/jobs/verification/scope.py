@@ -1,0 +1,100 @@
+"""What a verification is asked to look at: everything, a time, a sample, or what is new; by which version of the
+map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from mirrorlake.config.name_filter import NameFilter, split_list
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.parameters import moment, resolve
+
+INCREMENTAL, FULL, TIME, SAMPLE = "incremental", "full", "time", "sample"
+MODES = (INCREMENTAL, FULL, TIME, SAMPLE)
+DEFAULTS = {"mode": INCREMENTAL, "from_time": "", "to_time": "", "version": "", "fraction": "1", "topics": ""}
+
+
+@dataclass(frozen=True)
+class VerificationScope:
+    """What to verify.
+
+    Attributes:
+        mode: `full`: all that is in the map; `incremental`: what came since the last verification that has passed;
+            `time`: what was committed on the target in a time; `sample`: some runs of the map, first by the digests of
+            their batches.
+        from_time, to_time: of `time`; from inclusive, to exclusive; None for no limit.
+        version: Delta version of offset_syncs; None for the newest.
+        fraction: of `sample`: which part of the runs, above 0 and up to 1.
+        topics: source topics; None for all.
+    """
+
+    mode: str = FULL
+    from_time: datetime | None = None
+    to_time: datetime | None = None
+    version: int | None = None
+    fraction: float = 1.0
+    topics: NameFilter | None = None
+
+    def has(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
+
+    @classmethod
+    def resolve(cls, namespace: Mapping[str, Any]) -> VerificationScope:
+        """Takes the parameters of the notebook; see `parse`."""
+        return cls.parse(**resolve(namespace, DEFAULTS))
+
+    @classmethod
+    def parse(
+        cls,
+        mode: str = INCREMENTAL,
+        from_time: str = "",
+        to_time: str = "",
+        version: str = "",
+        fraction: str = "1",
+        topics: str = "",
+    ) -> VerificationScope:
+        """From text: times in ISO format (UTC unless they name a zone), topics as names and Java regexes separated by
+        commas; empty for no limit.
+
+        Raises:
+            ConfigurationError: a value is malformed, or means nothing in this mode.
+        """
+        if mode not in MODES:
+            raise ConfigurationError(f"parameter mode is '{mode}'; allowed is {', '.join(MODES)}")
+        begin, end = moment("from_time", from_time), moment("to_time", to_time)
+        if (mode == TIME) != bool(begin or end):
+            rule = "needs from_time, to_time, or both"
+            if mode != TIME:
+                rule = f"has no from_time and to_time; they belong to {TIME}"
+            raise ConfigurationError(f"parameter mode is {mode}, which {rule}")
+        if begin and end and begin >= end:
+            raise ConfigurationError(f"parameter from_time is '{from_time}', which is not before to_time ('{to_time}')")
+        if version and not version.isdigit():
+            raise ConfigurationError(
+                f"parameter version is '{version}'; allowed is a Delta version of offset_syncs, from 0 up, or empty "
+                "for the newest"
+            )
+        part = _fraction(fraction)
+        if part < 1 and mode != SAMPLE:
+            raise ConfigurationError(f"parameter fraction is '{fraction}', but mode is {mode}; it belongs to {SAMPLE}")
+        return cls(
+            mode,
+            begin,
+            end,
+            int(version) if version else None,
+            part,
+            NameFilter("topics", split_list(topics)) if topics else None,
+        )
+
+
+def _fraction(value: str) -> float:
+    try:
+        part = float(value)
+    except ValueError:
+        part = 0.0
+    if not 0 < part <= 1:
+        raise ConfigurationError(f"parameter fraction is '{value}'; allowed is a number above 0 and up to 1")
+    return part

@@ -1,0 +1,319 @@
+"""The map, cut into what a verification looks at.
+
+A segment is one run with the gap in front of it, on both sides: `[upstream_from, upstream_end) -> [downstream_from,
+downstream_end)`, of which `[upstream_start, upstream_end) -> [downstream_start, downstream_end)` is mapped. So the
+segments of a partition cover its logs without a hole, and a record is either at a place of the map or in a gap, where
+nothing that a reader sees should be. What stands behind the last run is a segment too, with nothing mapped in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.start import StartSpec
+from mirrorlake.jobs.verification.scope import INCREMENTAL, TIME, VerificationScope
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.translation.versioned_map import RUN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.window import WindowSpec
+
+TYPES = {"int": "BIGINT", "str": "STRING", "bool": "BOOLEAN"}
+BEFORE, CHOSEN, AFTER, VOID = "before", "chosen", "after", "void"
+
+
+@dataclass
+class Extent:
+    """What is verified of one partition, from what the map says and how far both logs still reach. Ends are exclusive.
+
+    Attributes:
+        upstream_from, upstream_to: source offsets that are looked at.
+        downstream_from, downstream_to: target offsets that are looked at: to where the map goes on, or to the end of
+            the log.
+        downstream_end: end of the last run.
+        mapped: records of the map in there, each a place on both sides.
+        taken_over_to: end on the target of what another mirror has copied (`jobs/migration/takeover.py`); -1 if
+            nothing.
+        void: records on the target of a log that the source has lost since; they are passed over.
+        verified_to_ms: when the last run was committed.
+        elsewhere: records that the map has in another remote topic, as the flow has changed its name; they are not
+            verified.
+        source_start, target_start: first offsets that the logs still have; places before those can't be compared any
+            more.
+        source_end, target_end: ends of the logs, as far as readers of committed records get.
+    """
+
+    topic: str
+    partition: int
+    target_topic: str
+    target_partition: int
+    upstream_from: int
+    upstream_to: int
+    downstream_from: int
+    downstream_end: int
+    mapped: int
+    taken_over_to: int
+    void: int
+    verified_to_ms: int
+    elsewhere: int = 0
+    downstream_to: int = 0
+    source_start: int = 0
+    target_start: int = 0
+    source_end: int = 0
+    target_end: int = 0
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic, self.partition
+
+    @property
+    def remote(self) -> PartitionKey:
+        return self.target_topic, self.target_partition
+
+
+def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) -> DataFrame:
+    """The map with the column choice: `chosen`, or `before` or `after` those that are; `void` for what a reset has left
+    on the target.
+
+    Args:
+        runs: `pinned_map.current_map`.
+        verified: rows of the table verifications that have passed and count for `incremental`.
+    """
+    from pyspark.sql import functions as F
+
+    if scope.mode == TIME:
+        too_early = F.lit(False) if scope.from_time is None else F.col("committed_at") < F.lit(scope.from_time)
+        too_late = F.lit(False) if scope.to_time is None else F.col("committed_at") >= F.lit(scope.to_time)
+        return runs.withColumn(
+            "choice", F.when(F.col("is_void"), VOID).when(too_early, BEFORE).when(too_late, AFTER).otherwise(CHOSEN)
+        )
+    if scope.mode != INCREMENTAL:
+        return runs.withColumn("choice", F.when(F.col("is_void"), VOID).otherwise(CHOSEN))
+    # It counts as long as the run it ended with is in the map: offsets of a log that began anew are others.
+    of_log = ["topic", "partition", "target_topic", "target_partition"]
+    ended = verified.select(*of_log, F.col("upstream_to").alias("upstream_end"), "downstream_from", "downstream_to")
+    known = (
+        runs.filter("NOT is_void")
+        .join(ended, [*of_log, "upstream_end"])
+        .filter("downstream_end > downstream_from AND downstream_end <= downstream_to")
+    )
+    marks = known.groupBy("topic", "partition").agg(F.max("upstream_end").alias("mark"))
+    chosen = runs.join(F.broadcast(marks), ["topic", "partition"], "left")
+    return chosen.withColumn(
+        "choice", F.when(F.col("is_void"), VOID).when(F.col("upstream_end") <= F.col("mark"), BEFORE).otherwise(CHOSEN)
+    ).drop("mark")
+
+
+def partitions_of(chosen: DataFrame) -> list[Row]:
+    """One row for each partition of the map, and for each remote topic it was ever mirrored to: what is chosen of it
+    (null: nothing), and the ends of what comes before."""
+    from pyspark.sql import functions as F
+
+    of = lambda choice, column: F.when(F.col("choice") == choice, F.col(column))  # noqa: E731
+    grouped = chosen.groupBy("topic", "partition", "target_topic", "target_partition").agg(
+        F.max(of(BEFORE, "upstream_end")).alias("upstream_before"),
+        F.max(of(BEFORE, "downstream_end")).alias("downstream_before"),
+        F.min(of(CHOSEN, "upstream_start")).alias("upstream_start"),
+        F.min(of(CHOSEN, "downstream_start")).alias("downstream_start"),
+        F.max(of(CHOSEN, "upstream_end")).alias("upstream_to"),
+        F.max(of(CHOSEN, "downstream_end")).alias("downstream_end"),
+        F.sum(F.when(F.col("choice") == CHOSEN, F.col("upstream_end") - F.col("upstream_start"))).alias("mapped"),
+        F.coalesce(
+            F.sum(F.when(F.col("choice") == VOID, F.col("downstream_end") - F.col("downstream_start"))), F.lit(0)
+        ).alias("void"),
+        F.coalesce(F.max(F.when(F.col("is_inferred"), F.col("downstream_end"))), F.lit(-1)).alias("taken_over_to"),
+        F.max(F.unix_millis(of(CHOSEN, "committed_at"))).alias("verified_to_ms"),
+    )
+    return grouped.collect()
+
+
+def extents(partitions: Iterable[Row], flow: Flow, scope: VerificationScope) -> list[Extent]:
+    """One for each partition (`partitions_of`) of which something is chosen; how far the logs reach is not in there
+    yet."""
+    everything = list(partitions)
+    was_taken_over = any(row["taken_over_to"] >= 0 for row in everything)
+    rows = sorted(
+        (row for row in everything if row["mapped"] is not None and scope.has(row["topic"])),
+        key=lambda row: (row["topic"], row["partition"], row["upstream_to"]),
+    )
+    found: dict[PartitionKey, Extent] = {}
+    for row in rows:  # of several remote topics, the last one counts
+        upstream, downstream = row["upstream_before"], row["downstream_before"]
+        earlier = found.get((row["topic"], row["partition"]))
+        # The first run of the map: was there anything before it that should have been mirrored, or shouldn't be there?
+        if upstream is None:
+            is_whole = not (was_taken_over or earlier) and all(
+                flow.start.of(row["topic"], is_first=first) == StartSpec() for first in (True, False)
+            )
+            upstream = 0 if is_whole else row["upstream_start"]
+            downstream = row["downstream_start"] if was_taken_over or earlier or flow.topics_shared else 0
+        names = (
+            "topic",
+            "partition",
+            "target_topic",
+            "target_partition",
+            "upstream_to",
+            "downstream_end",
+            "mapped",
+            "taken_over_to",
+            "void",
+            "verified_to_ms",
+        )
+        extent = Extent(upstream_from=upstream, downstream_from=downstream, **{name: row[name] for name in names})
+        extent.elsewhere = earlier.elsewhere + earlier.mapped if earlier else 0
+        found[extent.key] = extent
+    return list(found.values())
+
+
+def extents_frame(spark: SparkSession, found: Iterable[Extent]) -> DataFrame:
+    """The extents as a frame, to be joined with."""
+    schema = ", ".join(
+        f"{field.name} {'INT' if 'partition' in field.name else TYPES[str(field.type)]}" for field in fields(Extent)
+    )
+    return spark.createDataFrame([tuple(asdict(extent).values()) for extent in found], schema)
+
+
+def segments(
+    chosen: DataFrame, found: DataFrame, *, is_shared: bool, fraction: float = 1.0, seed: int = 0
+) -> DataFrame:
+    """The segments of the chosen runs, and those behind the last run of each partition.
+
+    Args:
+        chosen: the map with the choice (`with_choice`).
+        found: their extents, as a frame.
+        is_shared: others write to the remote topics too; then nothing is said of what stands behind the last run.
+        fraction, seed: which part of the runs is judged, the same ones for the same seed.
+
+    Returns:
+        The columns of RUN; upstream_from and downstream_from; mapped, the places of the run, and expired, how many of
+        those can't be compared any more (start and from are behind them); is_judged; overlap, how many of its source
+        offsets the map has had before, and is_behind, true where it goes back on the target; is_taken_over, true where
+        another mirror may have written into the gap.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    remote = ("target_topic", "target_partition")
+    limits = F.broadcast(
+        found.select(
+            "topic",
+            "partition",
+            *remote,
+            *(
+                F.col(name).alias(f"_{name}")
+                for name in (
+                    "upstream_from",
+                    "downstream_from",
+                    "downstream_to",
+                    "source_start",
+                    "target_start",
+                    "taken_over_to",
+                )
+            ),
+        )
+    )
+    mine = chosen.join(limits, ["topic", "partition", *remote])
+    runs = mine.filter(F.col("choice") == CHOSEN)
+
+    def earlier(of: Sequence[str], *order: str) -> WindowSpec:
+        return Window.partitionBy(*of).orderBy(*order).rowsBetween(Window.unboundedPreceding, -1)
+
+    upstream, downstream = (
+        earlier(("topic", "partition"), "upstream_start", "downstream_start"),
+        earlier(remote, "downstream_start", "upstream_start"),
+    )
+    mapped = F.col("upstream_end") - F.col("upstream_start")
+    expired = F.least(
+        F.greatest(
+            F.lit(0),
+            F.col("_source_start") - F.col("upstream_start"),
+            F.col("_target_start") - F.col("downstream_start"),
+        ),
+        mapped,
+    )
+    share = F.pmod(F.xxhash64("topic", "partition", "upstream_start", F.lit(seed)), F.lit(1_000_000)) < round(
+        fraction * 1_000_000
+    )
+    cut = runs.select(
+        *RUN,
+        mapped.alias("mapped"),
+        expired.alias("expired"),
+        (share if fraction < 1 else F.lit(True)).alias("is_judged"),
+        F.greatest(F.lit(0), F.max("upstream_end").over(upstream) - F.col("upstream_start")).alias("overlap"),
+        F.coalesce(F.max("downstream_end").over(upstream) > F.col("downstream_start"), F.lit(False)).alias("is_behind"),
+        F.coalesce(F.max("upstream_end").over(upstream), "_upstream_from").alias("upstream_from"),
+        F.coalesce(F.max("downstream_end").over(downstream), "_downstream_from").alias("downstream_from"),
+        "_taken_over_to",
+    )
+    for side in ("upstream", "downstream"):
+        cut = cut.withColumn(f"{side}_start", F.col(f"{side}_start") + F.col("expired"))
+        cut = cut.withColumn(
+            f"{side}_from",
+            F.when(F.col("expired") > 0, F.col(f"{side}_start")).otherwise(F.least(f"{side}_from", f"{side}_start")),
+        )
+    cut = cut.withColumn("is_taken_over", F.col("downstream_from") <= F.col("_taken_over_to")).drop("_taken_over_to")
+    if is_shared:
+        return cut
+    zero = F.lit(0).cast("long")
+    behind = found.filter("downstream_to > downstream_end").select(
+        "topic",
+        "partition",
+        *remote,
+        F.col("upstream_to").alias("upstream_start"),
+        F.col("upstream_to").alias("upstream_end"),
+        F.col("downstream_to").alias("downstream_start"),
+        F.col("downstream_to").alias("downstream_end"),
+        F.lit(None).cast("string").alias("digest"),
+        F.lit(None).cast("timestamp").alias("committed_at"),
+        F.lit(False).alias("is_inferred"),
+        zero.alias("mapped"),
+        zero.alias("expired"),
+        F.lit(True).alias("is_judged"),
+        zero.alias("overlap"),
+        F.lit(False).alias("is_behind"),
+        F.col("upstream_to").alias("upstream_from"),
+        F.col("downstream_end").alias("downstream_from"),
+        (F.col("downstream_end") <= F.col("taken_over_to")).alias("is_taken_over"),
+    )
+    start, end = F.greatest("downstream_start", "_downstream_from"), F.least("downstream_end", "_downstream_to")
+    void = (
+        mine.filter(F.col("choice") == VOID)
+        .withColumn("end", end)
+        .select(
+            *RUN[:4],
+            F.col("upstream_start"),
+            F.col("upstream_start").alias("upstream_end"),
+            F.col("end").alias("downstream_start"),
+            F.col("end").alias("downstream_end"),
+            *RUN[8:],
+            zero.alias("mapped"),
+            zero.alias("expired"),
+            F.lit(False).alias("is_judged"),
+            zero.alias("overlap"),
+            F.lit(False).alias("is_behind"),
+            F.col("upstream_start").alias("upstream_from"),
+            start.alias("downstream_from"),
+            F.lit(True).alias("is_taken_over"),
+        )
+    )
+    return cut.unionByName(behind).unionByName(void)
+
+
+def first_later_runs(later: DataFrame, found: DataFrame) -> dict[PartitionKey, int]:
+    """Where the map goes on, by remote partition: the first offset there of a run behind those that are verified.
+
+    Args:
+        later: target_topic, target_partition and downstream_start of runs.
+    """
+    from pyspark.sql import functions as F
+
+    ends = found.groupBy("target_topic", "target_partition").agg(F.max("downstream_end").alias("end"))
+    behind = later.join(F.broadcast(ends), ["target_topic", "target_partition"]).filter("downstream_start >= end")
+    return {
+        (row[0], row[1]): row[2]
+        for row in behind.groupBy("target_topic", "target_partition").agg(F.min("downstream_start")).collect()
+    }

@@ -1,0 +1,274 @@
+"""What a verification finds out about the partitions of a map: both logs compared, what is missing explained, and all
+of it counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.jobs.verification.classify import DIFFERENCES, Cleaned, findings, with_places, with_reasons
+from mirrorlake.jobs.verification.compare import EQUAL, LEFT_OUT, MISMATCH, compared, located
+from mirrorlake.jobs.verification.logs import FlowLogs
+from mirrorlake.jobs.verification.result import PartitionVerification
+from mirrorlake.jobs.verification.segments import Extent, extents_frame
+from mirrorlake.partition_key import PartitionKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Counts = defaultdict[PartitionKey, defaultdict[Any, int]]
+
+OF_MAP = """
+SELECT topic, partition, upstream_start AS upstream_offset, downstream_start AS downstream_offset, 'duplicated' AS kind,
+  concat('the map has ', overlap, ' source offsets from here on twice') AS detail FROM {segments} WHERE overlap > 0
+UNION ALL
+SELECT topic, partition, upstream_start, downstream_start, 'out_of_order',
+  concat('the map goes back on the target for ', mapped, ' records from here on')
+FROM {segments} WHERE is_behind
+"""
+
+
+def _counts() -> Counts:
+    return defaultdict(lambda: defaultdict(int))
+
+
+@dataclass(frozen=True)
+class VerifiedMap:
+    """What is compared.
+
+    Attributes:
+        extents: by partition of the source.
+        segments: of those (`jobs/verification/segments.py`); those that are not judged are passed over.
+        is_shared: others write to the remote topics too.
+        is_partial: not all segments are judged.
+        digested: how many records of each partition were recognised already.
+    """
+
+    extents: Mapping[PartitionKey, Extent]
+    segments: DataFrame
+    is_shared: bool
+    is_partial: bool = False
+    digested: Mapping[PartitionKey, int] | None = None
+
+    def totals(self) -> dict[PartitionKey, Any]:
+        """By partition: sums over the segments that are judged, and the bounds of what there is to read of them (null:
+        nothing)."""
+        from pyspark.sql import functions as F
+
+        is_there = F.col("is_judged") & ((F.col("mapped") == 0) | (F.col("expired") < F.col("mapped")))
+        sums = [
+            F.sum(F.when(F.col("is_judged"), F.col(name)).otherwise(0)).alias(name) for name in ("mapped", "expired")
+        ]
+        bounds = []
+        for side in ("upstream", "downstream"):
+            has_any = is_there & (F.col(f"{side}_end") > F.col(f"{side}_from"))
+            bounds += [
+                F.min(F.when(has_any, F.col(f"{side}_from"))).alias(f"{side}_from"),
+                F.max(F.when(has_any, F.col(f"{side}_end"))).alias(f"{side}_to"),
+            ]
+        behind = F.sum(F.when(F.col("is_behind"), F.col("mapped")).otherwise(0)).alias("behind")
+        rows = self.segments.groupBy("topic", "partition").agg(
+            *sums, F.sum("overlap").alias("overlap"), behind, *bounds
+        )
+        return {(row["topic"], row["partition"]): row for row in rows.collect()}
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """What isn't the same. `findings` are rows, as from `mismatch.findings`; the counts are by partition: of findings
+    by their kind, of changed records by what differs in them, of mismatches at a place of the map (True), and of
+    explained ones (True)."""
+
+    findings: DataFrame | None = None
+    kinds: Counts = field(default_factory=_counts)
+    changed: Counts = field(default_factory=_counts)
+    placed: Counts = field(default_factory=_counts)
+    explained: Counts = field(default_factory=_counts)
+
+
+def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerification], DataFrame | None]:
+    """Compares both logs; returns a row for each partition, and the records that are wrong (columns as from
+    `mismatch.findings`; None if there are none)."""
+    totals = of_map.totals()
+    source, outcome = _compare(of_map, logs, totals)
+    counts = _counted(outcome, "kind", "records")
+    wrong = _wrong(of_map, logs, source, outcome) if any(count[MISMATCH] for count in counts.values()) else _Wrong()
+    partitions = [_partition(of_map, extent, totals[key], counts[key], wrong) for key, extent in of_map.extents.items()]
+    _settle_vanished(partitions, of_map, logs)
+    rows = [wrong.findings] if wrong.findings is not None else []
+    if any(total["overlap"] or total["behind"] for total in totals.values()):
+        rows.append(outcome.sparkSession.sql(OF_MAP, segments=of_map.segments))
+    return partitions, reduce(lambda one, other: one.unionByName(other), rows) if rows else None
+
+
+def _wrong(of_map: VerifiedMap, logs: FlowLogs, source: DataFrame, outcome: DataFrame) -> _Wrong:
+    reasons = _explained(of_map, logs, outcome)
+    rows = findings(reasons, source)
+    return _Wrong(
+        rows,
+        _counted(rows, "kind"),
+        _counted(rows.filter(rows.kind == "different"), "detail"),
+        _counted(reasons, "is_mapped"),
+        _counted(reasons, "is_explained"),
+    )
+
+
+def _partition(
+    of_map: VerifiedMap, extent: Extent, total: Any, counts: Mapping[str, int], wrong: _Wrong
+) -> PartitionVerification:
+    """The row of one partition: all that was asked about, and what was found out."""
+    key, equal, digested = extent.key, counts[EQUAL], (of_map.digested or {}).get(extent.key, 0)
+    kinds = {kind: wrong.kinds[key][kind] for kind in DIFFERENCES}
+    held_against = equal + digested + kinds["different"] + kinds["out_of_order"]
+    kinds["duplicated"] += total["overlap"]
+    kinds["out_of_order"] += total["behind"]
+    return PartitionVerification(
+        *key,
+        *extent.remote,
+        extent.upstream_from,
+        extent.upstream_to,
+        extent.downstream_from,
+        extent.downstream_to,
+        records=held_against,
+        digested=digested,
+        **kinds,
+        not_comparable=total["expired"] + wrong.explained[key][True],
+        mapped=total["mapped"] + digested,
+        accounted=total["expired"] + equal + digested + wrong.placed[key][True],
+        verified_to=datetime.fromtimestamp(extent.verified_to_ms / 1000, UTC),
+        notes=list(_notes(of_map, extent, total, counts[LEFT_OUT], wrong.changed[key])),
+    )
+
+
+def _compare(of_map: VerifiedMap, logs: FlowLogs, totals: Mapping[PartitionKey, Any]) -> tuple[DataFrame, DataFrame]:
+    """The source's fingerprints, and what `equality.compared` says."""
+    here: dict[PartitionKey, tuple[int, int]] = {}
+    there: dict[PartitionKey, tuple[int, int]] = {}
+    for key, total in totals.items():
+        extent = of_map.extents[key]
+        if total["upstream_from"] is not None:
+            here[key] = max(total["upstream_from"], extent.source_start), min(total["upstream_to"], extent.source_end)
+        if total["downstream_from"] is not None:  # several topics may be merged into one
+            start, end = (
+                max(total["downstream_from"], extent.target_start),
+                min(total["downstream_to"], extent.target_end),
+            )
+            known = there.get(extent.remote, (start, end))
+            there[extent.remote] = min(start, known[0]), max(end, known[1])
+    source = logs.source_fingerprints(here)
+    if of_map.is_partial:
+        judged = located(source, of_map.segments, ("topic", "partition"), "upstream_from", "upstream_end").filter(
+            "range.is_judged"
+        )
+        source = judged.drop("range")
+    return source, compared(
+        source, logs.target_fingerprints(there), of_map.segments, is_shared=of_map.is_shared
+    ).localCheckpoint()
+
+
+def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataFrame:
+    """The mismatches, with what the map says of them, and whether one side has dropped them since (see
+    `mismatch.with_reasons`)."""
+    from pyspark.sql import functions as F
+
+    mismatches = with_places(outcome, of_map.segments).localCheckpoint()
+    one_sided = (
+        mismatches.filter("is_mapped AND (source IS NULL OR target IS NULL)")
+        .groupBy("topic", F.col("source").isNull().alias("lacks_source"))
+        .count()
+        .collect()
+    )
+    extents = of_map.extents.values()
+    source_starts, target_starts = logs.starts(extents) if one_sided else ({}, {})  # the logs may have lost more since
+    starts = [
+        replace(
+            extent,
+            source_start=source_starts.get(extent.key, extent.source_start),
+            target_start=target_starts.get(extent.remote, extent.target_start),
+        )
+        for extent in extents
+    ]
+    cleaned = {
+        side: _cleaned(
+            side,
+            logs,
+            [
+                extent
+                for extent in extents
+                if extent.topic in {row["topic"] for row in one_sided if row["lacks_source"] == (side == "source")}
+            ],
+        )
+        for side in ("source", "target")
+    }
+    return with_reasons(mismatches, extents_frame(outcome.sparkSession, starts), **cleaned).localCheckpoint()
+
+
+def _cleaned(side: str, logs: FlowLogs, extents: Iterable[Extent]) -> Cleaned | None:
+    """What the log cleaner has left of those partitions on that side; None where it does not work."""
+    names = {extent.key: extent.topic if side == "source" else extent.target_topic for extent in extents}
+    compacted = logs.compacted(side, set(names.values()))
+    chosen = [extent for extent in extents if names[extent.key] in compacted]
+    return Cleaned(tuple(sorted({extent.topic for extent in chosen})), logs.last_keys(side, chosen)) if chosen else None
+
+
+def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: VerifiedMap, logs: FlowLogs) -> None:
+    """Places of which neither side has a record: gone while they were compared, or compacted on both sides. Otherwise
+    the map is wrong about them."""
+    short = [partition for partition in partitions if partition.accounted < partition.mapped]
+    if not short:
+        return
+    extents = [of_map.extents[partition.topic, partition.partition] for partition in short]
+    starts, remote_starts = logs.starts(extents)
+    cleaned, remote_cleaned = (
+        logs.compacted("source", {extent.topic for extent in extents}),
+        logs.compacted("target", {extent.target_topic for extent in extents}),
+    )
+    for partition, extent in zip(short, extents, strict=True):
+        vanished = partition.mapped - partition.accounted
+        has_moved = (
+            starts.get(extent.key, 0) > extent.source_start or remote_starts.get(extent.remote, 0) > extent.target_start
+        )
+        if has_moved or (extent.topic in cleaned and extent.target_topic in remote_cleaned):
+            partition.accounted += vanished
+            partition.not_comparable += vanished
+        else:
+            partition.notes.append(f"the map has {vanished:,} records that neither side has")
+
+
+def _notes(of_map: VerifiedMap, extent: Extent, total: Any, left_out: int, changed: Mapping[str, int]) -> Iterable[str]:
+    if changed:
+        yield "different in " + ", ".join(f"{parts} ({count:,})" for parts, count in sorted(changed.items()))
+    if total["expired"]:
+        yield (
+            f"{total['expired']:,} records of the map are before the first offsets that the logs still have "
+            f"({extent.source_start:,} on the source, {extent.target_start:,} on the target)"
+        )
+    if left_out:
+        yield f"{left_out:,} records were left out: other flows, other producers or another mirror have written them"
+    if extent.elsewhere:
+        yield f"{extent.elsewhere:,} records were mirrored to another remote topic before, and not verified"
+    if extent.void:
+        yield (
+            f"{extent.void:,} records on the target are of a log that the source has lost since (table gaps), and were "
+            "passed over"
+        )
+    if extent.taken_over_to >= 0:
+        yield "in part copied by another mirror, whose omissions and repetitions are in anomalies"
+    if of_map.is_shared:
+        yield "others write to the remote topic too: what is there and not in the map was not judged"
+
+
+def _counted(rows: DataFrame, of: str, records: str = "") -> Counts:
+    """How many rows (or the sum of a column) each partition has, by the values of column `of`."""
+    from pyspark.sql import functions as F
+
+    counts = _counts()
+    for row in (
+        rows.groupBy("topic", "partition", of).agg((F.sum(records) if records else F.count("*")).alias("n")).collect()
+    ):
+        counts[row["topic"], row["partition"]][row[of]] = row["n"]
+    return counts

@@ -1,0 +1,95 @@
+"""What an audit asks about, with sensible answers where the person has not said: so that the notebook shows something
+at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.views import ensure_views
+from mirrorlake.parameters import resolve
+
+# These values go into SQL text for people to copy, so nothing may be in them that ends a string.
+SAFE = re.compile(r"[^'\\\n\r]*")
+TIME = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d+)?)?)?")
+
+
+@dataclass(frozen=True)
+class Question:
+    """The subject of an audit: a flow, a group, a partition and an offset of it, a time (UTC)."""
+
+    source: str
+    target: str
+    group_id: str
+    topic: str
+    partition: int
+    upstream_offset: int
+    at: str
+
+    @classmethod
+    def resolve(cls, ledger: Ledger, flow: str, namespace: Mapping[str, Any]) -> Question:
+        """Takes the parameters of the notebook, and asks the ledger for those that are empty.
+
+        Raises:
+            ConfigurationError: a value is malformed.
+        """
+        given = resolve(namespace, dict.fromkeys(("group_id", "topic", "partition", "upstream_offset", "at"), ""))
+        for name, value in {**given, "flow": flow}.items():
+            if not SAFE.fullmatch(value):
+                raise ConfigurationError(
+                    f"parameter {name} is {value!r}; quotes, backslashes and line ends are not allowed"
+                )
+        for name in ("partition", "upstream_offset"):
+            if given[name] and not given[name].isdigit():
+                raise ConfigurationError(
+                    f"parameter {name} is '{given[name]}'; allowed is a whole number from 0 up, or empty"
+                )
+        if given["at"] and not TIME.fullmatch(given["at"]):
+            raise ConfigurationError(f"parameter at is '{given['at']}'; allowed is YYYY-MM-DD HH:MM:SS, or empty")
+        source, _, target = flow.partition("->")
+        group_id = given["group_id"] or _newest_group(ledger, source, target)
+        topic, partition, middle = _busiest_partition(ledger, source, target, given["topic"], given["partition"])
+        at = given["at"] or datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+        return cls(source, target, group_id, topic, partition, int(given["upstream_offset"] or middle), at)
+
+
+def use_views(ledger: Ledger, say: Callable[[str], None] = print) -> None:
+    """Makes the views known by their bare names, up to date where this person may do that, else as they are."""
+    try:
+        ensure_views(ledger)
+    except LedgerError as error:
+        say(f"warning: {error}. Going on with the views that are there")
+    ledger.spark.sql(f"USE `{ledger.catalog}`.`{ledger.schema}`")
+
+
+def _newest_group(ledger: Ledger, source: str, target: str) -> str:
+    table = ledger.read("checkpoints")
+    row = (
+        table.filter((table.source == source) & (table.target == target) & table.topic.isNotNull())
+        .orderBy(table.created_at.desc(), table.group_id)
+        .first()
+    )
+    return row["group_id"] if row else ""
+
+
+def _busiest_partition(ledger: Ledger, source: str, target: str, topic: str, partition: str) -> tuple[str, int, int]:
+    """Topic, partition and the middle of its mirrored offsets."""
+    from pyspark.sql import functions as F
+
+    table = ledger.read("offset_syncs")
+    runs = table.filter((table.source == source) & (table.target == target))
+    runs = runs.filter(table.topic == topic) if topic else runs
+    runs = runs.filter(table.partition == int(partition)) if partition else runs
+    middle = ((F.min("upstream_start") + F.max("upstream_end")) / 2).cast("bigint").alias("middle")
+    row = (
+        runs.groupBy("topic", "partition")
+        .agg(F.sum("records").alias("records"), middle)
+        .orderBy(F.desc("records"), "topic", "partition")
+        .first()
+    )
+    return (row["topic"], row["partition"], row["middle"]) if row else (topic, int(partition or 0), 0)

@@ -1,0 +1,49 @@
+"""One row of the table checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+GroupKey = tuple[
+    str, str | None, int | None
+]  # group, topic, partition; a row about a whole group has neither topic nor partition
+
+SETTLED = {"committed", "in_step"}  # the outcomes of a sync that leave the group where the job put it
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One row of the table checkpoints."""
+
+    source: str
+    target: str
+    group_id: str
+    topic: str | None
+    partition: int | None
+    status: str
+    cycle_id: str
+    created_at: datetime
+    target_topic: str | None = None
+    target_partition: int | None = None
+    upstream_offset: int | None = None
+    downstream_offset: int | None = None
+    metadata: str | None = None
+    source_lag: int | None = None
+    reason: str | None = None
+    target_offset: int | None = None
+    sync: str | None = None
+
+    @property
+    def key(self) -> GroupKey:
+        return self.group_id, self.topic, self.partition
+
+    def says_the_same_as(self, other: Checkpoint | None) -> bool:
+        """True if nothing has changed since `other` that history should know. Lag changes with every record; it alone
+        is no news."""
+        names = ("status", "upstream_offset", "downstream_offset", "metadata", "reason")
+        return (
+            other is not None
+            and all(getattr(self, name) == getattr(other, name) for name in names)
+            and (self.sync == other.sync or {self.sync, other.sync} <= SETTLED)
+        )

@@ -1,0 +1,90 @@
+"""What jobs note about their own cycles. It reaches the ledger a little later, many rows at once: nobody waits for it,
+least of all an open transaction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from mirrorlake.ledger.store import Ledger
+
+MIRROR, LEDGER, CHECKPOINT = "mirror", "ledger", "checkpoint"  # jobs
+AGE_S = 30.0  # rows wait no longer, while a job runs
+ROWS_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """One row of the table cycles: a micro-batch of the mirror job, an append to the ledger, or a cycle of the
+    checkpoint job."""
+
+    source: str
+    target: str
+    job: str
+    cycle_id: str
+    duration_ms: float
+    stages_ms: Mapping[str, float]
+    finished_at: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
+    records: int | None = None
+    bytes: int | None = None
+    runs: int | None = None
+    partitions: int | None = None
+    lag: int | None = None
+    positions: int | None = None
+    unfinished: int | None = None
+
+
+class Journal:
+    """Rows on their way to the ledger. May be used by several threads.
+
+    Args:
+        ledger: where they go.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger, self._clock = ledger, clock
+        self._rows: dict[str, list[Any]] = {}
+        self._since: float | None = None
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+
+    def note(self, table: str, rows: Iterable[Any]) -> None:
+        """Takes rows of a table, as `Ledger.append` does."""
+        with self._lock:
+            self._rows.setdefault(table, []).extend(rows)
+            if self._since is None and any(self._rows.values()):
+                self._since = self._clock()
+
+    def write(self) -> None:
+        """Appends what waits.
+
+        Raises:
+            LedgerError: a table can't be written; what was not written goes on waiting.
+        """
+        with self._writing:
+            with self._lock:
+                waiting, self._rows, self._since = self._rows, {}, None
+            with ThreadPoolExecutor(max(1, len(waiting))) as pool:  # each waits for files most of the time
+                written = {table: pool.submit(self._ledger.append, table, rows) for table, rows in waiting.items()}
+            failures = [
+                (table, failure) for table, future in written.items() if (failure := future.exception()) is not None
+            ]
+            for table, _ in failures:
+                self.note(table, waiting[table])
+            for _, failure in failures:
+                raise failure
+
+    def write_if_due(self, age_s: float = AGE_S) -> None:
+        """Appends what waits, if it is a lot, or has waited for `age_s`."""
+        with self._lock:
+            is_due = self._since is not None and (
+                self._clock() >= self._since + age_s or sum(map(len, self._rows.values())) >= ROWS_AT_ONCE
+            )
+        if is_due:
+            self.write()

@@ -1,0 +1,230 @@
+"""Keeping the ledger small and quick: old rows go (`ledger/expiry.py`), small files become large ones (OPTIMIZE), and
+files that nobody reads any more are deleted (VACUUM)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.errors import ConfigurationError, MirrorlakeError
+from mirrorlake.ledger import expiry
+from mirrorlake.ledger.expiry import AGED, Expiry, LogStart
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.parameters import resolve
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST_VACUUM_HOURS = 168  # Delta's own limit: readers and streams may be as far behind
+PARAMETERS = {
+    "offset_syncs_days": "90",
+    "checkpoints_days": "365",
+    "expectation_results_days": "90",
+    "cycles_days": "90",
+    "anomalies_days": "",
+    "topology_changes_days": "",
+    "verifications_days": "",
+    "vacuum_hours": str(LEAST_VACUUM_HOURS),
+}
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long rows are kept, in days by table (gaps with offset_syncs, findings with verifications; a table that isn't
+    named for ever), and unused files, in hours (None: for ever)."""
+
+    days: Mapping[str, int]
+    vacuum_hours: int | None = LEAST_VACUUM_HOURS
+
+    @classmethod
+    def resolve(cls, namespace: Mapping[str, Any]) -> Retention:
+        """From the globals of the notebook.
+
+        Raises:
+            ConfigurationError: a value is no number, or too small.
+        """
+        given = resolve(namespace, PARAMETERS)
+        numbers = {
+            name: _number(name, value, LEAST_VACUUM_HOURS if name == "vacuum_hours" else 1)
+            for name, value in given.items()
+            if value
+        }
+        hours = numbers.pop("vacuum_hours", None)
+        return cls({name.removesuffix("_days"): days for name, days in numbers.items()}, hours)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """What was done to one table, or would be: rows before, rows that expired, files and bytes before and after, and
+    files that were deleted (None: not looked at)."""
+
+    table: str
+    rows: int
+    expired: int
+    files: int
+    bytes: int
+    files_after: int
+    bytes_after: int
+    files_deleted: int | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class MaintenanceResult:
+    """`notes` say which flows' maps were left as they are, and why."""
+
+    dry_run: bool
+    tables: tuple[TableReport, ...]
+    notes: tuple[str, ...] = ()
+
+    def table(self) -> pd.DataFrame:
+        """One row for each table, for people."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(report) for report in self.tables])
+
+    def to_json(self) -> dict[str, Any]:
+        expired = {report.table: report.expired for report in self.tables if report.expired}
+        return {
+            "dry_run": self.dry_run,
+            "expired": expired,
+            **{name: sum(getattr(report, name) for report in self.tables) for name in ("files", "files_after")},
+            "notes": [*self.notes],
+        }
+
+
+@dataclass
+class Maintenance:
+    """One run over all tables of a ledger.
+
+    Args:
+        now: UTC.
+        config: the property file, by which sources are asked where their logs begin; needed where offset_syncs has an
+            age.
+        say: called with a line of progress.
+    """
+
+    ledger: Ledger
+    retention: Retention
+    now: datetime
+    config: str = ""
+    say: Callable[[str], None] = print
+    _notes: list[str] = field(default_factory=list)
+
+    def run(self, *, dry_run: bool = False) -> MaintenanceResult:
+        """Does everything, or, with `dry_run`, counts what would go and changes nothing.
+
+        Raises:
+            ConfigurationError: the property file is missing or malformed; nothing was changed.
+            LedgerError: a table can't be changed; those before it are done.
+        """
+        expiries = {expires.table: expires for expires in self._expiries()}
+        reports = []
+        for name in TABLES:
+            report = self._maintain(name, expiries.get(name), dry_run)
+            reports.append(report)
+            self.say(
+                f"{name}: {report.rows:,} rows, {report.expired:,} {'would expire' if dry_run else 'expired'}; "
+                f"{report.files:,} files, then {report.files_after:,}"
+            )
+        return MaintenanceResult(dry_run, tuple(reports), tuple(self._notes))
+
+    def _expiries(self) -> Iterable[Expiry]:
+        days = self.retention.days
+        if "offset_syncs" in days:
+            yield from expiry.of_map(self.ledger, self._before("offset_syncs"), self._log_starts())
+        if "checkpoints" in days:
+            yield expiry.of_checkpoints(self.ledger, self._before("checkpoints"))
+        if "verifications" in days:
+            yield from expiry.of_verifications(self.ledger, self._before("verifications"))
+        for name in AGED:
+            if name in days:
+                yield expiry.of_age(name, self._before(name))
+
+    def _before(self, name: str) -> datetime:
+        return self.now - timedelta(days=self.retention.days[name])
+
+    def _maintain(self, name: str, expires: Expiry | None, dry_run: bool) -> TableReport:
+        began, table = time.monotonic(), self.ledger.table(name)
+        rows, (files, size) = self.ledger.read(name).count(), self._extent(name)
+        if dry_run:
+            return TableReport(
+                name, rows, expires.count(self.ledger) if expires else 0, files, size, files, size, None, _since(began)
+            )
+        expired = expires.apply(self.ledger) if expires else 0
+        if files > 1:
+            self.ledger.change(name, f"OPTIMIZE {table}")
+        deleted = None
+        if self.retention.vacuum_hours is not None:
+            self.ledger.change(name, f"VACUUM {table} RETAIN {self.retention.vacuum_hours} HOURS")
+            deleted = self._deleted(name)
+        return TableReport(name, rows, expired, files, size, *self._extent(name), deleted, _since(began))
+
+    def _extent(self, name: str) -> tuple[int, int]:
+        (detail,) = self.ledger.spark.sql(f"DESCRIBE DETAIL {self.ledger.table(name)}").collect()
+        return detail["numFiles"], detail["sizeInBytes"]
+
+    def _deleted(self, name: str) -> int | None:
+        """How many files VACUUM says it has deleted; None where it keeps that to itself."""
+        history = self.ledger.spark.sql(f"DESCRIBE HISTORY {self.ledger.table(name)} LIMIT 1").collect()
+        found = (
+            (history[0]["operationMetrics"] or {}).get("numDeletedFiles")
+            if history and history[0]["operation"] == "VACUUM END"
+            else None
+        )
+        return None if found is None else int(found)
+
+    # -- the sources --------------------------------------------------------------------------------
+
+    def _log_starts(self) -> list[LogStart]:
+        """Where the logs of all flows of the ledger begin on their sources, as far as they can be asked."""
+        runs = self.ledger.read("offset_syncs")
+        found: list[LogStart] = []
+        flows = sorted((row["source"], row["target"]) for row in runs.select("source", "target").distinct().collect())
+        properties = Properties.load(self.config) if flows else None
+        for source, target in flows:
+            name = f"{source}->{target}"
+            if properties is None or name not in properties.flows:
+                self._note(f"flow {name} is not in {self.config}: its map is kept")
+                continue
+            try:
+                found += _log_starts(Flow.from_properties(properties, name))
+            except MirrorlakeError as error:
+                self._note(f"flow {name}: its map is kept, as the start of the source's logs isn't known: {error}")
+        return found
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self.say(text)
+
+
+def _log_starts(flow: Flow) -> list[LogStart]:
+    source = Cluster(flow.source_connection, "source", f"{flow.name}|maintain", flow.connect_timeout_ms).connect()
+    try:
+        topics = {
+            name: topic
+            for name, topic in source.refresh(None, flow.connect_timeout_ms).items()
+            if flow.mirrors_topic(name)
+        }
+        keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+        starts = source.offsets(keys, EARLIEST_TIMESTAMP, flow.connect_timeout_ms) if keys else {}
+    finally:
+        source.close()
+    return [(flow.source, flow.target, *key, start) for key, start in starts.items()]
+
+
+def _number(name: str, value: str, least: int) -> int:
+    if not value.isdigit() or int(value) < least:
+        raise ConfigurationError(f"parameter {name} is '{value}'; allowed is a whole number from {least} up, or empty")
+    return int(value)
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 3)

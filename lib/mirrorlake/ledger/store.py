@@ -1,0 +1,526 @@
+"""The ledger: the Delta tables, which hold the history of everything and decide nothing.
+
+What is true is what the target cluster has committed. `offset_syncs` is a copy of the offset-syncs topic in columns:
+drop it, and it is rebuilt, row for row. It is also its own bookmark: a stream into it starts behind the last record it
+holds, whatever has become of Spark's checkpoint directory, and a record that comes twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from mirrorlake.errors import ConfigurationError, LedgerError, first_line
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.model.gap import LOSS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from mirrorlake.config.flow import Flow
+
+EARLIEST = -2  # an offset, for Spark's Kafka source: the first one there is
+JUST_NOW_S = 10  # nobody has emptied a table since
+YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
+ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
+SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
+IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
+
+# What an offset-syncs record holds of runs and gaps, for from_json; the rest of the row is the record's own.
+RECORD = """
+  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
+  runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
+    upstream_end: BIGINT,
+    downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
+      last_timestamp: BIGINT, digest: BIGINT, incarnation: INT>>,
+  gaps ARRAY<STRUCT<topic: STRING, partition: INT, from_offset: BIGINT, to_offset: BIGINT, kind: STRING,
+    incarnation: INT, downstream_offset: BIGINT>>
+"""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The tables of one schema.
+
+    Args:
+        spark: a session with Delta.
+        catalog, schema: where the tables are.
+        warehouse: a local directory, or empty where the catalog decides (Unity Catalog).
+        checkpoints: where Spark keeps the progress of its queries; empty for a place below the warehouse, or the
+            schema's volume.
+    """
+
+    spark: SparkSession
+    catalog: str
+    schema: str
+    warehouse: str = ""
+    checkpoints: str = ""
+
+    def __post_init__(self) -> None:
+        for what, name in (("catalog", self.catalog), ("schema", self.schema)):
+            if not IDENTIFIER.fullmatch(name):
+                raise ConfigurationError(f"{what} '{name}' is not a name: allowed are letters, digits and underscores")
+
+    def table(self, name: str) -> str:
+        """The full name of a table, for SQL."""
+        return f"`{self.catalog}`.`{self.schema}`.`{name}`"
+
+    def ensure_tables(self) -> Ledger:
+        """Creates schema and tables where they are missing.
+
+        Raises:
+            LedgerError: they can't be created or written there; nothing else has been touched.
+        """
+        if self.warehouse:
+            self._require_writable(Path(self.warehouse))
+            if self._is_ensured():
+                return self
+        try:
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{self.catalog}`.`{self.schema}`")
+            with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
+                list(pool.map(self._ensure_table, TABLES))
+            if self.warehouse:
+                self._require_here()
+        except LedgerError:
+            raise
+        except Exception as error:
+            raise LedgerError(
+                f"the tables of {self.catalog}.{self.schema} can't be "
+                f"created{f' in {self.warehouse}' if self.warehouse else ''}: {first_line(error)}"
+            ) from None
+        ENSURED.add(self._identity)
+        return self
+
+    @property
+    def _identity(self) -> tuple[str, ...]:
+        return self.spark.sparkContext.applicationId, self.catalog, self.schema, self.warehouse
+
+    def _is_ensured(self) -> bool:
+        """True if this process has made sure of the tables before, and they are where they were: looking at each of
+        them takes a second."""
+        if self._identity not in ENSURED or not all(
+            (Path(self._directory(name)) / "_delta_log").is_dir() for name in TABLES
+        ):
+            return False
+        return {
+            row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN `{self.catalog}`.`{self.schema}`").collect()
+        } >= set(TABLES)
+
+    def _ensure_table(self, name: str) -> None:
+        columns, clustering = TABLES[name]
+        definition = f"({columns}) USING DELTA CLUSTER BY ({clustering})"
+        with self._writing(name):
+            if self.warehouse:
+                # A session forgets its catalog; a table that is there is only made known again, which is ten times
+                # faster.
+                exists = (Path(self._directory(name)) / "_delta_log").is_dir()
+                definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
+            self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
+            known = {*self.read(name).columns}
+            missing = [line.rstrip(",") for line in columns.strip().splitlines() if line.split()[0] not in known]
+            if missing:  # the table was made by an earlier version
+                self.spark.sql(f"ALTER TABLE {self.table(name)} ADD COLUMNS ({', '.join(missing)})")
+
+    def _require_here(self) -> None:
+        """A session knows a table by its name only: one that it was shown elsewhere would be written there."""
+        # Of all tables at once, from the session's catalog: any other way to ask looks into each table, which takes a
+        # second.
+        for row in self.spark.sql(f"SHOW TABLE EXTENDED IN `{self.catalog}`.`{self.schema}` LIKE '*'").collect():
+            location = next(
+                (
+                    line.removeprefix("Location: ")
+                    for line in row["information"].splitlines()
+                    if line.startswith("Location: ")
+                ),
+                "",
+            )
+            if (
+                row["tableName"] in TABLES
+                and not row["isTemporary"]
+                and unquote(urlparse(location).path).rstrip("/") != self._directory(row["tableName"])
+            ):
+                raise LedgerError(
+                    f"this Spark session knows schema {self.schema} from another warehouse ({location}), not "
+                    f"{self._directory(row['tableName'])}. "
+                    "Use another schema, or a new session"
+                )
+
+    def within(self, session: SparkSession) -> Ledger:
+        """The same tables for another session: a micro-batch has one of its own, and frames of two sessions don't
+        join."""
+        return replace(self, spark=session)
+
+    def read(self, name: str) -> DataFrame:
+        """A table as a frame."""
+        return self.spark.table(self.table(name))
+
+    def of_flow(self, name: str, flow: Flow) -> DataFrame:
+        """A flow's rows of a table."""
+        return self.of_pair(name, flow.source, flow.target)
+
+    def of_pair(self, name: str, source: str, target: str) -> DataFrame:
+        """The rows of the flow from one cluster to another, by their aliases; none if there never was one."""
+        table = self.read(name)
+        return table.filter((table.source == source) & (table.target == target))
+
+    def append(self, name: str, rows: Iterable[Any]) -> None:
+        """Appends dataclass instances or dictionaries to a table; missing columns are null.
+
+        Raises:
+            LedgerError: the table can't be written.
+        """
+        values = [row if isinstance(row, dict) else asdict(row) for row in rows]
+        if values:
+            schema = self.read(name).schema
+            frame = self.spark.createDataFrame(
+                [tuple(value.get(column) for column in schema.names) for value in values], _nullable(schema)
+            )
+            self.append_frame(name, frame)
+
+    def append_frame(self, name: str, frame: DataFrame) -> None:
+        """Appends a frame whose columns are the table's."""
+        try:
+            with self._writing(name):
+                frame.write.format("delta").mode("append").saveAsTable(self.table(name))
+        except Exception as error:
+            raise LedgerError(
+                f"table {self.table(name)} can't be written: {first_line(error)}. What is committed on the target "
+                "stays correct"
+            ) from None
+
+    def change(self, name: str, statement: str, **frames: DataFrame) -> list[Row]:
+        """Runs a statement that changes or rewrites a table, beside no other writer of this machine; returns what it
+        says.
+
+        Raises:
+            LedgerError: it fails, such as for another writer; the table is as it was.
+        """
+        try:
+            with self._writing(name):
+                return self.spark.sql(statement, **frames).collect()
+        except Exception as error:
+            raise LedgerError(
+                f"table {self.table(name)} can't be changed: {first_line(error)}. It is as it was; run this again"
+            ) from None
+
+    # -- offset_syncs -------------------------------------------------------------------------------
+
+    def stream_offset_syncs(
+        self,
+        flow: Flow,
+        partitions: int,
+        interval_s: int | None,
+        checkpoint: str,
+        appended: Callable[[int, float], None] = lambda _runs, _seconds: None,
+    ) -> StreamingQuery:
+        """Starts the stream that appends the offset-syncs topic to the table of the same name. If somebody empties the
+        table meanwhile, the next append fills it from the beginning.
+
+        Args:
+            flow: whose topic.
+            partitions: how many the topic has.
+            interval_s: seconds between two appends, or None to append what there is and end.
+            checkpoint: of this run of the query (see `checkpoint`).
+            appended: called after each append, with the number of runs and the seconds it took.
+
+        Raises:
+            LedgerError: the table holds more than the topic, so one of them isn't the other's.
+        """
+        last, seen_at = self.last_syncs(flow), time.monotonic()
+        source = (
+            self.spark.readStream.format("kafka")
+            .options(**flow.target_connection.spark())
+            .option("subscribe", flow.offset_syncs_topic)
+            .option("kafka.isolation.level", "read_committed")
+            .option("startingOffsets", json.dumps({flow.offset_syncs_topic: self._bookmark(flow, partitions, last)}))
+            .option("failOnDataLoss", "true")
+            .load()
+        )
+
+        def append(frame: DataFrame, _: int) -> None:
+            nonlocal seen_at
+            began = time.monotonic()
+            if began > seen_at + JUST_NOW_S and not self._still_holds(
+                flow, last
+            ):  # what comes from here on would be a map with a hole
+                self.merge_offset_syncs(
+                    offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST))
+                )
+            runs, newest = self.merge_offset_syncs(frame)
+            last.update(newest)
+            seen_at = time.monotonic()
+            appended(runs, seen_at - began)
+
+        writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
+        writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # a session takes a name once only
+        return (
+            writer.trigger(availableNow=True)
+            if interval_s is None
+            else writer.trigger(processingTime=f"{interval_s} seconds")
+        ).start()
+
+    def catch_up(self, flow: Flow, partitions: int) -> None:
+        """Appends what the offset-syncs topic of a flow holds and the table lacks; needs the target only.
+
+        Raises:
+            LedgerError: the topic can't be read, or the tables can't be written.
+        """
+        try:
+            with self.checkpoint("ledger") as place:
+                self.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
+        except LedgerError:
+            raise
+        except Exception as error:
+            raise LedgerError(
+                f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is committed on "
+                "the target stays correct"
+            ) from None
+
+    def merge_offset_syncs(self, records: DataFrame) -> tuple[int, dict[int, int]]:
+        """Adds the runs and gaps of offset-syncs records (as Spark's Kafka source has them), and an anomaly for each
+        loss; those already there stay as they are. Returns how many runs it was given, and the last offset of each
+        partition of the topic that had some.
+
+        A merge and not an append: it is what makes a second writer, or a stream that starts again too early, harmless.
+            Runs come last, as they are the bookmark.
+        """
+        from pyspark.sql import functions as F
+
+        states = offset_sync_states(records).localCheckpoint()  # once: a merge reads its source twice
+        lost = F.filter("gaps", lambda gap: gap["kind"].isin(*LOSS))
+        held = states.groupBy("source", "target", "sync_partition").agg(
+            F.min("sync_offset").alias("first"),
+            F.max(F.when(F.size("runs") > 0, F.col("sync_offset"))).alias("last"),
+            *(
+                F.sum(F.greatest(F.size(found), F.lit(0))).alias(name)
+                for name, found in (("runs", "runs"), ("gaps", "gaps"), ("lost", lost))
+            ),
+        )
+        found = held.collect()
+        # Only files that may hold these records are looked at: the condition on sync_offset lets Delta skip the others.
+        bounds = " OR ".join(
+            f"(t.source = '{row['source']}' AND t.target = '{row['target']}' AND t.sync_partition = "
+            f"{row['sync_partition']} AND t.sync_offset >= {row['first']})"
+            for row in found
+        )
+        if any(row["gaps"] for row in found):
+            gaps = gap_rows(states)
+            self._insert_missing("gaps", gaps, bounds, (*SYNC_KEYS, "from_offset", "kind"))
+            if any(row["lost"] for row in found):
+                self._merge_losses(gaps)
+        runs = sum(row["runs"] for row in found)
+        if runs:
+            self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
+        return runs, {row["sync_partition"]: row["last"] for row in found if row["last"] is not None}
+
+    def _merge_losses(self, gaps: DataFrame) -> None:
+        from pyspark.sql import functions as F
+
+        details = F.create_map(*(F.lit(word) for pair in LOSS.items() for word in pair))
+        lost = gaps.filter(F.col("kind").isin(*LOSS)).select(
+            "source",
+            "target",
+            "topic",
+            "partition",
+            "kind",
+            "from_offset",
+            "to_offset",
+            (F.col("to_offset") - F.col("from_offset")).alias("records"),
+            details[F.col("kind")].alias("detail"),
+            F.lit("continue").alias("action"),
+            F.col("committed_at").alias("detected_at"),
+        )
+        self._insert_missing(
+            "anomalies",
+            lost,
+            "t.action = 'continue'",
+            ("source", "target", "topic", "partition", "kind", "from_offset", "to_offset", "detected_at"),
+        )
+
+    def _insert_missing(self, name: str, rows: DataFrame, bounds: str, keys: Sequence[str]) -> None:
+        from delta.tables import DeltaTable
+
+        same = " AND ".join(f"t.{column} = s.{column}" for column in keys)
+        with self._writing(name):
+            table = DeltaTable.forName(rows.sparkSession, self.table(name))
+            table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
+
+    def last_syncs(self, flow: Flow, at_least: int = 0) -> dict[int, int]:
+        """How far the table offset_syncs goes: the last offset of each partition of the topic, where it is not below
+        `at_least`."""
+        from pyspark.sql import functions as F
+
+        rows = self.of_flow("offset_syncs", flow).filter(F.col("sync_offset") >= at_least)
+        last = rows.groupBy("sync_partition").agg(F.max("sync_offset").alias("last")).collect()
+        return {row["sync_partition"]: row["last"] for row in last}
+
+    def _still_holds(self, flow: Flow, last: Mapping[int, int]) -> bool:
+        """True if the table goes as far as it did; nothing but somebody's hand takes the newest rows away."""
+        found = self.last_syncs(flow, min(last.values(), default=0))
+        return all(found.get(partition, -1) >= offset for partition, offset in last.items())
+
+    def _bookmark(self, flow: Flow, partitions: int, last: Mapping[int, int]) -> dict[str, int]:
+        beyond = sorted(set(last) - set(range(partitions)))
+        if beyond:
+            raise LedgerError(
+                f"flow {flow.name}: table {self.table('offset_syncs')} has rows of partition {beyond[0]} of "
+                f"{flow.offset_syncs_topic}, which has only "
+                f"{partitions} partitions: the topic was created anew, or the table belongs to other clusters. Use "
+                "another schema, or delete the flow's rows"
+            )
+        return {
+            str(partition): last[partition] + 1 if partition in last else EARLIEST for partition in range(partitions)
+        }
+
+    # -- files --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def checkpoint(self, name: str) -> Iterator[str]:
+        """A fresh place for the progress of one run of a query, gone again behind it. Nothing ever depends on an old
+        one."""
+        beside_tables = (
+            f"{self.warehouse}/{self.schema}/_checkpoints"
+            if self.warehouse
+            else f"/Volumes/{self.catalog}/{self.schema}/checkpoints"
+        )
+        place = f"{self.checkpoints or beside_tables}/{name}/{uuid.uuid4().hex}"
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _directory(self, name: str) -> str:
+        return str((Path(self.warehouse) / self.schema / name).resolve())
+
+    def _require_writable(self, warehouse: Path) -> None:
+        probe = warehouse / self.schema / f".probe-{uuid.uuid4().hex}"
+        try:
+            probe.parent.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise LedgerError(
+                f"warehouse {warehouse} can't be written: {error.strerror}. Choose another directory or change its "
+                "permissions"
+            ) from None
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        """Keeps two processes from committing to one local table at the same time, which Delta can't do on a plain file
+        system."""
+        if not self.warehouse:
+            yield
+            return
+        with (Path(self.warehouse) / self.schema / f".{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def offset_sync_records(
+    session: SparkSession, flow: Flow, first: Mapping[int, int], end: Mapping[int, int] | None = None
+) -> DataFrame:
+    """What is committed in partitions of a flow's offset-syncs topic, as Spark's Kafka source has it: from the offsets
+    `first` on (or EARLIEST), before `end` (where the log ends now).
+
+    Nothing is ever deleted there; if somebody has, the ledger's stream says so, and this passes over it.
+    """
+    topic = flow.offset_syncs_topic
+    reader = (
+        session.read.format("kafka")
+        .options(**flow.target_connection.spark())
+        .option("kafka.isolation.level", "read_committed")
+        .option("failOnDataLoss", "false")
+    )
+    reader = reader.option("assign", json.dumps({topic: sorted(first)})).option(
+        "startingOffsets", _offsets(topic, first)
+    )
+    return (reader if end is None else reader.option("endingOffsets", _offsets(topic, end))).load()
+
+
+def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
+
+
+def offset_sync_states(records: DataFrame) -> DataFrame:
+    """What records of the offset-syncs topic (columns value, partition, offset, timestamp) hold, one row for each."""
+    from pyspark.sql import functions as F
+
+    parsed = records.select(
+        F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp"
+    )
+    return parsed.select(
+        "state.*",
+        F.col("partition").alias("sync_partition"),
+        F.col("offset").alias("sync_offset"),
+        F.col("timestamp").alias("committed_at"),
+    )
+
+
+def run_rows(states: DataFrame) -> DataFrame:
+    """The rows of the table offset_syncs."""
+    from pyspark.sql import functions as F
+
+    is_inferred = F.coalesce("inferred", F.lit(False))
+    return (
+        states.withColumn("is_inferred", is_inferred)
+        .select("*", F.explode("runs").alias("run"))
+        .select(
+            "source",
+            "target",
+            "run.topic",
+            "run.partition",
+            "run.target_topic",
+            "run.target_partition",
+            "run.upstream_start",
+            "run.upstream_end",
+            "run.downstream_start",
+            "run.downstream_end",
+            "run.records",
+            "run.bytes",
+            _timestamp("run.first_timestamp").alias("first_timestamp"),
+            _timestamp("run.last_timestamp").alias("last_timestamp"),
+            F.when(~F.col("is_inferred"), F.lower(F.lpad(F.hex("run.digest"), 8, "0"))).alias("digest"),
+            "transactional_id",
+            "producer_id",
+            "producer_epoch",
+            "sync_partition",
+            "sync_offset",
+            "committed_at",
+            F.col("is_inferred").alias("inferred"),
+            F.coalesce("run.incarnation", F.lit(0)).alias("incarnation"),
+        )
+    )
+
+
+def gap_rows(states: DataFrame) -> DataFrame:
+    """The rows of the table gaps."""
+    from pyspark.sql import functions as F
+
+    return states.select("*", F.explode("gaps").alias("gap")).select(
+        "source", "target", "gap.*", "sync_partition", "sync_offset", "committed_at"
+    )
+
+
+def _timestamp(column: str) -> Any:
+    """Milliseconds as a timestamp; null for what no calendar has, which producers may write all the same."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.col(column).between(YEAR_1_MS, YEAR_9999_MS), F.timestamp_millis(column))
+
+
+def _nullable(schema: Any) -> Any:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(field.name, field.dataType, True) for field in schema])

@@ -1,0 +1,131 @@
+"""The questions of an audit as views and functions in SQL, beside the tables: see docs/sql.md.
+
+Each is a file of `sql/`. Its head says what it answers and what its columns are, which becomes the comments in the
+catalog; the rest is the query, with names of tables and other views in braces. The same text runs on Databricks SQL,
+where the views stay, and in a local session, which forgets its catalog and is told again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import LedgerError, first_line
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# In the order in which they need each other.
+VIEWS = (
+    "resets",
+    "current_runs",
+    "current_gaps",
+    "offset_map",
+    "group_history",
+    "current_position",
+    "lag",
+    "unmirrored",
+    "unverified",
+)
+FUNCTIONS = ("translate", "translate_time")
+
+# What the table gaps can't say, as nobody wrote it.
+UNRECORDED: Mapping[str, str] = {
+    "before_mirror": "before the first record that was mirrored: gone from the source by then, or the flow began later",
+    "unknown": "not recorded: mirrored by a version that kept no gaps",
+}
+
+CAUSES = {**EXPLAINED, **LOSS, **UNRECORDED}
+
+COLUMN = re.compile(r"^(\w+)(?: ([A-Z]+))?: (.*?)(?=\n\w+(?: [A-Z]+)?: |\Z)", re.MULTILINE | re.DOTALL)
+NAME = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A view or a function: what its file says.
+
+    Attributes:
+        comment: what it answers.
+        columns: name, type (of a function only) and comment of what comes out.
+        parameters: the same of what goes in.
+        query: with names in braces.
+    """
+
+    name: str
+    comment: str
+    columns: tuple[tuple[str, str, str], ...]
+    parameters: tuple[tuple[str, str, str], ...]
+    query: str
+
+    @classmethod
+    def load(cls, name: str) -> Definition:
+        lines = (Path(__file__).parent / f"sql/{name}.sql").read_text().splitlines()
+        head = next(number for number, line in enumerate(lines) if not line.startswith("--"))
+        paragraphs = "\n".join(line[2:].strip() for line in lines[:head]).split("\n\n")
+        columns = [
+            tuple((name, kind or "", " ".join(says.split())) for name, kind, says in COLUMN.findall(paragraph))
+            for paragraph in paragraphs[1:]
+        ]
+        return cls(
+            name,
+            " ".join(paragraphs[0].split()),
+            columns[-1],
+            columns[0] if len(columns) > 1 else (),
+            "\n".join(lines[head:]),
+        )
+
+    def filled(self, name_of: Callable[[str], str]) -> str:
+        """The query, with what `name_of` says for the names of tables and views."""
+        causes = " ".join(f"WHEN {_text(kind)} THEN {_text(why)}" for kind, why in CAUSES.items())
+        words = {"explained": _list(EXPLAINED), "loss": _list(LOSS), "reset_kinds": _list(RESETS), "causes": causes}
+        return NAME.sub(lambda found: words.get(found[1]) or name_of(found[1]), self.query)
+
+    def statement(self, ledger: Ledger) -> str:
+        """The statement that creates it beside the tables of a ledger."""
+        query = self.filled(ledger.table)
+        columns, parameters = (
+            ", ".join(f"{name} {kind} COMMENT {_text(says)}" for name, kind, says in given)
+            for given in (self.columns, self.parameters)
+        )
+        if self.parameters:
+            return (
+                f"CREATE OR REPLACE FUNCTION {ledger.table(self.name)} ({parameters}) RETURNS TABLE ({columns}) "
+                f"COMMENT {_text(self.comment)} RETURN {query}"
+            )
+        return f"CREATE OR REPLACE VIEW {ledger.table(self.name)} ({columns}) COMMENT {_text(self.comment)} AS {query}"
+
+
+def ensure_views(ledger: Ledger) -> None:
+    """Creates the views and functions, or brings them up to date.
+
+    Raises:
+        LedgerError: they can't be created there.
+    """
+    for name in (*VIEWS, *FUNCTIONS):
+        try:
+            ledger.spark.sql(Definition.load(name).statement(ledger))
+        except Exception as error:
+            raise LedgerError(f"view {ledger.table(name)} can't be created: {first_line(error)}") from None
+
+
+def read(ledger: Ledger, name: str) -> DataFrame:
+    """What a view says, as a frame, whether it was created or not."""
+
+    def source(name: str) -> str:
+        return f"({Definition.load(name).filled(source)})" if name in VIEWS else ledger.table(name)
+
+    return ledger.spark.sql(Definition.load(name).filled(source))
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _list(values: Mapping[str, str]) -> str:
+    return ", ".join(map(_text, values))

@@ -1,0 +1,1 @@
+"""The domain, pure: runs, gaps, slots and their positions, plans, the newest part of the map, alignments."""

@@ -1,0 +1,1 @@
+"""What notebooks share: parameters and results, the report, figures."""

@@ -1,0 +1,198 @@
+"""Figures for the notebooks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mirrorlake.jobs.failover.plan import Line
+    from mirrorlake.jobs.mirror.job import Progress
+    from mirrorlake.jobs.verification.result import VerificationResult
+    from mirrorlake.ledger.maintenance import TableReport
+
+INK, ACCENT, FAINT, ALARM = "#1b3a4b", "#2a9d8f", "#c9d6df", "#c1292e"
+LAGS_SHOWN = 8  # partitions
+STATUS_COLOURS = {
+    "exact": "#2a9d8f",
+    "clamped": "#e9c46a",
+    "before_mirror": "#f4a261",
+    "not_mirrored": "#c9d6df",
+    "deleted": "#8d99ae",
+}
+PARTITIONS_SHOWN = 40
+
+
+def mirror_figure(history: Sequence[Progress]) -> Any:
+    """Records per second and lag, micro-batch by micro-batch; and where the time of each went."""
+    import matplotlib.pyplot as plt
+
+    figure, (speed, stages) = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained")
+    numbers = range(1, len(history) + 1)
+    speed.bar(numbers, [done.records / max(done.seconds, 1e-9) for done in history], color=ACCENT, label="records/s")
+    speed.yaxis.set_major_formatter("{x:,.0f}")
+    speed.set(title="Records per second, and lag", xlabel="micro-batch", ylabel="records/s")
+    lag = speed.twinx()
+    lag.plot(numbers, [done.lag for done in history], color=INK, marker="o", markersize=3, label="lag")
+    lag.set_ylabel("source offsets not mirrored yet")
+    lag.set_ylim(0, max([1, *(done.lag for done in history)]) * 1.1)
+    lag.yaxis.set_major_formatter("{x:,.0f}")
+    bottom = [0.0] * len(history)
+    for name, colour in zip(("plan", "copy", "gate", "commit"), (FAINT, ACCENT, "#e9c46a", INK), strict=True):
+        values = [done.stages_ms.get(name, 0.0) / 1000 for done in history]
+        stages.bar(numbers, values, bottom=bottom, color=colour, label=name)
+        bottom = [below + value for below, value in zip(bottom, values, strict=True)]
+    stages.set(title="Where the time went", xlabel="micro-batch", ylabel="seconds")
+    stages.legend(frameon=False)
+    if not history:
+        speed.text(0.5, 0.5, "nothing to mirror", ha="center", transform=speed.transAxes)
+    _plain(speed, lag, stages)
+    return figure
+
+
+def checkpoint_figure(statuses: Mapping[str, int], syncs: Mapping[str, int]) -> Any:
+    """How many positions have which status, and what was done with them on the target."""
+    return _counts_figure({"Positions by status": statuses, "On the target": syncs})
+
+
+def status_figure(statuses: Mapping[str, int]) -> Any:
+    """How many positions have which status."""
+    return _counts_figure({"Positions by status": statuses})
+
+
+def _counts_figure(panels: Mapping[str, Mapping[str, int]]) -> Any:
+    import matplotlib.pyplot as plt
+
+    figure, grid = plt.subplots(1, len(panels), figsize=(5.5 * len(panels), 2.2), layout="constrained", squeeze=False)
+    axes = grid[0]
+    for axis, (title, counts) in zip(axes, panels.items(), strict=True):
+        names = list(counts)
+        bars = axis.barh(
+            names, [counts[name] for name in names], color=[STATUS_COLOURS.get(name, ACCENT) for name in names]
+        )
+        axis.bar_label(bars, [f"{counts[name]:,}" for name in names], padding=4)
+        axis.set(title=title, xticks=[])
+        axis.margins(x=0.15)
+    _plain(*axes)
+    return figure
+
+
+def maintenance_figure(tables: Sequence[TableReport]) -> Any:
+    """Rows that stay and rows that expired, and bytes before and after, table by table."""
+    import matplotlib.pyplot as plt
+
+    figure, (rows, size) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
+    names = [report.table for report in tables][::-1]
+    kept, expired = (
+        [count(report) for report in tables][::-1]
+        for count in (lambda report: report.rows - report.expired, lambda report: report.expired)
+    )
+    rows.barh(names, kept, color=ACCENT, label="kept")
+    rows.barh(names, expired, left=kept, color=FAINT, label="expired")
+    rows.set(title="Rows")
+    rows.legend(frameon=False)
+    size.barh(names, [report.bytes / 1e6 for report in tables][::-1], color=FAINT, label="before")
+    size.barh(names, [report.bytes_after / 1e6 for report in tables][::-1], height=0.4, color=ACCENT, label="after")
+    size.set(title="MB", yticklabels=[])
+    size.legend(frameon=False)
+    for axis in (rows, size):
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+    _plain(rows, size)
+    return figure
+
+
+def failover_figure(lines: Sequence[Line]) -> Any:
+    """How many lines of a plan go, and what speaks against the others; and what is not mirrored, of the partitions with
+    the most."""
+    import matplotlib.pyplot as plt
+
+    figure, (blocks, lags) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
+    kinds = Counter(kind for line in lines for kind, _ in line.blocks)
+    counts = {"go": sum(line.go for line in lines), "no-go": sum(not line.go for line in lines), **kinds}
+    bars = blocks.barh(
+        list(counts),
+        list(counts.values()),
+        color=[{"go": ACCENT, "no-go": "#e76f51"}.get(name, FAINT) for name in counts],
+    )
+    blocks.bar_label(bars, [f"{count:,}" for count in counts.values()], padding=4)
+    blocks.set(title="Groups and partitions, and what speaks against them", xticks=[])
+    lag = {
+        f"{line.topic}-{line.partition}": line.lag_seen if line.not_mirrored is None else line.not_mirrored
+        for line in lines
+        if line.topic is not None
+    }
+    most = sorted(((count or 0, name) for name, count in lag.items()), reverse=True)[:LAGS_SHOWN]
+    bars = lags.barh([name for _, name in most], [count for count, _ in most], color=INK)
+    lags.bar_label(bars, [f"{count:,}" for count, _ in most], padding=4)
+    lags.set(title="Not mirrored", xticks=[])
+    for axis in (blocks, lags):
+        axis.margins(x=0.15)
+        axis.invert_yaxis()
+    _plain(blocks, lags)
+    return figure
+
+
+def map_figure(runs: Sequence[tuple[int, int, int, int]], title: str) -> Any:
+    """The map of one partition: how far target offsets run ahead of source offsets, run by run.
+
+    Args:
+        runs: (upstream_start, upstream_end, downstream_start, downstream_end) in order.
+    """
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(11, 2.6), layout="constrained")
+    for upstream_start, upstream_end, downstream_start, _ in runs:
+        axis.plot(
+            [upstream_start, upstream_end],
+            [downstream_start - upstream_start] * 2,
+            color=ACCENT,
+            linewidth=3,
+            solid_capstyle="butt",
+        )
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.set(title=title, xlabel="offset on the source", ylabel="target offset - source offset")
+    _plain(axis)
+    return figure
+
+
+def verification_figure(result: VerificationResult) -> Any:
+    """Records of each partition, equal, different, or not to be compared any more; the worst ones first, and what it
+    all comes to as the title."""
+    import matplotlib.pyplot as plt
+
+    worst = sorted(
+        result.partitions, key=lambda one: (-one.differences, one.is_covered, -one.records - one.not_comparable)
+    )[:PARTITIONS_SHOWN]
+    names = [f"{one.topic}-{one.partition}{'' if one.is_covered else ' (not covered)'}" for one in worst]
+    figure, axis = plt.subplots(figsize=(11, 1.7 + 0.25 * max(1, len(worst))), layout="constrained")
+    left = [0] * len(worst)
+    for name, colour, counts in (
+        ("equal", ACCENT, [one.records - one.different - one.out_of_order for one in worst]),
+        ("not comparable any more", FAINT, [one.not_comparable for one in worst]),
+        ("different", ALARM, [one.differences for one in worst]),
+    ):
+        axis.barh(names, counts, left=left, color=colour, label=name)
+        left = [before + count for before, count in zip(left, counts, strict=True)]
+    axis.bar_label(
+        axis.containers[-1],
+        [f"{one.differences:,} differences" if one.differences else "" for one in worst],
+        padding=4,
+        color=ALARM,
+    )
+    axis.invert_yaxis()
+    axis.set_xlim(0, 1.15 * max([1, *left]))
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.set(xlabel="records")
+    axis.set_title(result.statement().replace("; ", "\n"), loc="left", color=INK if result.passed else ALARM)
+    if worst:
+        figure.legend(frameon=False, loc="outside lower right", ncols=3)
+    else:
+        axis.set_yticks([])
+    _plain(axis)
+    return figure
+
+
+def _plain(*axes: Any) -> None:
+    for axis in axes:
+        axis.spines[["top"]].set_visible(False)

@@ -1,0 +1,449 @@
+"""What the report shows: the last hours of every flow, from the tables alone, in as many points as a picture can
+hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.ledger import views
+from mirrorlake.ledger.journal import CHECKPOINT, MIRROR
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.parameters import moment
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame
+
+POINTS = 240  # of a line in a picture
+WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # of a point
+ANOMALIES_SHOWN = 50
+QUIET_S = {MIRROR: 900.0, CHECKPOINT: 900.0}  # after so long without a sign a job that had been running is missed
+
+
+@dataclass(frozen=True)
+class FlowReport:
+    """One flow, in numbers. Counts are those of the window but where they say otherwise; None: nothing is known.
+
+    Attributes:
+        records, bytes: committed on the target.
+        lag: source offsets that were still to be mirrored when the mirror job said so last.
+        mirrored_at, checkpointed_at: the last sign of life of each job.
+        positions, unfinished: of groups, in the last checkpoint cycle; the second, those that were clamped.
+        evaluations, refused: times the gates were asked, and said no.
+        verified_to: the map was compared, without a difference, up to what was committed then.
+        unverified: mirrored records that no verification has covered, of all times.
+        failed_verifications: of the last verification of each partition.
+        losses: records that were lost on the way, and other anomalies.
+    """
+
+    flow: str
+    records: int
+    bytes: int
+    lag: int | None
+    mirrored_at: datetime | None
+    checkpointed_at: datetime | None
+    positions: int | None
+    unfinished: int | None
+    evaluations: int
+    refused: int
+    verified_to: datetime | None
+    unverified: int
+    failed_verifications: int
+    losses: int
+    anomalies: int
+
+    def worries(self, now: datetime) -> list[str]:
+        """What someone should look at, in words; none if all is well."""
+        found = []
+        if self.refused:
+            found.append(f"a gate said no, {self.refused} of {self.evaluations} times")
+        if self.failed_verifications:
+            found.append(
+                f"a verification found differences, or nothing to compare, in {self.failed_verifications} partitions"
+            )
+        if self.anomalies:
+            found.append(
+                f"{self.anomalies} {'anomaly' if self.anomalies == 1 else 'anomalies'}"
+                + (f", {self.losses:,} records lost" if self.losses else "")
+            )
+        found += [
+            f"no sign of the {job} job for {ago(now - seen)}"
+            for job, seen in ((MIRROR, self.mirrored_at), (CHECKPOINT, self.checkpointed_at))
+            if seen is not None and (now - seen).total_seconds() > QUIET_S[job]
+        ]
+        if self.lag and self.mirrored_at is not None and not self.records:
+            found.append(f"{self.lag:,} records wait, and nothing was mirrored")
+        return found
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is shown. All times are UTC, those of frames too.
+
+    Attributes:
+        since, until, width_s: the window, and how much of it a point is.
+        flows: in numbers, by name.
+        throughput: flow, at, records, bytes, records_per_s, bytes_per_s.
+        lag: flow, at, lag (the largest).
+        freshness: flow, at, age_s (since the last checkpoint cycle, at the end of the point).
+        stages: flow, at, and a column of seconds for each stage of a micro-batch (median).
+        gates: flow, suite, at, passed, refused.
+        verified: flow, topic, verified, unverified (records).
+        anomalies: the newest, as in the table.
+    """
+
+    since: datetime
+    until: datetime
+    width_s: int
+    flows: tuple[FlowReport, ...]
+    throughput: pd.DataFrame
+    lag: pd.DataFrame
+    freshness: pd.DataFrame
+    stages: pd.DataFrame
+    gates: pd.DataFrame
+    verified: pd.DataFrame
+    anomalies: pd.DataFrame
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flows": [flow.flow for flow in self.flows],
+            "records": sum(flow.records for flow in self.flows),
+            "until": self.until.isoformat(timespec="seconds"),
+            "worries": {flow.flow: flow.worries(self.until) for flow in self.flows},
+        }
+
+
+def make_report(ledger: Ledger, flows: str, hours: str, until: str = "", now: datetime | None = None) -> Report:
+    """Reads the tables.
+
+    Args:
+        ledger: with its tables.
+        flows: `source->target`, several separated by commas, or empty for all that the tables know.
+        hours: length of the window, as text.
+        until: its end, ISO, UTC; empty for now.
+        now: that moment.
+
+    Raises:
+        ConfigurationError: a value is none of those.
+        LedgerError: the tables know no such flow.
+    """
+    end = (moment("until", until) or now or datetime.now(UTC)).replace(tzinfo=None)
+    try:
+        start = end - timedelta(hours=float(hours))
+    except (ValueError, OverflowError):
+        raise ConfigurationError(
+            f"parameter hours is '{hours}'; allowed is a number above 0, such as 24 or 0.5"
+        ) from None
+    if not start < end:
+        raise ConfigurationError(f"parameter hours is '{hours}'; allowed is a number above 0, such as 24 or 0.5")
+    return _Reader(ledger, flows, start, end).read()
+
+
+class _Reader:
+    def __init__(self, ledger: Ledger, flows: str, since: datetime, until: datetime) -> None:
+        self.ledger, self.since, self.until = ledger, since, until
+        seconds = (until - since).total_seconds()
+        self.width_s = next((width for width in WIDTHS_S if seconds / width <= POINTS), WIDTHS_S[-1])
+        self.names = self._flows(flows)
+
+    def _flows(self, flows: str) -> list[str]:
+        rows = (
+            self.ledger.read("offset_syncs")
+            .select("source", "target")
+            .unionByName(self.ledger.read("cycles").select("source", "target"))
+            .distinct()
+            .collect()
+        )
+        known = sorted(f"{row['source']}->{row['target']}" for row in rows)
+        wanted = [name.strip() for name in flows.split(",") if name.strip()]
+        for name in wanted:
+            if name not in known:
+                raise LedgerError(
+                    f"the tables of {self.ledger.catalog}.{self.ledger.schema} know no flow {name}; they know "
+                    f"{', '.join(known) or 'none'}"
+                )
+        return wanted or known
+
+    def read(self) -> Report:
+        cycles = self._within("cycles", "finished_at")
+        gates, anomalies, verified = self._gates(), self._anomalies(), self._verified()
+        return Report(
+            self.since,
+            self.until,
+            self.width_s,
+            tuple(self._in_numbers(verified)),
+            self._throughput(),
+            self._lag(cycles),
+            self._freshness(cycles),
+            self._stages(cycles),
+            gates,
+            verified,
+            anomalies,
+        )
+
+    # -- over time ----------------------------------------------------------------------------------
+
+    def _throughput(self) -> pd.DataFrame:
+        import pandas as pd
+        from pyspark.sql import functions as F
+
+        sums = [F.sum(name).alias(name) for name in ("records", "bytes")]
+        points = self._every_point(
+            self._within("offset_syncs", "committed_at").groupBy("flow", "at").agg(*sums).toPandas()
+        )
+        # The first and the last point are inside the window in part.
+        ends = (points["at"] + pd.Timedelta(seconds=self.width_s)).clip(upper=pd.Timestamp(self.until))
+        seconds = (ends - points["at"].clip(lower=pd.Timestamp(self.since))).dt.total_seconds()
+        return points.assign(records_per_s=points["records"] / seconds, bytes_per_s=points["bytes"] / seconds)
+
+    def _lag(self, cycles: DataFrame) -> pd.DataFrame:
+        from pyspark.sql import functions as F
+
+        return (
+            cycles.filter((F.col("job") == MIRROR) & F.col("lag").isNotNull())
+            .groupBy("flow", "at")
+            .agg(F.max("lag").alias("lag"))
+            .orderBy("flow", "at")
+            .toPandas()
+        )
+
+    def _freshness(self, cycles: DataFrame) -> pd.DataFrame:
+        """The age of the last cycle, in every point from the first cycle on; it grows where there is none."""
+        import pandas as pd
+        from pyspark.sql import functions as F
+
+        last = (
+            cycles.filter(F.col("job") == CHECKPOINT)
+            .groupBy("flow", "at")
+            .agg(F.max("finished_at").alias("finished_at"))
+            .toPandas()
+        )
+        frames = []
+        for name, seen in last.groupby("flow"):
+            points = pd.DataFrame({"at": self._points()})
+            points = pd.merge_asof(
+                points, seen[["at", "finished_at"]].astype(points["at"].dtype).sort_values("at"), on="at"
+            ).dropna()
+            ends = (points["at"] + pd.Timedelta(seconds=self.width_s)).clip(upper=pd.Timestamp(self.until))
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "flow": name,
+                        "at": points["at"],
+                        "age_s": (ends - points["finished_at"]).dt.total_seconds().clip(lower=0),
+                    }
+                )
+            )
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"flow": [], "at": [], "age_s": []})
+
+    def _stages(self, cycles: DataFrame) -> pd.DataFrame:
+        from pyspark.sql import functions as F
+
+        from mirrorlake.spark.timing import STAGES
+
+        medians = [F.coalesce(F.median(F.col("stages_ms")[name]) / 1000, F.lit(0.0)).alias(name) for name in STAGES]
+        return (
+            cycles.filter((F.col("job") == MIRROR) & (F.col("records") > 0))
+            .groupBy("flow", "at")
+            .agg(*medians)
+            .orderBy("flow", "at")
+            .toPandas()
+        )
+
+    def _gates(self) -> pd.DataFrame:
+        """A gate is asked once in a cycle, with many expectations."""
+        from pyspark.sql import functions as F
+
+        results = self._in_window(
+            self.ledger.read("expectation_results").withColumn("flow", F.col("subject")), "evaluated_at"
+        )
+        asked = results.groupBy("flow", "suite", "at", "cycle_id").agg(F.min("success").alias("passed"))
+        counted = asked.groupBy("flow", "suite", "at").agg(
+            F.count_if("passed").alias("passed"), F.count_if(~F.col("passed")).alias("refused")
+        )
+        return counted.orderBy("flow", "suite", "at").toPandas()
+
+    # -- in numbers ---------------------------------------------------------------------------------
+
+    def _in_numbers(self, verified: pd.DataFrame) -> Iterable[FlowReport]:
+        from pyspark.sql import functions as F
+
+        moved = self._by_flow(
+            self._within("offset_syncs", "committed_at")
+            .groupBy("flow")
+            .agg(F.sum("records").alias("records"), F.sum("bytes").alias("bytes"))
+        )
+        past = self._named(self.ledger.read("cycles")).filter(F.col("finished_at") <= F.lit(self.until))
+        signs = past.filter(F.col("job").isin(MIRROR, CHECKPOINT)).groupBy("flow", "job")
+        last = signs.agg(
+            F.max("finished_at").alias("at"),
+            *(F.max_by(name, "finished_at").alias(name) for name in ("lag", "positions", "unfinished")),
+        ).collect()
+        jobs = {(row["flow"], row["job"]): row for row in last}
+        newest = (
+            self._named(self.ledger.read("offset_syncs"))
+            .filter(F.col("committed_at") <= F.lit(self.until))
+            .groupBy("flow")
+        )
+        committed = self._by_flow(newest.agg(F.max("committed_at").alias("at")))
+        asked = (
+            self._within("expectation_results", "evaluated_at", flow="subject")
+            .groupBy("flow", "suite", "cycle_id")
+            .agg(F.min("success").alias("passed"))
+        )
+        gates = self._by_flow(
+            asked.groupBy("flow").agg(F.count("*").alias("evaluations"), F.count_if(~F.col("passed")).alias("refused"))
+        )
+        proofs = self._proofs()
+        oddities = self._within("anomalies", "detected_at")
+        odd = self._by_flow(
+            oddities.groupBy("flow").agg(
+                F.count("*").alias("anomalies"),
+                F.sum(F.when(F.col("action") == "continue", F.col("records"))).alias("losses"),
+            )
+        )
+        unverified = verified.groupby("flow")["unverified"].sum() if len(verified) else {}
+        for name in self.names:
+            mirror, checkpoint = jobs.get((name, MIRROR)), jobs.get((name, CHECKPOINT))
+            signs_of_mirror = [at for at in (mirror and mirror["at"], committed.get(name, {}).get("at")) if at]
+            yield FlowReport(
+                name,
+                _number(moved, name, "records"),
+                _number(moved, name, "bytes"),
+                mirror and mirror["lag"],
+                max(signs_of_mirror, default=None),
+                checkpoint and checkpoint["at"],
+                checkpoint and checkpoint["positions"],
+                checkpoint and checkpoint["unfinished"],
+                _number(gates, name, "evaluations"),
+                _number(gates, name, "refused"),
+                proofs.get(name, {}).get("verified_to"),
+                int(unverified.get(name, 0)),
+                _number(proofs, name, "failed"),
+                _number(odd, name, "losses"),
+                _number(odd, name, "anomalies"),
+            )
+
+    def _proofs(self) -> Mapping[str, Mapping[str, Any]]:
+        """How far each flow is verified: the partition that lags most of those that were ever verified, as far as its
+        last verification goes."""
+        from pyspark.sql import functions as F
+
+        rows = self._named(self.ledger.read("verifications")).filter(F.col("finished_at") <= F.lit(self.until))
+        newest = rows.groupBy("flow", "topic", "partition").agg(
+            F.max(F.when(F.col("passed"), F.col("verified_to"))).alias("verified_to"),
+            F.max_by(~F.col("passed"), F.struct("finished_at", "upstream_to")).alias("failed"),
+        )
+        return self._by_flow(
+            newest.groupBy("flow").agg(F.max("verified_to").alias("verified_to"), F.count_if("failed").alias("failed"))
+        )
+
+    def _verified(self) -> pd.DataFrame:
+        from pyspark.sql import functions as F
+
+        total = (
+            self._named(views.read(self.ledger, "current_runs"))
+            .groupBy("flow", "topic")
+            .agg(F.sum("records").alias("records"))
+        )
+        left = (
+            self._named(views.read(self.ledger, "unverified"))
+            .groupBy("flow", "topic")
+            .agg(F.sum("records").alias("left"))
+        )
+        unverified = F.least(F.coalesce("left", F.lit(0)), F.col("records"))
+        joined = total.join(left, ["flow", "topic"], "left").select(
+            "flow", "topic", (F.col("records") - unverified).alias("verified"), unverified.alias("unverified")
+        )
+        return joined.orderBy("flow", "topic").toPandas()
+
+    def _anomalies(self) -> pd.DataFrame:
+        from pyspark.sql import functions as F
+
+        names = (
+            "detected_at",
+            "flow",
+            "kind",
+            "topic",
+            "partition",
+            "from_offset",
+            "to_offset",
+            "records",
+            "action",
+            "detail",
+        )
+        return (
+            self._within("anomalies", "detected_at")
+            .select(*names)
+            .orderBy(F.desc("detected_at"))
+            .limit(ANOMALIES_SHOWN)
+            .toPandas()
+        )
+
+    # -- rows ---------------------------------------------------------------------------------------
+
+    def _within(self, table: str, time: str, flow: str = "") -> DataFrame:
+        """Rows of the window, with their flow and their point (`at`, its beginning)."""
+        from pyspark.sql import functions as F
+
+        rows = self.ledger.read(table)
+        return self._in_window(rows.withColumn("flow", F.col(flow)) if flow else self._named(rows), time)
+
+    def _in_window(self, rows: DataFrame, time: str) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        inside = rows.filter(
+            F.col("flow").isin(*self.names) & (F.col(time) >= F.lit(self.since)) & (F.col(time) < F.lit(self.until))
+        )
+        return inside.withColumn("at", self._point(F.col(time)))
+
+    def _point(self, time: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.timestamp_seconds(F.floor(F.unix_millis(time) / (1000 * self.width_s)) * self.width_s)
+
+    def _points(self) -> Sequence[Any]:
+        import pandas as pd
+
+        width = f"{self.width_s}s"
+        return pd.date_range(
+            pd.Timestamp(self.since).floor(width), pd.Timestamp(self.until), freq=width, unit="us", inclusive="left"
+        )
+
+    def _every_point(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """With a row of zeros for points of which there is none."""
+        import pandas as pd
+
+        full = pd.MultiIndex.from_product([self.names, self._points()], names=["flow", "at"])
+        return (
+            frame.astype({"at": full.levels[1].dtype})
+            .set_index(["flow", "at"])
+            .reindex(full, fill_value=0)
+            .reset_index()
+        )
+
+    def _named(self, rows: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        named = rows.withColumn("flow", F.concat("source", F.lit("->"), "target"))
+        return named.filter(F.col("flow").isin(*self.names))
+
+    def _by_flow(self, frame: DataFrame) -> dict[str, dict[str, Any]]:
+        return {row["flow"]: row.asDict() for row in frame.collect()}
+
+
+def _number(rows: Mapping[str, Mapping[str, Any]], name: str, column: str) -> int:
+    return int(rows.get(name, {}).get(column) or 0)
+
+
+def ago(span: timedelta) -> str:
+    """A span of time as people say it."""
+    seconds = max(0, int(span.total_seconds()))
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {name}"
+    return f"{seconds} s"

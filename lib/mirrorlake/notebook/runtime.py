@@ -1,0 +1,100 @@
+"""What every notebook begins and ends with, the same under papermill, in Jupyter and as a Databricks task.
+
+A parameter is taken from the widget of its name (Databricks), else from the parameters cell if papermill has put
+another value there, else from the environment (`MIRRORLAKE_<NAME>`), else it is the default.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.parameters import databricks_utilities, kernel_variable, resolve, seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+AVAILABLE_NOW = "availableNow"
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters that notebooks share, with their defaults; a notebook's parameters cell repeats those it has.
+
+    Attributes:
+        config: property file in MirrorMaker 2's format.
+        flow: `source->target`.
+        warehouse: local directory of the tables; empty on Databricks.
+        catalog, schema: of the tables.
+        trigger: `availableNow` (do what there is, then end), `N seconds`, or empty for the interval of the property
+            file.
+        run_for: stop after this long (`N seconds`, `N minutes`, `N hours`); empty: when all is done, or never.
+        checkpoints: directory for Spark's own progress; empty for a place beside the tables.
+    """
+
+    config: str = ".local/mirrorlake.properties"
+    flow: str = "a->b"
+    warehouse: str = ".local/warehouse"
+    catalog: str = "spark_catalog"
+    schema: str = "mirrorlake"
+    trigger: str = AVAILABLE_NOW
+    run_for: str = ""
+    checkpoints: str = ""
+
+    def interval_s(self, configured_s: float) -> float | None:
+        """Seconds between two micro-batches; None to do what there is and end."""
+        if self.trigger == AVAILABLE_NOW:
+            return None
+        return (
+            configured_s
+            if not self.trigger
+            else seconds("trigger", self.trigger, f"'{AVAILABLE_NOW}', 'N seconds', or empty")
+        )
+
+    def run_for_s(self) -> float | None:
+        """Seconds after which to stop; None for no limit."""
+        return (
+            seconds("run_for", self.run_for, "'N seconds', 'N minutes', 'N hours', or empty") if self.run_for else None
+        )
+
+    def ledger(self, spark: SparkSession) -> Ledger:
+        """The tables these parameters name."""
+        return Ledger(spark, self.catalog, self.schema, self.warehouse, self.checkpoints)
+
+
+def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Parameters:
+    """The parameters of the notebook whose globals are given; on Databricks, declares its widgets."""
+    defaults = {field.name: str(field.default) for field in fields(Parameters)}
+    return Parameters(**resolve(namespace, defaults, environment))
+
+
+def table(rows: Iterable[Any]) -> pd.DataFrame:
+    """Dataclass instances as a table, for people."""
+    import pandas as pd
+
+    return pd.DataFrame([asdict(row) for row in rows])
+
+
+def session(root: Path, name: str) -> SparkSession:
+    """The Spark session: Databricks' own, or a local one."""
+    spark = kernel_variable("spark")
+    if spark is not None and databricks_utilities() is not None:
+        return spark
+    from mirrorlake.local.session import local_session
+
+    return local_session(root, name)
+
+
+def finish(result: Mapping[str, Any]) -> None:
+    """Returns the result of the notebook: to the job on Databricks, as the output of this cell elsewhere."""
+    text = json.dumps(result, default=str)
+    dbutils = databricks_utilities()
+    if dbutils is not None:
+        dbutils.notebook.exit(text)
+    print(text)

@@ -1,0 +1,259 @@
+"""One cluster as an administrator sees it: its topics, their configuration, and who may read them. Requests and their
+errors, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)  # fmt: skip
+
+from mirrorlake.config.connection import Connection
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.protocol.acls import Acl
+from mirrorlake.protocol.topic_changes import Entry
+
+REQUEST_TIMEOUT_S = 30
+GROUPS_AT_ONCE = 1_000  # groups described in one call
+IDLE_STATES = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
+
+NEEDED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "TOPIC",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "CLUSTER",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "GROUP",
+}
+
+# What goes away by itself: elections, coordinators that move or load, connections that are lost.
+PASSING = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError._RESOLVE,
+    }
+)
+
+Refusals = dict[str, MirrorlakeError]  # by topic: why a request about it was refused
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created; a replication factor of -1 is the cluster's default."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class Admin:
+    """The administrator's view of one side of a flow.
+
+    Args:
+        connection: of the cluster.
+        side: `source` or `target`, which decides the class of errors.
+        flow: its name, for messages.
+    """
+
+    def __init__(self, connection: Connection, side: str, flow: str) -> None:
+        self.client = AdminClient(connection.librdkafka(log_level=0))
+        self._kind = SourceError if side == "source" else TargetError
+        self._flow, self._cluster = flow, connection.alias
+
+    def partitions(self) -> dict[str, int]:
+        """How many partitions each topic has."""
+        try:
+            metadata = self.client.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._refused("listing topics", "DESCRIBE", error) from None
+        return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+
+    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, Entry]]:
+        """The configuration of topics; nothing for those that are not there or may not be described."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        found: dict[str, dict[str, Entry]] = {}
+        for resource, future in (
+            self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S) if resources else {}
+        ).items():
+            try:
+                found[resource.name] = {name: _entry(entry) for name, entry in future.result().items()}
+            except KafkaException as error:
+                if error.args[0].code() in PASSING:
+                    raise self._refused(f"describing topic {resource.name}", "DESCRIBE_CONFIGS", error) from None
+        return found
+
+    def create(self, topics: Iterable[NewTopic]) -> Refusals:
+        """Creates topics; one that is there already is left as it is."""
+        wanted = [
+            kafka_admin.NewTopic(new.name, new.partitions, new.replication_factor, config=dict(new.config))
+            for new in topics
+        ]
+        futures = self.client.create_topics(wanted, request_timeout=REQUEST_TIMEOUT_S) if wanted else {}
+        return self._wait(
+            {topic: (f"creating topic {topic}", future) for topic, future in futures.items()},
+            "CREATE",
+            unless=KafkaError.TOPIC_ALREADY_EXISTS,
+        )
+
+    def grow(self, topics: Mapping[str, int]) -> Refusals:
+        """Adds partitions to topics, up to the number given."""
+        wanted = [NewPartitions(topic, partitions) for topic, partitions in topics.items()]
+        futures = self.client.create_partitions(wanted, request_timeout=REQUEST_TIMEOUT_S) if wanted else {}
+        return self._wait(
+            {topic: (f"adding partitions to topic {topic}", future) for topic, future in futures.items()}, "ALTER"
+        )
+
+    def alter_configs(self, values: Mapping[str, Mapping[str, str | None]]) -> Refusals:
+        """Sets properties of topics, or resets them (None); the others stay."""
+        resources = [
+            ConfigResource(
+                ConfigResource.Type.TOPIC, topic, incremental_configs=[_alteration(*item) for item in config.items()]
+            )
+            for topic, config in values.items()
+        ]
+        futures = (
+            self.client.incremental_alter_configs(resources, request_timeout=REQUEST_TIMEOUT_S) if resources else {}
+        )
+        named = {
+            resource.name: (f"setting {', '.join(values[resource.name])} of topic {resource.name}", future)
+            for resource, future in futures.items()
+        }
+        return self._wait(named, "ALTER_CONFIGS")
+
+    def acls(self) -> list[Acl] | None:
+        """The bindings on topics; None if the cluster has no authorizer, or they may not be seen."""
+        everything = AclBindingFilter(
+            ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        try:
+            found = self.client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S).result()
+        except KafkaException as error:
+            if error.args[0].code() in (KafkaError.SECURITY_DISABLED, *NEEDED):
+                return None
+            raise self._refused("listing access rights", "DESCRIBE", error) from None
+        return [
+            Acl(
+                acl.name,
+                acl.resource_pattern_type.name,
+                acl.principal,
+                acl.host,
+                acl.operation.name,
+                acl.permission_type.name,
+            )
+            for acl in found
+        ]
+
+    def create_acl(self, acl: Acl) -> Refusals:
+        (future,) = self.client.create_acls([AclBinding(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S).values()
+        return self._wait({acl.name: (f"giving {acl}", future)}, "ALTER")
+
+    def delete_acl(self, acl: Acl) -> Refusals:
+        (future,) = self.client.delete_acls(
+            [AclBindingFilter(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S
+        ).values()
+        return self._wait({acl.name: (f"taking back {acl}", future)}, "ALTER")
+
+    def idle_groups(self, groups: Iterable[str]) -> dict[str, bool]:
+        """Tells of each group whether it has no members; a group that the cluster does not know has none.
+
+        Raises:
+            SourceError, TargetError: the cluster does not answer, or a permission is missing, which the message names.
+        """
+        names, found = list(groups), {}
+        for at in range(0, len(names), GROUPS_AT_ONCE):
+            described = self.client.describe_consumer_groups(
+                names[at : at + GROUPS_AT_ONCE], request_timeout=REQUEST_TIMEOUT_S
+            )
+            for group, future in described.items():
+                try:
+                    found[group] = future.result().state in IDLE_STATES
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                        raise self._refused(f"describing group {group}", "DESCRIBE", error) from None
+                    found[group] = True
+        return found
+
+    def _wait(self, futures: Mapping[str, tuple[str, Any]], operation: str, unless: int | None = None) -> Refusals:
+        refusals: Refusals = {}
+        for name, (what, future) in futures.items():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != unless:
+                    refusals[name] = self._refused(what, operation, error)
+        return refusals
+
+    def _refused(self, what: str, operation: str, error: KafkaException) -> MirrorlakeError:
+        return refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
+
+
+def _entry(entry: ConfigEntry) -> Entry:
+    source = ConfigSource(entry.source)
+    return Entry(
+        entry.value,
+        own=source is ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        default=source is ConfigSource.DEFAULT_CONFIG,
+        static=source is ConfigSource.STATIC_BROKER_CONFIG,
+        fixed=entry.is_read_only or entry.is_sensitive,
+    )
+
+
+def _alteration(name: str, value: str | None) -> ConfigEntry:
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    return ConfigEntry(name, value or "", incremental_operation=operation)
+
+
+def _binding(acl: Acl) -> tuple[Any, ...]:
+    return (
+        ResourceType.TOPIC,
+        acl.name,
+        ResourcePatternType[acl.pattern],
+        acl.principal,
+        acl.host,
+        AclOperation[acl.operation],
+        AclPermissionType[acl.permission],
+    )
+
+
+def refused(
+    kind: type[SourceError] | type[TargetError], what: str, operation: str, error: KafkaException
+) -> MirrorlakeError:
+    """An admin request's failure for people: what it was about, and which permission is missing if that is why."""
+    cause: Any = error.args[0]
+    if cause.code() in NEEDED:
+        return kind(
+            f"{what}: not authorised: the principal needs {operation} on this {NEEDED[cause.code()]}. Grant it and "
+            "start again"
+        )
+    if cause.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+        return kind(
+            f"{what}: {cause.str()}. Set replication.factor and offset-syncs.topic.replication.factor to what the "
+            "cluster's brokers allow (-1: its default)"
+        )
+    return kind(f"{what}: {cause.name()}{': ' + cause.str() if cause.str() else ''}", retriable=cause.code() in PASSING)

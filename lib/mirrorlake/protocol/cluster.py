@@ -1,0 +1,587 @@
+"""Raw requests to one cluster, over kafka-python's connection layer.
+
+kafka-python's connection manager brings TLS, SASL, API versions and the protocol's message schemas; routing to leaders
+and coordinators, retries and their deadlines are here. A request timeout closes the connection and leaves the outcome
+of what was sent unknown.
+
+Retried are only requests that may be repeated: reads, look-ups, and InitProducerId and EndTxn, which are made for it. A
+Produce is never repeated; its failure fails the attempt, and the transaction with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import kafka.errors
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from kafka.future import Future
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import ProduceRequest
+
+from mirrorlake.config.connection import Connection
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.frames import Manager
+
+WireError = (
+    kafka.errors.KafkaError
+)  # lost connections, timeouts and the like, as opposed to an answer with an error code
+
+Result = TypeVar("Result")
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
+READ, WRITE, DESCRIBE = 3, 4, 8  # AclOperation
+TRANSACTION_COORDINATOR = 1
+TOPIC_RESOURCE = 2
+IN_FLIGHT = 5  # requests that one connection takes at once; a broker remembers as many batches of a producer
+SECOND_OPINION_S = 3
+RECEIVE_LIMIT_BYTES = 512 << 20
+SOCKET_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20),
+)
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
+
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TOPIC_UNAUTHORIZED, CONCURRENT_TRANSACTIONS = 3, 5, 29, 51
+# What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being
+# completed.
+RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
+UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
+
+
+# A broker that is known to lead a partition, but no more to be there (UnknownBrokerIdError), has just died or been
+# replaced.
+PASSING = (
+    kafka.errors.RetriableError,
+    kafka.errors.KafkaConnectionError,
+    kafka.errors.KafkaTimeoutError,
+    kafka.errors.UnknownBrokerIdError,
+)
+
+
+class ResponseError(Exception):
+    """Raised inside this package when a response carries an error code. `code` is Kafka's, `name` its name, `key` the
+    partition where one is meant."""
+
+    def __init__(self, code: int, detail: str = "", key: PartitionKey | None = None) -> None:
+        self.code = code
+        self.key = key
+        self.name = kafka.errors.for_code(code).__name__
+        self.retriable = code in RETRIABLE
+        super().__init__(f"{self.name} ({code})" + (f": {detail}" if detail else ""))
+
+
+def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
+    """Raises ResponseError for any error code but 0."""
+    if code:
+        raise ResponseError(code, detail, key)
+
+
+def is_unauthorized(error: Exception) -> bool:
+    """True if a permission on a topic is missing."""
+    return getattr(error, "code", 0) == TOPIC_UNAUTHORIZED
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What metadata says of a topic: its id, leader by partition, and, where asked for, what this principal may do
+    (KIP-430)."""
+
+    name: str
+    topic_id: str
+    leaders: Mapping[int, int]
+    operations: frozenset[int] | None = None
+
+    def allows(self, operation: int) -> bool:
+        """False if the principal is known to lack this permission."""
+        return self.operations is None or operation in self.operations
+
+    @property
+    def partitions(self) -> int:
+        return len(self.leaders)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """One partition of a Fetch response. `diverges_at`: from this offset on the log isn't the one that was read before
+    (KIP-595), None if it is."""
+
+    topic: str
+    partition: int
+    error_code: int
+    log_start_offset: int
+    last_stable_offset: int
+    aborted: list[tuple[int, int]]
+    records: bytes
+    diverges_at: int | None = None
+
+
+@dataclass
+class Limits:
+    """What topics of a cluster take, learnt from what they have refused.
+
+    Attributes:
+        bytes: the most that a batch of several records may have, by topic.
+        refused: records that were refused although they were alone, as (source topic, partition, offset).
+    """
+
+    bytes: dict[str, int] = field(default_factory=dict)
+    refused: set[tuple[str, int, int]] = field(default_factory=set)
+
+    def lower(self, topic: str, limit_bytes: int) -> None:
+        self.bytes[topic] = min(limit_bytes, self.bytes.get(topic, limit_bytes))
+
+
+class Cluster:
+    """One cluster, seen from one process. Not thread-safe.
+
+    Args:
+        connection: how to reach it.
+        side: "source" or "target", which decides the class of errors.
+        client_id: what the brokers' logs and quotas call this process.
+        connect_timeout_ms: deadline of the first contact.
+        net: an event loop to share with another cluster.
+
+    Attributes:
+        topics: what is known of topics, by name.
+        limits: what topics take, as far as they have refused something.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        side: str,
+        client_id: str,
+        connect_timeout_ms: int = 30_000,
+        net: NetworkSelector | None = None,
+    ) -> None:
+        self.connection = connection
+        self.side = side
+        self.net = net or NetworkSelector(slow_task_threshold_secs=0)
+        self.topics: dict[str, Topic] = {}
+        self.cluster_id = ""
+        self.transaction_version = 0
+        self.limits = Limits()
+        self._names: dict[str, str] = {}
+        self._coordinators: dict[str, int] = {}
+        self._connect_timeout_ms = connect_timeout_ms
+        self._manager = Manager(
+            self.net,
+            **connection.kafka_python(
+                client_id=client_id,
+                receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
+                socket_options=SOCKET_OPTIONS,
+                reconnect_backoff_max_ms=1_000,
+            ),
+        )
+
+    # -- connecting ---------------------------------------------------------------------------------
+
+    def connect(self) -> Cluster:
+        """Makes first contact and learns cluster id, brokers and features.
+
+        Raises:
+            SourceError, TargetError: no broker answers in time, or authentication fails; with the cause.
+        """
+        logger = logging.getLogger("kafka")
+        logger.setLevel(logging.ERROR)  # at DEBUG it prints payloads and credentials; what matters here is raised
+        causes = _Causes()
+        logger.addHandler(causes)
+        logger.propagate = False
+        try:
+            self._manager.bootstrap(self._connect_timeout_ms)
+        except WireError as error:
+            cause = (self._manager.auth_failures or self._second_opinion() or causes.messages or [str(error)])[-1]
+            raise self.error(
+                f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, "
+                f"{self.connection.security_protocol}) can't be reached "
+                f"within {self._connect_timeout_ms} ms: {cause}. Check {self.connection.alias}.bootstrap.servers and "
+                "its security properties"
+            ) from None
+        finally:
+            logger.removeHandler(causes)
+        self.call("first contact", self._learn, self._connect_timeout_ms)
+        return self
+
+    def _second_opinion(self) -> list[str]:
+        """What librdkafka finds wrong. A broker that refuses a login hangs up right behind its answer, which
+        kafka-python then overlooks."""
+        if self.connection.security_protocol == "PLAINTEXT":
+            return []
+        found: list[str] = []
+        client = AdminClient(self.connection.librdkafka(log_level=0, error_cb=lambda error: found.append(error.str())))
+        with contextlib.suppress(KafkaException):
+            client.list_topics(timeout=SECOND_OPINION_S)
+        client.poll(0)
+        return [text for text in found if "uthentication" in text or "SSL" in text or "ertificate" in text]
+
+    def close(self) -> None:
+        self._manager.close()
+        self.net.poll(timeout_ms=0)
+
+    async def _learn(self) -> None:
+        features = await self.send_any(
+            ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1")
+        )
+        check(features.error_code)
+        levels = {feature.name: feature.max_version_level for feature in features.finalized_features or ()}
+        self.transaction_version = levels.get("transaction.version", 0)
+        await self.update_metadata([])
+
+    # -- errors, retries, routing -------------------------------------------------------------------
+
+    def error(self, message: str, *, retriable: bool = False) -> MirrorlakeError:
+        """An error of this side's class."""
+        return (SourceError if self.side == "source" else TargetError)(message, retriable=retriable)
+
+    def call(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
+        """Runs `attempt` on the event loop, again and again while it fails with something that goes away, until the
+        deadline.
+
+        Raises:
+            SourceError, TargetError: with `what`, the last cause, and whether trying again later makes sense.
+        """
+        return self.net.run(lambda: self.retry(what, attempt, timeout_ms))
+
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
+        """See `call`; for use inside the event loop."""
+        deadline = time.monotonic() + timeout_ms / 1000
+        backoff = FIRST_BACKOFF_S
+        while True:
+            try:
+                return await attempt()
+            except (ResponseError, WireError) as error:
+                self._coordinators.clear()
+                if not _may_pass(error):
+                    raise self.explained(what, error) from None
+                if time.monotonic() + backoff > deadline:
+                    raise self.explained(f"{what}, retried for {timeout_ms} ms", error, retriable=True) from None
+                await self.net.sleep(backoff * random.uniform(0.8, 1.2))
+                backoff = min(2 * backoff, LAST_BACKOFF_S)
+                if not isinstance(error, ResponseError) or error.code != CONCURRENT_TRANSACTIONS:
+                    await self._refresh_brokers()
+
+    def explained(self, what: str, error: Exception, *, retriable: bool = False) -> MirrorlakeError:
+        """The error for people: what was being done, on which cluster, and what to do if it is a matter of
+        permission."""
+        code = getattr(error, "code", 0)
+        advice = (
+            f". The principal of cluster {self.connection.alias} lacks a permission on this {UNAUTHORIZED[code]}; "
+            "grant it and start again"
+            if code in UNAUTHORIZED
+            else ""
+        )
+        return self.error(
+            f"cluster {self.connection.alias}: {what}: {error}{advice}",
+            retriable=retriable or (_may_pass(error) and not advice),
+        )
+
+    def send(self, request: Any, node: int) -> Any:
+        """Sends to one broker; returns the future of the response, or of why it could not be sent."""
+        try:
+            if node < 0:
+                raise kafka.errors.LeaderNotAvailableError()
+            return self._manager.send(request, node_id=node)
+        except WireError as error:
+            return Future().failure(error)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The node that leads a partition, as far as is known; -1 if not."""
+        known = self.topics.get(topic)
+        return known.leaders.get(partition, -1) if known else -1
+
+    async def coordinator(self, transactional_id: str) -> int:
+        """The node of a transaction coordinator."""
+        if transactional_id not in self._coordinators:
+            response = await self.send_any(
+                FindCoordinatorRequest[3](key=transactional_id, key_type=TRANSACTION_COORDINATOR)
+            )
+            check(response.error_code, response.error_message or "")
+            self._coordinators[transactional_id] = response.node_id
+        return self._coordinators[transactional_id]
+
+    async def brokers(self) -> list[int]:
+        """The nodes of all brokers, as they are now."""
+        await self._manager.cluster.refresh_metadata()
+        return [broker.node_id for broker in self._manager.cluster.brokers()]
+
+    async def send_any(self, request: Any) -> Any:
+        """Sends to whichever broker has the least to do, and returns the response."""
+        node = self._manager.least_loaded_node()
+        if node is None:
+            raise kafka.errors.NodeNotReadyError("no broker is reachable")
+        return await self._manager.send(request, node_id=node)
+
+    async def _refresh_brokers(self) -> None:
+        with contextlib.suppress(ResponseError, WireError):  # the attempt that follows will say it
+            await self.update_metadata(list(self.topics))
+
+    # -- metadata and offsets -----------------------------------------------------------------------
+
+    def refresh(self, topics: Iterable[str] | None, timeout_ms: int, *, operations: bool = False) -> dict[str, Topic]:
+        """The named topics (all with None) as the cluster has them now; missing ones are left out. Never creates a
+        topic.
+
+        With `operations` it is asked what this principal may do, and a topic that may not even be described is one that
+        allows nothing.
+        """
+        wanted = None if topics is None else list(topics)
+        return self.call("reading metadata", lambda: self.update_metadata(wanted, operations=operations), timeout_ms)
+
+    async def update_metadata(self, topics: list[str] | None, *, operations: bool = False) -> dict[str, Topic]:
+        """See `refresh`; for use inside the event loop, without retries."""
+        await self._manager.cluster.refresh_metadata()  # the manager's own idea of which brokers there are
+        version = min(12, self.max_version(MetadataRequest))
+        asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        response = await self.send_any(
+            MetadataRequest[version](
+                topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
+            )
+        )
+        self.cluster_id = response.cluster_id or ""
+        found: dict[str, Topic] = {}
+        for topic in response.topics:
+            if topic.error_code == UNKNOWN_TOPIC:
+                self.topics.pop(topic.name, None)
+                continue
+            if operations and topic.error_code == TOPIC_UNAUTHORIZED:
+                found[topic.name] = Topic(topic.name, "", {}, frozenset())
+                continue
+            if topic.error_code != LEADER_NOT_AVAILABLE:
+                check(topic.error_code, f"{topic.name} (needs DESCRIBE)")
+            leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
+            found[topic.name] = Topic(
+                topic.name,
+                str(topic.topic_id or ""),
+                leaders,
+                frozenset(topic.authorized_operations) if operations else None,
+            )
+        self.topics.update({name: topic for name, topic in found.items() if topic.leaders})
+        self._names.update({topic.topic_id: topic.name for topic in found.values()})
+        return found
+
+    def offsets(self, partitions: Iterable[PartitionKey], at: int, timeout_ms: int) -> dict[PartitionKey, int]:
+        """EARLIEST_TIMESTAMP: the log start; LATEST_TIMESTAMP: the last stable offset, up to which a read_committed
+        reader gets; a timestamp in ms: the first record that is not older, -1 if there is none.
+
+        One request for each leader. Partitions of topics that are gone are left out.
+        """
+        wanted = list(partitions)
+        return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
+
+    def stable_ends(self, partitions: Iterable[PartitionKey], timeout_ms: int) -> dict[PartitionKey, tuple[int, int]]:
+        """The last stable offset of each partition, and the epoch of its leader then (-1 if the broker doesn't say);
+        see `offsets`."""
+        wanted = list(partitions)
+        return self.call(
+            "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
+        )
+
+    async def list_offsets(
+        self, partitions: list[PartitionKey], at: int, isolation: int = READ_COMMITTED
+    ) -> dict[PartitionKey, int]:
+        """See `offsets`; for use inside the event loop, without retries. With READ_UNCOMMITTED, LATEST_TIMESTAMP is the
+        high watermark."""
+        return {key: offset for key, (offset, _) in (await self._list_offsets(partitions, at, isolation)).items()}
+
+    async def _list_offsets(
+        self, partitions: list[PartitionKey], at: int, isolation: int
+    ) -> dict[PartitionKey, tuple[int, int]]:
+        futures = []
+        for node, keys in by(lambda key: self.leader(*key), partitions).items():
+            topics = [
+                ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                            partition_index=index, current_leader_epoch=-1, timestamp=at
+                        )
+                        for _, index in group
+                    ],
+                )
+                for topic, group in by(lambda key: key[0], keys).items()
+            ]
+            futures.append(
+                self.send(ListOffsetsRequest[5](replica_id=-1, isolation_level=isolation, topics=topics), node)
+            )
+        found: dict[PartitionKey, tuple[int, int]] = {}
+        for future in futures:
+            for topic in (await future).topics:
+                for partition in topic.partitions:
+                    check(partition.error_code, f"{topic.name}-{partition.partition_index}")
+                    found[topic.name, partition.partition_index] = partition.offset, partition.leader_epoch
+        return found
+
+    async def topic_config(self, topic: str, name: str) -> str | None:
+        """One property of a topic; None if this principal may not see it (needs DESCRIBE_CONFIGS)."""
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name]
+        )
+        response = await self.send_any(DescribeConfigsRequest[1](resources=[resource], include_synonyms=False))
+        (result,) = response.results
+        if result.error_code == TOPIC_UNAUTHORIZED:
+            return None
+        check(result.error_code, f"{topic} (needs DESCRIBE_CONFIGS)")
+        return next((config.value for config in result.configs if config.name == name), None)
+
+    # -- data ---------------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        node: int,
+        offsets: Mapping[PartitionKey, int],
+        max_bytes: int,
+        partition_max_bytes: int,
+        max_wait_ms: int,
+        isolation: int = READ_COMMITTED,
+        epochs: Mapping[PartitionKey, int] | None = None,
+    ) -> Any:
+        """Sends a Fetch without a session; returns the future of the response, for `fetched`.
+
+        `epochs`: the leader epoch of what was read last, by which the broker notices that its log is another one since
+            (KIP-595).
+        By topic id where broker and metadata have them (KIP-516), so that a topic created anew under an old name can't
+        be read by accident.
+        """
+        newest = self.max_version(FetchRequest)
+        by_id = newest >= 13 and all(self.topics[topic].topic_id for topic, _ in offsets)
+        topics = [
+            FetchRequest.FetchTopic(
+                **({"topic_id": uuid.UUID(self.topics[topic].topic_id)} if by_id else {"topic": topic}),
+                partitions=[
+                    FetchRequest.FetchTopic.FetchPartition(
+                        partition=index,
+                        current_leader_epoch=-1,
+                        fetch_offset=offsets[topic, index],
+                        log_start_offset=-1,
+                        partition_max_bytes=partition_max_bytes,
+                        last_fetched_epoch=(epochs or {}).get((topic, index), -1) if newest >= 12 else -1,
+                    )
+                    for _, index in group
+                ],
+            )
+            for topic, group in by(lambda key: key[0], offsets).items()
+        ]
+        request = FetchRequest[13 if by_id else min(newest, 12)](
+            replica_id=-1,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=isolation,
+            session_id=0,
+            session_epoch=-1,
+            topics=topics,
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        return self.send(request, node)
+
+    def fetched(self, response: Any) -> Iterator[Fetched]:
+        """The partitions of a Fetch response."""
+        check(response.error_code)
+        for topic in response.responses:
+            name = topic.topic or self._names[str(topic.topic_id)]
+            for partition in topic.partitions:
+                yield Fetched(
+                    name,
+                    partition.partition_index,
+                    partition.error_code,
+                    partition.log_start_offset,
+                    partition.last_stable_offset,
+                    [(aborted.producer_id, aborted.first_offset) for aborted in partition.aborted_transactions or ()],
+                    partition.records or b"",
+                    None
+                    if partition.diverging_epoch is None or partition.diverging_epoch.end_offset < 0
+                    else partition.diverging_epoch.end_offset,
+                )
+
+    def produce(
+        self, node: int, transactional_id: str, batches: Mapping[PartitionKey, bytes | bytearray], timeout_ms: int
+    ) -> Any:
+        """Sends one batch for each partition; returns the future of the response, for `produced`."""
+        topics = [
+            ProduceRequest.TopicProduceData(
+                name=topic,
+                partition_data=[
+                    ProduceRequest.TopicProduceData.PartitionProduceData(index=index, records=batches[topic, index])
+                    for _, index in group
+                ],
+            )
+            for topic, group in by(lambda key: key[0], batches).items()
+        ]
+        # A Produce of version 12 and up adds its partitions to the transaction by itself (KIP-890), where the cluster
+        # has that feature.
+        version = 12 if self.transaction_version >= 2 else 11
+        return self.send(
+            ProduceRequest[version](
+                transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=topics
+            ),
+            node,
+        )
+
+    @staticmethod
+    def produced(response: Any) -> Iterator[tuple[PartitionKey, int]]:
+        """(topic and partition, base offset) of each appended batch; raises ResponseError for one that was not."""
+        for topic in response.responses:
+            for partition in topic.partition_responses:
+                key = (topic.name, partition.index)
+                check(
+                    partition.error_code,
+                    f"{topic.name}-{partition.index}"
+                    + (f": {partition.error_message}" if partition.error_message else ""),
+                    key,
+                )
+                yield key, partition.base_offset
+
+    def max_version(self, request: Any) -> int:
+        """The newest version of a kind of request that the brokers and the protocol library both speak."""
+        versions = self._manager.broker_version_data
+        return int(versions.api_version(request)) if versions else 0
+
+
+class _Causes(logging.Handler):
+    """Remembers what kafka-python logs while it fails to connect; the exception itself only says that time ran out."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage().splitlines()[0]
+        if not message.startswith("Bootstrap"):
+            self.messages.append(message)
+
+
+def _may_pass(error: Exception) -> bool:
+    if isinstance(error, ResponseError):
+        return error.retriable
+    if isinstance(
+        error,
+        kafka.errors.SaslAuthenticationFailedError
+        | kafka.errors.AuthorizationError
+        | kafka.errors.UnsupportedVersionError,
+    ):
+        return False
+    return isinstance(error, PASSING)
+
+
+def by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:
+    """The items in groups of equal keys."""
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

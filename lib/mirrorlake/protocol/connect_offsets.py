@@ -1,0 +1,201 @@
+"""MirrorMaker 2 as it is found beside a flow: whether its workers run, and its source offsets, which say where it would
+go on.
+
+The offsets are Connect's: key `["<connector>",{"cluster":"A","partition":0,"topic":"t"}]`, value `{"offset":N}`, N
+being the last source offset that was copied. Connect compares keys as bytes, so the order of the members matters.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.admin import REQUEST_TIMEOUT_S, Admin, refused
+
+CONNECTOR = "MirrorSourceConnector"
+OFFSETS_CONFIG = {"cleanup.policy": "compact"}
+OFFSETS_PARTITIONS = 25  # Connect's default
+POLL_S = 1.0
+FLUSH_S = 30
+
+
+class MirrorMaker:
+    """MirrorMaker 2's traces of one flow on its target. See `flow.MirrorMakerSettings` for the names.
+
+    Args:
+        flow: the flow.
+        target: the administrator's view of its target.
+        connector: what its source connector is called; empty for the only one that has left offsets of this flow, or
+            MirrorSourceConnector.
+    """
+
+    def __init__(self, flow: Flow, target: Admin, connector: str = "") -> None:
+        self._flow, self._target, self._connector = flow, target, connector
+        self._names = flow.mirrormaker
+        self._keys: dict[PartitionKey, bytes] = {}
+
+    def require_stopped(self) -> None:
+        """Raises TargetError if workers are members of MirrorMaker 2's group."""
+        group, what = (
+            self._names.group_id,
+            f"flow {self._flow.name}: describing group {self._names.group_id} on cluster {self._flow.target}",
+        )
+        try:
+            # librdkafka describes consumer groups only, but says whether there is another, and whether it may be seen
+            # at all.
+            self._target.client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group].result()
+            return  # no group, or one of consumers
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            if error.args[0].code() != KafkaError._INVALID_ARG:
+                raise refused(TargetError, what, "DESCRIBE", error) from None
+        try:
+            found = self._target.client.list_groups(group, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise refused(TargetError, what, "DESCRIBE", error) from None
+        problem = next((f"{one.error}" for one in found if one.error), None if found else "it is not listed")
+        if problem is not None:
+            raise TargetError(f"{what}: {problem}. It can't be told whether MirrorMaker 2 runs", retriable=True)
+        if any(one.members for one in found):
+            raise TargetError(
+                f"flow {self._flow.name}: MirrorMaker 2 runs: group {self._names.group_id} on cluster "
+                f"{self._flow.target} has members. Stop its workers first, "
+                "or set group.id if this group is another one's"
+            )
+
+    def positions(self) -> dict[PartitionKey, int]:
+        """The source offset that MirrorMaker 2 would copy next, for each partition it has copied from.
+
+        Raises:
+            ConfigurationError: several connectors have left offsets of this flow, and none was named.
+        """
+        found: dict[str, dict[PartitionKey, int]] = {}
+        for key, value in self._records():
+            connector, alias, partition = _parse(key)
+            if partition is None or alias != self._flow.source or connector != (self._connector or connector):
+                continue
+            offset = json.loads(value).get("offset") if value else None
+            if isinstance(offset, int):
+                found.setdefault(connector, {})[partition], self._keys[partition] = offset + 1, key
+            else:
+                found.get(connector, {}).pop(partition, None)  # reset
+        if len(found) > 1:
+            raise ConfigurationError(
+                f"flow {self._flow.name}: topic {self._names.offsets_topic} on cluster {self._flow.target} holds "
+                f"offsets of several connectors ({', '.join(sorted(found))}). "
+                "Say which one is meant (parameter connector)"
+            )
+        self._connector = next(iter(found), self._connector)
+        return next(iter(found.values()), {})
+
+    def ensure_topic(self) -> None:
+        """Creates the topic of its offsets, if it never ran."""
+        if self._names.offsets_topic not in self._target.partitions():
+            new = NewTopic(
+                self._names.offsets_topic,
+                OFFSETS_PARTITIONS,
+                self._names.offsets_replication_factor,
+                config=OFFSETS_CONFIG,
+            )
+            for error in self._target.create([new]).values():
+                raise error
+
+    def write(self, positions: Mapping[PartitionKey, int]) -> None:
+        """Makes MirrorMaker 2 go on at these source offsets when it starts.
+
+        Raises:
+            TargetError: the offsets can't be written.
+        """
+        topic = self._names.offsets_topic
+        known = self.positions()
+        problems: list[KafkaError] = []
+        # As Connect's own producer: the same key goes to the same partition.
+        producer = Producer(
+            self._flow.target_connection.librdkafka(
+                **{"log_level": 0, "enable.idempotence": True, "partitioner": "murmur2_random"}
+            )
+        )
+        for key, offset in positions.items():
+            if offset > 0:
+                written = (
+                    self._keys[key] if key in known else _key(self._connector or CONNECTOR, self._flow.source, *key)
+                )
+                producer.produce(
+                    topic,
+                    json.dumps({"offset": offset - 1}, separators=(",", ":")),
+                    written,
+                    on_delivery=lambda error, _: problems.append(error) if error else None,
+                )
+                producer.poll(0)
+        left = producer.flush(FLUSH_S)
+        if problems or left:
+            raise TargetError(
+                f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be written: "
+                f"{problems[0] if problems else 'no answer'}"
+            )
+
+    def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Everything in the offsets topic, partition by partition; nothing if it isn't there."""
+        topic = self._names.offsets_topic
+        count = self._target.partitions().get(topic, 0)
+        if not count:
+            return
+        consumer = Consumer(
+            self._flow.target_connection.librdkafka(
+                **{
+                    "log_level": 0,
+                    "group.id": f"mirrorlake.{self._flow.name}",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed",
+                }
+            )
+        )
+        try:
+            consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
+            left, deadline = count, time.monotonic() + self._flow.connect_timeout_ms / 1000
+            while left:
+                message = consumer.poll(POLL_S)
+                if message is None:
+                    if time.monotonic() > deadline:
+                        raise TargetError(
+                            f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} does not answer",
+                            retriable=True,
+                        )
+                    continue
+                deadline = time.monotonic() + self._flow.connect_timeout_ms / 1000
+                if message.error() is None:
+                    if message.key() is not None:
+                        yield message.key(), message.value()
+                elif message.error().code() == KafkaError._PARTITION_EOF:
+                    left -= 1
+                else:
+                    raise TargetError(
+                        f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be read: "
+                        f"{message.error()}"
+                    )
+        finally:
+            consumer.close()
+
+
+def _key(connector: str, source: str, topic: str, partition: int) -> bytes:
+    return json.dumps(
+        [connector, {"cluster": source, "partition": partition, "topic": topic}], separators=(",", ":")
+    ).encode()
+
+
+def _parse(key: bytes) -> tuple[str, str, PartitionKey | None]:
+    """Connector, source alias and partition of a source offset; no partition for what other connectors keep."""
+    try:
+        connector, about = json.loads(key)
+        return connector, about["cluster"], (about["topic"], int(about["partition"]))
+    except (ValueError, TypeError, KeyError):
+        return "", "", None

@@ -1,0 +1,175 @@
+"""Requests about consumer groups: which there are, what they have committed, and committing for them; batched for each
+coordinator.
+
+Not by librdkafka's admin client: when a coordinator is loading or has moved, its ListConsumerGroupOffsets ends the
+process (2.16.1: rd_kafka_handle_OffsetFetch asks a consumer group that an admin client does not have).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import IN_FLIGHT, Cluster, ResponseError, by, check
+
+GROUP_COORDINATOR = 0
+GROUPS_PER_REQUEST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group: what its members speak (`consumer`, `connect`; empty for one without members ever), and its kind
+    (`classic`, `consumer`, `share`, `streams`; empty where brokers don't say)."""
+
+    protocol_type: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed for one partition. A negative offset is a commit that was taken back."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+
+
+def list_groups(cluster: Cluster, timeout_ms: int) -> dict[str, Group]:
+    """All groups that this principal may describe, of every kind, by id."""
+    return cluster.call("listing groups (needs DESCRIBE)", lambda: _list_groups(cluster), timeout_ms)
+
+
+async def _list_groups(cluster: Cluster) -> dict[str, Group]:
+    version = min(5, cluster.max_version(ListGroupsRequest))
+    request = ListGroupsRequest[version](states_filter=[], types_filter=[])
+    found: dict[str, Group] = {}
+    for future in [cluster.send(request, broker) for broker in await cluster.brokers()]:
+        response = await future
+        check(response.error_code, "listing groups")
+        found.update(
+            {
+                group.group_id: Group(group.protocol_type, (group.group_type if version >= 5 else "").lower())
+                for group in response.groups
+            }
+        )
+    return found
+
+
+def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:
+    """What each group has committed, for all its partitions; one request for hundreds of groups of a coordinator."""
+    names = list(groups)
+    found: dict[str, list[Committed]] = {}
+    for at in range(0, len(names), GROUPS_PER_REQUEST):
+        chunk = names[at : at + GROUPS_PER_REQUEST]
+        found.update(
+            cluster.call(
+                f"reading the offsets of GROUP {chunk[0]} and {len(chunk) - 1} more (needs DESCRIBE)",
+                lambda chunk=chunk: _group_offsets(cluster, chunk),
+                timeout_ms,
+            )
+        )
+    return found
+
+
+def commit_group_offsets(
+    cluster: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]], timeout_ms: int
+) -> dict[str, ResponseError]:
+    """Commits (offset, metadata) for groups without members, several requests under way at once; returns why the others
+    were refused."""
+    names = list(offsets)
+    refused: dict[str, ResponseError] = {}
+    for at in range(0, len(names), GROUPS_PER_REQUEST):
+        chunk = {group: offsets[group] for group in names[at : at + GROUPS_PER_REQUEST]}
+        what = f"committing offsets of GROUP {names[at]} and {len(chunk) - 1} more (needs READ)"
+        refused.update(cluster.call(what, lambda chunk=chunk: _commit_group_offsets(cluster, chunk), timeout_ms))
+    return refused
+
+
+async def _commit_group_offsets(
+    cluster: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]]
+) -> dict[str, ResponseError]:
+    refused: dict[str, ResponseError] = {}
+    under_way: deque[tuple[str, Any]] = deque()
+
+    async def settle(limit: int) -> None:
+        while len(under_way) > limit:
+            group, future = under_way.popleft()
+            codes = [
+                partition.error_code
+                for topic in (await future).topics
+                for partition in topic.partitions
+                if partition.error_code
+            ]
+            if codes:
+                error = ResponseError(codes[0], group)
+                if error.retriable:
+                    raise error
+                refused[group] = error
+
+    for node, members in (await _group_coordinators(cluster, list(offsets))).items():
+        for group in members:
+            await settle(IN_FLIGHT - 1)
+            under_way.append((group, cluster.send(_offset_commit(group, offsets[group]), node)))
+    await settle(0)
+    return refused
+
+
+async def _group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
+    response = await cluster.send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
+    by_node: dict[int, list[str]] = {}
+    for coordinator in response.coordinators:
+        check(coordinator.error_code, coordinator.key)
+        by_node.setdefault(coordinator.node_id, []).append(coordinator.key)
+    return by_node
+
+
+async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[Committed]]:
+    by_node = await _group_coordinators(cluster, groups)
+    futures = []
+    for node, members in by_node.items():
+        asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in members]
+        futures.append(cluster.send(OffsetFetchRequest[8](groups=asked, require_stable=False), node))
+    found: dict[str, list[Committed]] = {}
+    for future in futures:
+        for group in (await future).groups:
+            check(group.error_code, group.group_id)
+            found[group.group_id] = []
+            for topic in group.topics:
+                for partition in topic.partitions:
+                    check(partition.error_code, f"{group.group_id}, {topic.name}-{partition.partition_index}")
+                    found[group.group_id].append(
+                        Committed(
+                            topic.name, partition.partition_index, partition.committed_offset, partition.metadata or ""
+                        )
+                    )
+    return found
+
+
+def _offset_commit(group: str, offsets: Mapping[PartitionKey, tuple[int, str]]) -> Any:
+    """The request that commits for a group without members: no generation, no member (KIP-496 and before)."""
+    topics = [
+        OffsetCommitRequest.OffsetCommitRequestTopic(
+            name=topic,
+            partitions=[
+                OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+                    partition_index=index,
+                    committed_offset=offsets[topic, index][0],
+                    committed_leader_epoch=-1,
+                    committed_metadata=offsets[topic, index][1],
+                )
+                for _, index in keys
+            ],
+        )
+        for topic, keys in by(lambda key: key[0], offsets).items()
+    ]
+    return OffsetCommitRequest[8](
+        group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None, topics=topics
+    )

@@ -1,0 +1,43 @@
+"""Reading a stretch of a log on any cluster, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import LEADER_NOT_AVAILABLE, READ_COMMITTED, Cluster, ResponseError, check
+from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
+
+FETCH_WAIT_MS = 100
+
+
+class NothingThereError(ResponseError):
+    """Raised when a log gives nothing below the end that was asked for: it can't be read that far yet."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(LEADER_NOT_AVAILABLE, detail)
+
+
+async def read_stretch(
+    cluster: Cluster, key: PartitionKey, start: int, end: int, max_bytes: int, isolation: int = READ_COMMITTED
+) -> AsyncIterator[tuple[Batch, bool]]:
+    """The batches of `[start, end)` of one partition, in order, and of each whether it is of an aborted transaction
+    (never with READ_UNCOMMITTED).
+
+    Raises:
+        ResponseError: the leader answers with an error, or with nothing although there should be something. Reading
+            again may help.
+    """
+    at = start
+    while at < end:
+        response = await cluster.fetch(cluster.leader(*key), {key: at}, max_bytes, max_bytes, FETCH_WAIT_MS, isolation)
+        (partition,) = cluster.fetched(response)
+        check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
+        aborted, before = AbortedTransactions(partition.aborted), at
+        for batch in read_log(partition.records):
+            is_aborted = aborted.drops(batch)
+            at = batch.end_offset
+            if batch.base_offset < end and at > before:
+                yield batch, is_aborted
+        if at == before:
+            raise NothingThereError(f"{key[0]}-{key[1]} gives nothing at offset {at}, below its end {end}")

@@ -1,0 +1,187 @@
+"""MirrorMaker 2's own topics, byte for byte, so that programs written against them keep working: checkpoints,
+heartbeats and offset syncs.
+
+Formats: `Checkpoint`, `Heartbeat` and `OffsetSync` of connect-mirror-client 4.3.0. Each topic has one partition that
+counts, and is compacted. A
+tombstone is never written: MirrorMaker 2's readers fail on it.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from mirrorlake.config.connection import Connection
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.replication_policy import HEARTBEATS
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.protocol.admin import Admin, NewTopic
+
+CONFIG = {"cleanup.policy": "compact"}
+VERSION = 0
+FLUSH_S = 5
+RETRY_S = 30
+
+Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or None for now
+
+
+def checkpoint(
+    group: str, target_topic: str, target_partition: int, upstream_offset: int, downstream_offset: int, metadata: str
+) -> tuple[bytes, bytes]:
+    """Key and value of a checkpoint: positions, the next offsets that a group reads on either side."""
+    key = _string(group) + _string(target_topic) + struct.pack(">i", target_partition)
+    return key, struct.pack(">hqq", VERSION, upstream_offset, downstream_offset) + _string(metadata)
+
+
+def heartbeat(source: str, target: str, timestamp_ms: int) -> tuple[bytes, bytes]:
+    """Key and value of a heartbeat."""
+    return _string(source) + _string(target), struct.pack(">hq", VERSION, timestamp_ms)
+
+
+def offset_sync(topic: str, partition: int, upstream_offset: int, downstream_offset: int) -> tuple[bytes, bytes]:
+    """Key and value of an offset sync: the offsets of one record on both sides."""
+    return _string(topic) + struct.pack(">i", partition), struct.pack(">qq", upstream_offset, downstream_offset)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+class Mm2Topic:
+    """One of these topics on one cluster. What can't be written there is said once, and stops nothing: nothing here
+    depends on it.
+
+    Args:
+        connection: of the cluster.
+        topic: its name there.
+        replication_factor: that it is created with; where the cluster has too few brokers, its default is taken.
+        client_id: what brokers call the producer.
+        say: called with a line about trouble.
+    """
+
+    def __init__(
+        self, connection: Connection, topic: str, replication_factor: int, client_id: str, say: Callable[[str], None]
+    ) -> None:
+        self._connection, self._topic, self._replication_factor, self._client_id, self._say = (
+            connection,
+            topic,
+            replication_factor,
+            client_id,
+            say,
+        )
+        self._producer: Producer | None = None
+        self._trouble = ""
+        self._not_before = 0.0
+
+    def write(self, records: Iterable[Record]) -> bool:
+        """Appends records and waits for the cluster to have them; False if it has not."""
+        if time.monotonic() < self._not_before:
+            return False
+        try:
+            producer = self._producer = self._producer or self._open()
+        except MirrorlakeError as error:
+            self._complain(error.message)
+            return False
+        refused: list[Any] = []
+        for key, value, timestamp_ms in records:
+            stamp = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+            self._produce(producer, key, value, refused, **stamp)
+        left = producer.flush(FLUSH_S)
+        if left or refused:
+            self._complain(
+                f"{self._topic} on cluster {self._connection.alias} can't be written: "
+                f"{refused[0] if refused else 'no answer'}"
+            )
+            return False
+        self._trouble = ""
+        return True
+
+    def _produce(self, producer: Producer, key: bytes, value: bytes, refused: list[Any], **stamp: int) -> None:
+        while True:
+            try:
+                producer.produce(
+                    self._topic,
+                    value,
+                    key,
+                    partition=0,
+                    on_delivery=lambda error, _: refused.append(error) if error else None,
+                    **stamp,
+                )
+                return
+            except BufferError:
+                if producer.flush(FLUSH_S):
+                    refused.append("no answer")
+                    return
+            except KafkaException as error:
+                refused.append(error)
+                return
+
+    def _open(self) -> Producer:
+        admin = Admin(self._connection, "target", self._client_id)
+        if self._topic not in admin.partitions():
+            # The field's default of three replicas is more than a small cluster has; then its own default is taken.
+            for factor in (self._replication_factor, -1):
+                refusals = admin.create([NewTopic(self._topic, 1, factor, config=CONFIG)])
+                if not refusals:
+                    break
+            if refusals:
+                raise refusals[self._topic]
+        return Producer(
+            self._connection.librdkafka(log_level=0, **{"client.id": self._client_id, "enable.idempotence": True})
+        )
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._say(f"warning: {trouble}")
+        self._trouble, self._not_before = trouble, time.monotonic() + RETRY_S
+
+
+class Emitter:
+    """What a mirror writes for MirrorMaker 2's programs, as far as its flow asks for it.
+
+    Args:
+        flow: the flow, as its job was started.
+        say: called with a line about trouble.
+    """
+
+    def __init__(self, flow: Flow, say: Callable[[str], None]) -> None:
+        self._flow = flow
+        self._due = 0.0
+
+        def topic(connection: Connection, name: str, replication_factor: int) -> Mm2Topic:
+            return Mm2Topic(connection, name, replication_factor, f"{flow.name}|mm2", say)
+
+        source, target = flow.source_connection, flow.target_connection
+        self._heartbeats = topic(target, HEARTBEATS, flow.heartbeats_replication_factor)
+        self._heartbeats_back = topic(source, HEARTBEATS, flow.heartbeats_replication_factor)
+        where, other = (source, flow.target) if flow.offset_syncs_location == "source" else (target, flow.source)
+        self._offset_syncs = topic(where, flow.policy.offset_syncs_topic(other), flow.offset_syncs_replication_factor)
+
+    def heartbeats_if_due(self) -> None:
+        """As the heartbeat connectors of both directions do: each on its target, with the time."""
+        flow, now = self._flow, time.monotonic()
+        if now < self._due:
+            return
+        self._due, now_ms = now + flow.emit_heartbeats_interval_s, time.time_ns() // 1_000_000
+        if flow.emit_heartbeats_enabled:
+            self._heartbeats.write([(*heartbeat(flow.source, flow.target, now_ms), now_ms)])
+        if flow.emit_heartbeats_back:
+            self._heartbeats_back.write([(*heartbeat(flow.target, flow.source, now_ms), now_ms)])
+
+    def offset_syncs(self, runs: Iterable[Mapping[str, Any]]) -> None:
+        """The first and last record of every run (the values of `Run`), in the order of their partitions."""
+        if not self._flow.emit_offset_syncs_enabled:
+            return
+        records: list[Record] = []
+        for run in sorted(runs, key=lambda run: (run["topic"], run["partition"], run["upstream_start"])):
+            for upstream, downstream in (
+                (run["upstream_start"], run["downstream_start"]),
+                (run["upstream_end"] - 1, run["downstream_end"] - 1),
+            ):
+                records.append((*offset_sync(run["topic"], run["partition"], upstream, downstream), None))
+        self._offset_syncs.write(records)

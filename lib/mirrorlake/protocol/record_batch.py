@@ -1,0 +1,205 @@
+"""Record batches (message format v2) as bytes: read a fetched log, verify a batch, and seal it again under our own
+producer.
+
+Only the header is touched. Keys, values, headers, timestamps, order and compression are the bytes from 61 on, which
+nobody opens.
+Layout: `DefaultRecordBatch.java`, KIP-98; what a broker refuses: `ProduceRequest.validateRecords`, `LogValidator`.
+
+======  ======================  ==================================================
+offset  field                   in pass-through
+======  ======================  ==================================================
+0       base offset, int64      0; the target assigns it
+8       batch length, int32     kept
+12      leader epoch, int32     -1; not covered by the CRC
+16      magic, int8             must be 2
+17      CRC-32C, uint32         verified, then computed again over byte 21 and on
+21      attributes, int16       transactional bit set, everything else kept
+23      last offset delta       kept; must be record count - 1
+27, 35  base, max timestamp     kept
+43      producer id, epoch      ours
+53      base sequence           ours
+57      record count            kept
+61      records                 kept
+======  ======================  ==================================================
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size  # 61
+PREFIX = struct.Struct(">qi4xb")  # base offset, length, magic: the same in every format
+OLD_HEADER = struct.Struct(
+    ">qiIbbq"
+)  # message formats v0 and v1: offset, length, CRC, magic, attributes; then v1 has a timestamp
+OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
+BEFORE_CRC, CRC, ATTRIBUTES, PRODUCER, IDENTITY = (
+    struct.Struct(fields) for fields in (">qiib", ">I", ">h", ">qhi", ">iIi")
+)
+CRC_AT, CRC_FROM, PRODUCER_FROM = 17, 21, 43
+STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: with the records, all that both sides share
+CONTENT_FROM = 57  # record count and records
+OLD_CRC_FROM = 16
+
+TIMESTAMP_TYPE = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+SEQUENCES = 1 << 31
+
+ABORT_MARKER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of a fetched log. `raw` is its bytes as the source had them, a view into the response.
+
+    Of the message formats v0 and v1, an entry stands for a batch: one record, or a compressed set whose offset is that
+    of its last record; how many it holds, and from which offset on, shows only when it is opened. `pieces` is set where
+    a batch was packed anew from records between which offsets are missing: the upstream offsets of its records, as
+    `[start, end)`.
+    """
+
+    raw: memoryview
+    base_offset: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    records: int
+    pieces: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one this batch stands for, which compaction may have removed."""
+        return self.pieces[-1][1] if self.pieces else self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The upstream offsets of its records, of a batch that was packed anew or needs no opening."""
+        return self.pieces or ((self.base_offset, self.base_offset + self.records),)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_abort_marker(self) -> bool:
+        """True for the control record that ends an aborted transaction (its key is version, type); compaction may have
+        left the batch without it."""
+        if self.magic != 2 or not self.is_control or not self.records:
+            return False
+        # A control record: length, attributes, timestamp delta, offset delta, key length (one byte each), then the key.
+        _, kind = struct.unpack_from(">hh", self.raw, HEADER_BYTES + _varint_bytes(self.raw, HEADER_BYTES, 5, skip=1))
+        return kind == ABORT_MARKER
+
+    @property
+    def crc_is_right(self) -> bool:
+        return self.crc == (crc32c(self.raw[CRC_FROM:]) if self.magic == 2 else zlib.crc32(self.raw[OLD_CRC_FROM:]))
+
+    @property
+    def passes_unopened(self) -> bool:
+        """False where its records must be packed anew: old message formats, LogAppendTime, a delete horizon, holes that
+        compaction has left."""
+        return (
+            self.magic == 2
+            and not self.attributes & (TIMESTAMP_TYPE | DELETE_HORIZON)
+            and self.last_offset_delta + 1 == self.records
+        )
+
+    def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+        """The batch as it is produced to the target, in an open transaction of the given producer; copied once."""
+        sealed = bytearray(self.raw)
+        BEFORE_CRC.pack_into(sealed, 0, 0, len(sealed) - OVERHEAD_BYTES, -1, 2)
+        ATTRIBUTES.pack_into(sealed, CRC_FROM, self.attributes | TRANSACTIONAL)
+        PRODUCER.pack_into(sealed, PRODUCER_FROM, producer_id, producer_epoch, base_sequence)
+        CRC.pack_into(sealed, CRC_AT, crc32c(memoryview(sealed)[CRC_FROM:]))
+        return sealed
+
+    def extend_digest(self, digest: int) -> int:
+        """A CRC-32C over what both sides have in common, continued from the batches before (0 for none).
+
+        Taken from the record count, the timestamps and the records, so that the batch on the target has the same one.
+        """
+        return crc32c(self.raw[CONTENT_FROM:], crc32c(self.raw[STAMPS], digest))
+
+    def count_into(self, tally: int) -> int:
+        """A CRC-32C over which batches there were, and in which order, continued from those before (0 for none): by
+        their sizes and their own CRCs, which were verified."""
+        return crc32c(IDENTITY.pack(len(self.raw), self.crc, self.records), tally)
+
+
+def read_log(data: bytes) -> Iterator[Batch]:
+    """The whole batches of a fetched log; one that the fetch size cut off at the end is left out."""
+    view = memoryview(data)
+    at, end = 0, len(data)
+    while at + PREFIX.size <= end:
+        offset, length, magic = PREFIX.unpack_from(data, at)
+        stop = at + OVERHEAD_BYTES + length
+        if stop > end:
+            return
+        yield _old_entry(view[at:stop], offset) if magic < 2 else _batch(view[at:stop])
+        at = stop
+
+
+def _batch(raw: memoryview) -> Batch:
+    base, _, epoch, magic, crc, attributes, delta, first, last, producer, _, _, records = HEADER.unpack_from(raw)
+    return Batch(raw, base, epoch, magic, crc, attributes, delta, first, last, producer, records)
+
+
+def _old_entry(raw: memoryview, offset: int) -> Batch:
+    _, _, crc, magic, attributes, timestamp = OLD_HEADER.unpack_from(raw)
+    timestamp = timestamp if magic else -1
+    return Batch(raw, offset, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, 1)
+
+
+class AbortedTransactions:
+    """Tells data of aborted transactions from the rest, in log order, within one Fetch response.
+
+    The rule of the Java consumer (`CompletedFetch`): from its first offset to its abort marker, every transactional
+    batch of a listed producer is dropped.
+    """
+
+    def __init__(self, listed: Iterable[tuple[int, int]]) -> None:
+        """`listed`: (producer id, first offset) as the Fetch response has them."""
+        self._waiting = sorted(listed, key=lambda entry: -entry[1])
+        self._aborting: set[int] = set()
+
+    def drops(self, batch: Batch) -> bool:
+        """True if `batch`, the next one of the log, holds data of an aborted transaction."""
+        while self._waiting and self._waiting[-1][1] < batch.end_offset:
+            self._aborting.add(self._waiting.pop()[0])
+        if batch.is_abort_marker:
+            self._aborting.discard(batch.producer_id)
+        return batch.is_transactional and not batch.is_control and batch.producer_id in self._aborting
+
+
+def next_sequence(sequence: int, records: int) -> int:
+    """The base sequence after `records` more; sequences wrap after 2^31 - 1."""
+    return (sequence + records) % SEQUENCES
+
+
+def _varint_bytes(data: memoryview, start: int, count: int, skip: int) -> int:
+    """How many bytes `count` fields take from `start` on: all varints, but for the one at index `skip`, a plain
+    byte."""
+    at = start
+    for index in range(count):
+        if index != skip:
+            while data[at] & 0x80:
+                at += 1
+        at += 1
+    return at - start

@@ -1,0 +1,146 @@
+"""What would have to change on the target so that a flow's topics there are as they should be: plans, made of what both
+sides say.
+
+Sources: `MirrorSourceConnector.syncTopicConfigs` and `DefaultConfigPropertyFilter` of Kafka 4.3.0, for what is copied
+and what is reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mirrorlake.config.flow import Flow
+
+# Without these a batch does not stay what it was: the broker would compress or stamp its records anew, or refuse old
+# ones.
+REMOTE_CONFIG = {
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(2**63 - 1),
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
+LARGEST_MESSAGE, LARGEST_MESSAGE_DEFAULT = "max.message.bytes", "1048588"
+NEEDED = "mirroring needs it: batches are not opened"
+NEEDED_SIZE = "what fits into the source must fit here"
+
+
+class Kind(StrEnum):
+    """What is done. Nothing is ever shrunk or deleted but access rights that mirrorlake itself gave."""
+
+    CREATE_TOPIC = "create_topic"
+    ADD_PARTITIONS = "add_partitions"
+    SET_CONFIG = "set_config"
+    RESET_CONFIG = "reset_config"
+    CREATE_ACL = "create_acl"
+    DELETE_ACL = "delete_acl"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of the target. `topic` is the source's; `before` and `after` are partitions, a config value, or an
+    access right."""
+
+    kind: Kind
+    topic: str | None
+    target_topic: str
+    name: str | None = None
+    before: str | None = None
+    after: str | None = None
+    note: str | None = None
+
+    def __str__(self) -> str:
+        what = f" {self.name}" if self.name else ""
+        return (
+            f"{self.kind.value.replace('_', ' ')} {self.target_topic}{what}: {self.before or '-'} -> "
+            f"{self.after or '-'}" + (f" ({self.note})" if self.note else "")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A property of a topic: its value, and whether the topic sets it itself (`own`), the broker's file does, or nobody
+    (`default`)."""
+
+    value: str | None
+    own: bool = False
+    default: bool = False
+    static: bool = False
+    fixed: bool = False  # read-only or sensitive
+
+
+def creation(
+    flow: Flow, topic: str, remote: str, partitions: int, source: Mapping[str, Entry]
+) -> tuple[Change, dict[str, str]]:
+    """How a missing remote topic is made: the change, and the configuration it is created with."""
+    config = (
+        {name: value for name, (value, _) in wanted_config(flow, source).items() if value is not None}
+        if flow.topic_configs == "all"
+        else {}
+    )
+    if source.get(LARGEST_MESSAGE, Entry(None)).value not in (None, LARGEST_MESSAGE_DEFAULT):
+        config[LARGEST_MESSAGE] = str(source[LARGEST_MESSAGE].value)
+    config |= dict(flow.topic_creation) | REMOTE_CONFIG
+    replicas = (
+        f"replication factor {flow.replication_factor}"
+        if flow.replication_factor > 0
+        else "the target's default replication factor"
+    )
+    partitions = max(partitions, flow.topic_creation_partitions)
+    return Change(
+        Kind.CREATE_TOPIC,
+        topic,
+        remote,
+        None,
+        None,
+        str(partitions),
+        f"{replicas}; {', '.join(f'{name}={value}' for name, value in sorted(config.items()))}",
+    ), config
+
+
+def growth(topic: str, remote: str, have: int, want: int) -> Iterator[Change]:
+    """A remote topic has at least as many partitions as its source; never fewer than it has."""
+    if have < want:
+        yield Change(Kind.ADD_PARTITIONS, topic, remote, None, str(have), str(want))
+
+
+def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[str | None, str | None]]:
+    """What the remote topic should set itself, from the source's configuration: value (None: its cluster's default) and
+    note by name."""
+    wanted: dict[str, tuple[str | None, str | None]] = {}
+    for name, entry in source.items():
+        if entry.fixed or entry.static or name in flow.config_properties_excluded:
+            continue
+        wanted[name] = (None if entry.default and flow.use_defaults_from == "target" else entry.value, None)
+    return wanted
+
+
+def largest_message(configs: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:
+    """The entry of max.message.bytes that covers all these topics; empty where none is known."""
+    entries = [config[LARGEST_MESSAGE] for config in configs if LARGEST_MESSAGE in config]
+    return {LARGEST_MESSAGE: max(entries, key=lambda entry: int(entry.value or 0))} if entries else {}
+
+
+def config_changes(
+    flow: Flow, topic: str, remote: str, source: Mapping[str, Entry], target: Mapping[str, Entry]
+) -> Iterator[Change]:
+    """What must be set and reset so that the remote topic is configured like its source, as far as the flow wants that,
+    and takes batches as they are in any case."""
+    wanted = wanted_config(flow, source) if flow.sync_topic_configs_enabled else {}
+    wanted |= {name: (value, NEEDED) for name, value in REMOTE_CONFIG.items()}
+    size = source.get(LARGEST_MESSAGE, Entry(None)).value
+    if size is not None and LARGEST_MESSAGE in target:
+        here, (there, _) = target[LARGEST_MESSAGE], wanted.get(LARGEST_MESSAGE, (None, None))
+        resulting = there or (here.value if not here.own or LARGEST_MESSAGE not in wanted else None) or "0"
+        if int(resulting) < int(size):
+            wanted[LARGEST_MESSAGE] = (size, NEEDED_SIZE)
+    for name, (value, note) in sorted(wanted.items()):
+        here = target.get(name)
+        if here is None and flow.topic_configs == "intersection":
+            continue
+        before = here.value if here is not None and here.own else None
+        if value is None and before is not None:
+            yield Change(Kind.RESET_CONFIG, topic, remote, name, before, None, note)
+        elif value is not None and value != before and not (note and here is not None and here.value == value):
+            yield Change(Kind.SET_CONFIG, topic, remote, name, before, value, note)

@@ -1,0 +1,125 @@
+"""Runs a streaming query whose micro-batches are handled here in the driver: retries, deadlines, and a stop between two
+batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mirrorlake.errors import MirrorlakeError, first_line, unexpected
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
+POLL_S = 0.25
+
+
+@dataclass
+class Batches:
+    """Handles the micro-batches of one query.
+
+    Args:
+        handle: called with the frame and number of each micro-batch. A retriable MirrorlakeError it raises is reported,
+            and the next micro-batch tries again; any other one ends the query.
+        retry_timeout_s: for this long retriable errors may follow each other without a success in between.
+        say: called with a line when something is retried.
+        once: end the query after the first micro-batch that succeeds.
+    """
+
+    handle: Callable[[DataFrame, int], None]
+    retry_timeout_s: float
+    say: Callable[[str], None]
+    once: bool = False
+    _succeeded: bool = False
+    _error: MirrorlakeError | None = None
+    _failing: tuple[float, int] | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _busy: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(
+        self,
+        source: DataFrame,
+        name: str,
+        checkpoint: str,
+        interval_s: float | None,
+        run_for_s: float | None = None,
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Runs the query until the source has nothing new (`interval_s` is None, unless `once`), for `run_for_s`, or
+        until it is interrupted.
+
+        Args:
+            source: a streaming frame.
+            name, checkpoint: of the query.
+            interval_s: seconds between two micro-batches.
+            watch: called a few times a second; what it raises ends the query.
+
+        Raises:
+            MirrorlakeError: what ended the query. It is never stopped in the middle of a micro-batch.
+        """
+        deadline = None if run_for_s is None else time.monotonic() + run_for_s
+        writer = source.writeStream.foreachBatch(self._batch).queryName(name).option("checkpointLocation", checkpoint)
+        query = writer.trigger(processingTime=f"{interval_s or 0} seconds").start()
+        try:
+            self._wait(query, deadline, watch, drain=interval_s is None and not self.once)
+        except KeyboardInterrupt:
+            self.say("interrupted: finishing the micro-batch")
+        except MirrorlakeError as error:
+            self._error = self._error or error
+        except Exception as error:  # Spark's account of what a micro-batch has raised
+            self._error = self._error or MirrorlakeError(f"query {name} failed: {first_line(error)}")
+        finally:
+            self._stopping.set()
+            with self._busy:  # the micro-batch under way is finished; one that comes after it returns at once
+                pass
+            # waits for the query's thread, which may be about to enter a micro-batch: the lock must be free
+            query.stop()
+        if self._error is not None:
+            raise self._error
+
+    def _wait(self, query: StreamingQuery, deadline: float | None, watch: Callable[[], None], *, drain: bool) -> None:
+        if drain:
+            query.processAllAvailable()
+            return
+        # Waiting here and not in the JVM lets an interrupt through at once, and cleanly.
+        while query.isActive and not self._is_done and (deadline is None or time.monotonic() < deadline):
+            self._stopping.wait(POLL_S)
+            watch()
+        problem = query.exception()
+        if problem is not None:
+            raise problem
+
+    @property
+    def _is_done(self) -> bool:
+        return self.once and self._succeeded
+
+    def _batch(self, frame: DataFrame, number: int) -> None:
+        with self._busy:
+            if self._stopping.is_set() or self._is_done:
+                return
+            try:
+                self.handle(frame, number)
+                self._succeeded, self._failing = True, None
+            except MirrorlakeError as error:
+                if not error.retriable or not self._may_go_on(error):
+                    self._error = error
+                    raise
+            except Exception as error:
+                self._error = unexpected("handling a micro-batch", error)
+                raise
+
+    def _may_go_on(self, error: MirrorlakeError) -> bool:
+        """Waits a little longer after each failure in a row; False once there was no success for too long."""
+        since, count = self._failing or (time.monotonic(), 0)
+        self._failing = (since, count + 1)
+        left_s = since + self.retry_timeout_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        self.say(f"warning: {error.message} (trying again, for {left_s:.0f} s at most)")
+        self._stopping.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s))
+        return True

@@ -1,0 +1,223 @@
+"""How a job becomes the only one of its flow: it fences every slot, reads where they are, and opens a new generation.
+
+Every slot's opening record is written in the slot's own transaction, begun before its state is read. So if anyone else
+has begun one
+in between, the commit fails: nobody overwrites a position he has not seen.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from mirrorlake.config.flow import LONGEST_TRANSACTION_MS, Flow
+from mirrorlake.errors import ConfigurationError, SourceError, TargetError
+from mirrorlake.model.gap import Gap
+from mirrorlake.model.run import Run
+from mirrorlake.model.slot import Position, SlotState, assign, merge_positions
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.fencing import fenced, write_state
+
+ATTEMPTS = 5
+HANDBACK, FAILOVER = "handback", "failover"
+CLOSED = {
+    HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): what both copy would be there twice. Take it "
+    "over again (notebooks/takeover.ipynb)",
+    FAILOVER: "was failed over (generation {generation}): its target is in use, and what the source had not handed "
+    "over is yet to be decided about. "
+    "Open it again with notebooks/failback.ipynb",
+}
+RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a generation begins with besides what its flow knows.
+
+    Attributes:
+        positions: of partitions that have none yet; where a closed flow is opened again, of any.
+        inferred: runs that belong to these positions.
+        reopens: the flow may be closed, for this reason (HANDBACK, FAILOVER): it is opened again.
+        closes: the flow is closed with this generation, for this reason.
+        gaps: what `positions` pass over that were known before.
+    """
+
+    positions: tuple[Position, ...] = ()
+    inferred: tuple[Run, ...] = ()
+    reopens: str = ""
+    closes: str = ""
+    gaps: tuple[Gap, ...] = ()
+
+
+def begin_generation(
+    flow: Flow,
+    source_cluster_id: str,
+    target: Cluster,
+    slots: int,
+    beginning: Callable[[Mapping[PartitionKey, Position]], Beginning] = lambda known: Beginning(),
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
+
+    Args:
+        beginning: says what to add, given the positions that the flow has; empty for a flow that starts for the first
+            time.
+
+    Returns:
+        The generation.
+
+    Raises:
+        ConfigurationError: the flow was given back to another mirror, or failed over.
+        FencedError: another job that started at the same time has won.
+        SourceError: the states are of another source cluster.
+        TargetError: the target can't be written.
+    """
+    topic = flow.offset_syncs_topic
+    partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
+    states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
+    generation, added = _newest(states), beginning(merge_positions(states.values()))
+    reason = closed_for(states.values())
+    if reason and not added.closes and added.reopens != reason:
+        raise ConfigurationError(f"flow {flow.name} {CLOSED[reason].format(generation=generation)}")
+    for attempt in range(ATTEMPTS):
+        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added):
+            return generation + 1
+        sleep(random.uniform(0, 0.2 * 2**attempt))
+        newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
+        if newest > generation:
+            raise fenced(flow, generation + 1, newest)
+    raise TargetError(
+        f"flow {flow.name}: another job keeps taking over its transactional ids; let only one job run for a flow"
+    )
+
+
+def _open_generation(
+    flow: Flow,
+    source_cluster_id: str,
+    target: Cluster,
+    slots: int,
+    partitions: range,
+    generation: int,
+    added: Beginning,
+) -> bool:
+    """False if someone else has begun a transaction of one of the slots in the meantime."""
+    timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
+    producers = {
+        slot: transaction.begin(target, flow.transactional_id(slot), timeout_ms, transaction.END_TIMEOUT_MS)
+        for slot in partitions
+    }
+    states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
+    newest = _newest(states)
+    if newest >= generation:
+        return False
+    for state in states.values():
+        if state.source_cluster_id and source_cluster_id and state.source_cluster_id != source_cluster_id:
+            raise SourceError(
+                f"flow {flow.name}: cluster {flow.source} has id {source_cluster_id}, but what was mirrored so far "
+                f"came from cluster {state.source_cluster_id}. "
+                f"Check {flow.source}.bootstrap.servers; another cluster needs another alias"
+            )
+    same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
+    known = merge_positions(states.values())
+    reopened = is_closed(states.values())
+    added = in_incarnations_of(known, added)
+    new = {
+        key: position
+        for position in added.positions
+        if (key := (position.topic, position.partition)) not in known or reopened
+    }
+    positions = assign({**known, **new}, slots, keep=same_slots and bool(states))
+    producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
+    for slot, producer in producers.items():
+        # A new position stands beside its runs only: where the commits stop half-way, what is known of a partition is
+        # known whole.
+        mine = tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
+        inferred = tuple(
+            run for run in added.inferred if (key := (run.topic, run.partition)) in new and positions[key].slot == slot
+        )
+        records = [(inferred[at : at + RUNS_AT_ONCE], True) for at in range(0, len(inferred), RUNS_AT_ONCE)] + [
+            ((), False)
+        ]
+        for sequence, (runs, is_inferred) in enumerate(records):
+            state = SlotState(
+                source=flow.source,
+                target=flow.target,
+                source_cluster_id=source_cluster_id,
+                slot=slot,
+                slots=slots,
+                generation=generation,
+                transactional_id=producer.transactional_id,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                positions=() if runs else mine,
+                runs=runs,
+                inferred=is_inferred,
+                closed=bool(added.closes),
+                closed_for=added.closes,
+                gaps=()
+                if runs
+                else tuple(
+                    gap
+                    for gap in added.gaps
+                    if (key := (gap.topic, gap.partition)) in new and positions[key].slot == slot
+                ),
+                producer_ids=tuple(producer_ids),
+            )
+            if not _write(target, flow, producer, state, sequence):
+                return False
+    for slot, producer in producers.items():
+        outcome = transaction.end(target, producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
+        if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(
+            target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms
+        ):
+            return False
+    return True
+
+
+def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning) -> Beginning:
+    """What is added, in the incarnations that its partitions have: what older resets have made void stays so, and
+    nothing else."""
+    numbers = {key: position.incarnation for key, position in known.items()}
+    positions = tuple(
+        replace(position, incarnation=numbers.get((position.topic, position.partition), 0))
+        for position in added.positions
+    )
+    inferred = tuple(replace(run, incarnation=numbers.get((run.topic, run.partition), 0)) for run in added.inferred)
+    return replace(added, positions=positions, inferred=inferred)
+
+
+def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int) -> bool:
+    """False if the transaction was ended by someone else."""
+    try:
+        target.net.run(lambda: write_state(target, flow, producer, state, sequence))
+    except ResponseError as error:
+        if error.code in transaction.DEAD:
+            return False
+        raise target.explained(
+            f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error
+        ) from None
+    except WireError as error:
+        raise target.explained(
+            f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True
+        ) from None
+    return True
+
+
+def is_closed(states: Iterable[SlotState]) -> bool:
+    """True if any slot is closed: a flow that is closed, or opened again, only in part is closed."""
+    return any(state.closed for state in states)
+
+
+def closed_for(states: Iterable[SlotState]) -> str:
+    """Why a flow is closed, as its newest closed slot says: HANDBACK or FAILOVER; empty if it is open."""
+    newest = max((state for state in states if state.closed), key=lambda state: state.generation, default=None)
+    return "" if newest is None else newest.closed_for or HANDBACK
+
+
+def _newest(states: dict[int, SlotState]) -> int:
+    return max((state.generation for state in states.values()), default=0)

@@ -1,0 +1,171 @@
+"""The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction of the
+slot.
+
+Record: key `slot-<n>`, value the JSON of `SlotState`, gzip. Kept for ever (`cleanup.policy=delete`, no retention), so
+that the ledger can be rebuilt from it at any time. Only the flow's own principal should be allowed to write here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorlake.errors import TargetError
+from mirrorlake.model.slot import SlotState
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.messages import encode_message, read_messages
+from mirrorlake.protocol.transaction import Producer
+
+LARGEST_RECORD_BYTES = 64 << 20
+STATE_AND_MARKER = 2
+LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
+AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that are read at first, and what their states may come to
+AT_MOST = 4 * AT_FIRST  # offsets that are read on; behind more it is quicker to begin anew
+
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+    "max.message.bytes": str(LARGEST_RECORD_BYTES),
+    "unclean.leader.election.enable": "false",
+}
+
+
+def encode(state: SlotState, base_sequence: int) -> bytes:
+    """The state as a record batch of the slot's producer, in its open transaction."""
+    producer = Producer(state.transactional_id, state.producer_id, state.producer_epoch)
+    return encode_message(
+        producer, base_sequence, state.created_ms, f"slot-{state.slot}".encode(), state.to_json(), LARGEST_RECORD_BYTES
+    )
+
+
+def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, SlotState]:
+    """The last committed state of each slot; a slot that has never committed one is left out.
+
+    Steps back from the last stable offset: markers and aborted transactions may follow the record that counts.
+    """
+    keys = [(topic, slot) for slot in slots]
+    first, stable = (
+        target.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms),
+        target.offsets(keys, LATEST_TIMESTAMP, timeout_ms),
+    )
+    states: dict[int, SlotState] = {}
+    for key in sorted(keys):
+        _, found = _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
+        if found:
+            states[key[1]] = SlotState.from_json(found[-1])
+    return states
+
+
+def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
+    """The last committed state of every slot there is; none where the topic does not exist."""
+    found = target.refresh([topic], timeout_ms)
+    return read_states(target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
+
+
+def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeout_ms: int) -> bool:
+    """True if the transaction of this producer is the last one of the slot that was committed."""
+    state = read_states(target, topic, [slot], timeout_ms).get(slot)
+    return state is not None and (state.producer_id, state.producer_epoch) == (
+        producer.producer_id,
+        producer.producer_epoch,
+    )
+
+
+class NewStates:
+    """The states of all slots of a flow, as they are committed.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the flow's offset-syncs topic.
+        timeout_ms: of each request.
+    """
+
+    def __init__(self, target: Cluster, topic: str, timeout_ms: int) -> None:
+        self._target, self._topic, self._timeout_ms = target, topic, timeout_ms
+        self._topic_id = ""
+        self._next: dict[tuple[str, int], int] = {}
+
+    def read(self) -> tuple[list[SlotState], bool]:
+        """What was committed since the last call that succeeded, slot by slot, and whether it goes on from there.
+
+        It does not where this is the first call, the topic was created anew, or too much has come since. Then it begins
+        with the last states there are, at least one of each slot that has any. Only the last state of a slot has its
+        positions; the others are read for their runs and gaps.
+
+        Raises:
+            TargetError: the topic can't be read, or holds what this version does not understand. The next call begins
+                where this one did.
+        """
+        topic = self._target.refresh([self._topic], self._timeout_ms).get(self._topic)
+        keys = [(self._topic, slot) for slot in range(topic.partitions)] if topic else []
+        stable = self._target.offsets(keys, LATEST_TIMESTAMP, self._timeout_ms) if keys else {}
+        topic_id = topic.topic_id if topic else ""
+        is_continued = (
+            bool(self._next)
+            and topic_id == self._topic_id
+            and all(0 <= stable.get(key, -1) - end <= AT_MOST for key, end in self._next.items())
+        )
+        first = (
+            self._target.offsets(
+                [key for key in keys if not is_continued or key not in self._next], EARLIEST_TIMESTAMP, self._timeout_ms
+            )
+            if keys
+            else {}
+        )
+        states: list[SlotState] = []
+        for key, end in sorted(stable.items()):
+            values = (
+                self._newest(key, first[key], end)
+                if key in first
+                else _values(self._target, key, self._next[key], end, self._timeout_ms)
+            )
+            states += [SlotState.from_json(value, with_positions=value is values[-1]) for value in values]
+        self._topic_id, self._next = topic_id, stable  # only now: what was read before an error would be lost
+        return states, is_continued
+
+    def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
+        """The last records of a slot: one, however far back it is, and others as far as they take little to read."""
+        start, found = _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
+        if not found:
+            return []
+        earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(map(len, found))))
+        return _values(self._target, key, earlier, start, self._timeout_ms) + found
+
+
+def _last_values(
+    target: Cluster, key: tuple[str, int], first: int, end: int, look_back: int, timeout_ms: int
+) -> tuple[int, list[bytes]]:
+    """What the last committed records hold, one at least if there is any, and the offset from which on these are all:
+    steps back from `end`, further each time."""
+    start, found = end, list[bytes]()
+    while not found and start > first:
+        start = max(first, end - look_back)
+        found = _values(target, key, start, end, timeout_ms)
+        look_back *= 8
+    return start, found
+
+
+def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> list[bytes]:
+    """What committed records of `[start, end)` hold, in order."""
+
+    async def values() -> list[bytes]:
+        found: list[bytes] = []
+        async for batch, is_aborted in read_stretch(target, key, start, end, LARGEST_RECORD_BYTES):
+            if is_aborted or batch.is_control:
+                continue
+            if not batch.crc_is_right:
+                raise TargetError(
+                    f"{key[0]}-{key[1]}, offset {batch.base_offset}: the record is corrupt (CRC). Check the target's "
+                    "disks"
+                )
+            found += [message.value or b"" for message in read_messages(batch)]
+        return found
+
+    return (
+        target.call(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", values, timeout_ms)
+        if start < end
+        else []
+    )

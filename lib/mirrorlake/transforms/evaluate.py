@@ -1,0 +1,327 @@
+"""Records on their way through a transform, in Spark: one row out for each row in, whatever a record holds.
+
+In ANSI mode an expression that can't be evaluated for one record ends the whole job. So each one is evaluated by
+Catalyst's TryEval, in a struct that tells "gave null" (a struct that holds null) from "raised" (no struct). Three
+things are to be minded:
+
+- Generated code evaluates beforehand what occurs twice, outside of TryEval. It leaves out branches that may not be
+taken, so every attempt is one.
+- The optimizer copies an expression to wherever its result is used, and filters with it. It leaves alone what is not
+deterministic, so every attempt seems to be that.
+- What a subquery is correlated with becomes the key of a join. `transform_check.validate` lets only pass what can't
+raise there.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.transform import (
+    CONFLUENT_AVRO,
+    HEADERS,
+    JSON,
+    KEY,
+    PARTITION,
+    TIMESTAMP,
+    VALUE,
+    WHERE,
+    Format,
+    Transform,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEPT, FILTERED, FAILED = "kept", "filtered", "failed"
+SEEN_AS = (
+    "record"  # what expressions may put in front of a column, where a table in a subquery has one of the same name
+)
+HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+GUARD = "spark_partition_id() >= 0"  # the condition of every attempt: always true, but no optimizer knows
+REGISTRY_BYTES = 5  # a zero, and the id of the schema
+LONGEST_EXPLANATION = 500
+CORRUPT_BATCH = re.compile(
+    r"Record batch for partition \S+ at offset \d+ is invalid|Received exception when fetching the next record from "
+    r"[^\s.]\S*|Record is corrupt[^\n]*"
+)
+
+
+def apply(records: DataFrame, transform: Transform) -> DataFrame:
+    """Transforms records.
+
+    Args:
+        records: as Spark's Kafka source gives them with includeHeaders: key, value, topic, partition, offset,
+            timestamp, headers.
+        transform: one that `transform_check.validate` has let pass.
+
+    Returns:
+        One row for each record, in no particular order where expressions hold subqueries: topic, partition, offset;
+            outcome (`kept`, `filtered`,
+        `failed`); reason (of a failed one: the property that failed); key and value (BINARY), headers, timestamp_ms
+        (BIGINT), target_partition (INT), which are null for a filtered record, and those of the source for a failed
+        one.
+    """
+    from pyspark.sql import functions as F
+
+    frame = _with_data(seen(records), transform)
+    undecoded = {f"{side}.format": F.col(side).isNotNull() & F.col(f"_{side}").isNull() for side in transform.formats}
+    # A record that is left out may hold what it likes, as long as the filter doesn't look at it.
+    needed = {
+        part: is_bad
+        for part, is_bad in undecoded.items()
+        if _mentions(frame, transform.where, f"{part.partition('.')[0]}_data")
+    }
+    frame = _with_where(frame, transform, needed)
+    frame = _with_contents(frame, transform, undecoded)
+    contents = {part: _is_bad(part, F.col(f"_new_{part}")) for part in transform.expressions if part != WHERE}
+    is_filtered = F.col("_where").isNotNull() & ~F.coalesce("_where.it", F.lit(False))
+    reason = _first(
+        transform,
+        {**needed, WHERE: F.col("_where").isNull()},
+        F.when(~is_filtered, _first(transform, {**undecoded, **contents})),
+    )
+    return _outcome(frame.withColumns({"_is_filtered": is_filtered, "_reason": reason}), transform)
+
+
+def explain_failure(
+    records: DataFrame, transform: Transform, topic: str, partition: int, offset: int, reason: str
+) -> str:
+    """Why a record failed: one line of what Spark says when it evaluates the expression plainly, for this record alone.
+    It may quote contents.
+
+    Args:
+        records: what was given to `apply`, or as little of it as holds the record: Spark reads all of it again.
+        reason: what `apply` said of the record.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    part = reason.removeprefix(transform.property_name(""))
+    side, _, is_format = part.partition(".")
+    record = seen(
+        records.filter((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") == offset))
+    )
+    try:
+        if is_format:
+            rows = record.select(decoded(side, transform.formats[side]).alias("it")).collect()
+        else:
+            rows = (
+                with_data_or_raise(record, transform).select(F.expr(transform.expressions[part]).alias("it")).collect()
+            )
+    except (PySparkException, Py4JJavaError) as error:
+        return root_cause(error)
+    if not rows:
+        return "the record is not there any more"
+    return _what_is_wrong(part, rows[0]["it"]) or "it can be evaluated now; has something that it looks up changed?"
+
+
+def seen(records: DataFrame) -> DataFrame:
+    """What expressions see of records before anything is decoded."""
+    from pyspark.sql import functions as F
+
+    headers = F.coalesce("headers", F.array().cast(HEADERS_TYPE)).alias("headers")
+    return records.select("topic", "partition", "offset", "timestamp", "key", "value", headers).alias(SEEN_AS)
+
+
+def with_data_or_raise(frame: DataFrame, transform: Transform) -> DataFrame:
+    """What `seen` gives, with the columns that formats add. Reading them raises for a malformed record."""
+    data = {f"{side}_data": decoded(side, how) for side, how in transform.formats.items()}
+    return frame.withColumns({**data, **_schema_ids(transform)}).alias(SEEN_AS) if data else frame
+
+
+def decoded(side: str, how: Format) -> Column:
+    """The data that keys or values hold, null for those that are null. Raises for what is malformed."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.avro.functions import from_avro
+
+    if how.name == JSON:
+        document = F.from_json(
+            F.decode(side, "UTF-8"), how.schema, {"mode": "FAILFAST"}
+        )  # a cast would let bytes pass that are no text
+        return F.when(F.col(side).isNotNull(), F.coalesce(document, F.raise_error(F.lit("there is no JSON document"))))
+    binary = F.col(side)
+    if how.name == CONFLUENT_AVRO:
+        error = F.raise_error(F.lit("it does not begin with a zero and the four bytes of a schema id"))
+        binary = (
+            F.when(F.col(side).isNull(), None)
+            .when(_is_registered(side), F.expr(f"substring({side}, {REGISTRY_BYTES + 1})"))
+            .otherwise(error)
+        )
+    return from_avro(binary, how.schema, {"mode": "FAILFAST"})
+
+
+def root_cause(error: Any) -> str:
+    """The first line of what lies at the bottom of one of Spark's errors."""
+    text = str(error)
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        text, cause = cause.getMessage() or text, cause.getCause()
+    return (text.strip().splitlines() or [type(error).__name__])[0][:LONGEST_EXPLANATION]
+
+
+def corrupt_batch(error: Any) -> str | None:
+    """What Kafka's Java client says of a batch that it can't read, None if that isn't what has happened."""
+    found = CORRUPT_BATCH.search(str(error))
+    return found[0].rstrip(".") if found else None
+
+
+# -- the stages of `apply`: each adds columns whose names begin with _ ------------------------------
+
+
+def _with_data(frame: DataFrame, transform: Transform) -> DataFrame:
+    """Decodes: _key and _value are attempts, key_data and value_data what they gave."""
+    from pyspark.sql import functions as F
+
+    if not transform.formats:
+        return frame
+    attempts = {
+        f"_{side}": F.when(F.expr(GUARD) & F.col(side).isNotNull(), _attempt(frame, decoded(side, how)))
+        for side, how in transform.formats.items()
+    }
+    frame = frame.withColumns({**attempts, **_schema_ids(transform)})
+    return frame.withColumns({f"{side}_data": F.col(f"_{side}.it") for side in transform.formats}).alias(SEEN_AS)
+
+
+def _with_where(frame: DataFrame, transform: Transform, needed: Mapping[str, Column]) -> DataFrame:
+    """Adds _where, the attempt to judge a record."""
+    from pyspark.sql import functions as F
+
+    verdict = _attempt(frame, F.expr(transform.where or "true"))
+    return frame.withColumn("_where", F.when(F.expr(GUARD) & _none(needed), verdict))
+
+
+def _with_contents(frame: DataFrame, transform: Transform, undecoded: Mapping[str, Column]) -> DataFrame:
+    """Adds _new_<part>, the attempt to evaluate an expression, for records that pass."""
+    from pyspark.sql import functions as F
+
+    goes_on = F.expr(GUARD) & F.coalesce("_where.it", F.lit(False)) & _none(undecoded)
+    given = {part: F.expr(text) for part, text in transform.expressions.items() if part != WHERE}
+    if HEADERS in given:
+        given[HEADERS] = F.coalesce(given[HEADERS].cast(HEADERS_TYPE), F.array().cast(HEADERS_TYPE))
+    return (
+        frame.withColumns({f"_new_{part}": F.when(goes_on, _attempt(frame, column)) for part, column in given.items()})
+        if given
+        else frame
+    )
+
+
+def _outcome(frame: DataFrame, transform: Transform) -> DataFrame:
+    """The columns that `apply` returns."""
+    from pyspark.sql import functions as F
+
+    types = dict(frame.dtypes)
+    old = {
+        KEY: F.col("key"),
+        VALUE: F.col("value"),
+        HEADERS: F.col("headers"),
+        TIMESTAMP: F.unix_millis("timestamp"),
+        PARTITION: F.col("partition"),
+    }
+    new = {**old, **{part: F.col(f"_new_{part}.it") for part in old if part in transform.expressions}}
+    if types.get(f"_new_{TIMESTAMP}") == "struct<it:timestamp>":
+        new[TIMESTAMP] = F.unix_millis(new[TIMESTAMP])
+    names = {
+        KEY: ("key", "binary"),
+        VALUE: ("value", "binary"),
+        HEADERS: ("headers", HEADERS_TYPE),
+        TIMESTAMP: ("timestamp_ms", "bigint"),
+        PARTITION: ("target_partition", "int"),
+    }
+    is_failed, is_filtered = F.col("_reason").isNotNull(), F.col("_is_filtered")
+    outcome = F.when(is_filtered, FILTERED).when(is_failed, FAILED).otherwise(KEPT).alias("outcome")
+    payload = [
+        F.when(is_failed, old[part]).when(~is_filtered, new[part].cast(kind)).alias(name)
+        for part, (name, kind) in names.items()
+    ]
+    return frame.select("topic", "partition", "offset", outcome, F.col("_reason").alias("reason"), *payload)
+
+
+# -- columns ----------------------------------------------------------------------------------------
+
+
+def _attempt(frame: DataFrame, column: Column) -> Column:
+    """A struct with the column's value as `it`, null where the column raises. To be used behind GUARD."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    jvm: Any = frame.sparkSession._jvm
+    columns = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    return ClassicColumn(
+        columns.column(
+            jvm.org.apache.spark.sql.catalyst.expressions.TryEval(columns.expression(F.struct(column.alias("it"))._jc))
+        )
+    )
+
+
+def _is_registered(side: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(f"octet_length({side}) >= {REGISTRY_BYTES} AND substring({side}, 1, 1) = X'00'")
+
+
+def _schema_ids(transform: Transform) -> dict[str, Column]:
+    """The registry's ids, null where there is none."""
+    from pyspark.sql import functions as F
+
+    sides = [side for side, how in transform.formats.items() if how.name == CONFLUENT_AVRO]
+    return {
+        f"{side}_schema_id": F.when(
+            _is_registered(side), F.expr(f"try_cast(conv(hex(substring({side}, 2, 4)), 16, 10) AS INT)")
+        )
+        for side in sides
+    }
+
+
+def _mentions(frame: DataFrame, text: str, column: str) -> bool:
+    """True if an expression can't do without a column."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    if not text:
+        return False
+    try:
+        frame.drop(column).select(F.expr(text))
+    except AnalysisException:
+        return True
+    return False
+
+
+def _none(failures: Mapping[str, Column]) -> Column:
+    from pyspark.sql import functions as F
+
+    return reduce(operator.and_, (~is_bad for is_bad in failures.values()), F.lit(True))
+
+
+def _first(transform: Transform, failures: Mapping[str, Column], otherwise: Column | None = None) -> Column:
+    """The property of the first part that failed, else `otherwise`."""
+    from pyspark.sql import functions as F
+
+    properties = [F.when(is_bad, F.lit(transform.property_name(part))) for part, is_bad in failures.items()]
+    return F.coalesce(*properties, F.lit(None).cast("string") if otherwise is None else otherwise)
+
+
+def _is_bad(part: str, attempt: Column) -> Column:
+    """Whether an attempt has raised, or gave what no record can have; see `_what_is_wrong`."""
+    from pyspark.sql import functions as F
+
+    if part in (TIMESTAMP, PARTITION):
+        return attempt["it"].isNull()
+    if part == HEADERS:
+        return attempt.isNull() | F.exists(attempt["it"], lambda header: header["key"].isNull())
+    return attempt.isNull()
+
+
+def _what_is_wrong(part: str, value: Any) -> str:
+    if part in (TIMESTAMP, PARTITION) and value is None:
+        return "the expression gave NULL"
+    headers: Iterable[Any] = (value or ()) if part == HEADERS else ()
+    return (
+        "the expression gave a header whose key is NULL"
+        if any(header is None or header["key"] is None for header in headers)
+        else ""
+    )

@@ -1,0 +1,101 @@
+"""What the copying tasks are given where topics have a transform: ranges, and behind them the records that Spark has
+read and transformed, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.transform import Transform
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.transforms.evaluate import apply
+from mirrorlake.transforms.record import TransformedRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+RANGE, RECORD = "range", "record"  # in this order
+RANGE_COLUMNS = tuple(field.name for field in fields(Range))
+RECORD_COLUMNS = tuple(field.name for field in fields(TransformedRecord))
+
+
+def with_records(ranges: DataFrame, flow: Flow, planned: Iterable[Range], slots: int) -> DataFrame:
+    """The plan's rows of ranges, and the records of those whose topics have a transform.
+
+    Args:
+        ranges: rows of `kafka_ranges` of kind range.
+        planned: the same, as ranges.
+
+    Returns:
+        One Spark partition for each slot, with its ranges first (kind `range`), then its records (kind `record`) by
+        topic, partition and offset.
+    """
+    from pyspark.sql import functions as F
+
+    frames = [ranges.select("kind", *RANGE_COLUMNS)]
+    by_transform: dict[Transform, list[Range]] = {}
+    for one in planned:
+        transform = flow.transform_of(one.topic)
+        if transform is not None and one.end > one.start:
+            by_transform.setdefault(transform, []).append(one)
+    frames += [_records(ranges.sparkSession, flow, transform, some) for transform, some in by_transform.items()]
+    union = frames[0]
+    for frame in frames[1:]:
+        union = union.unionByName(frame, allowMissingColumns=True)
+    for column in set(RECORD_COLUMNS) - set(union.columns):
+        union = union.withColumn(column, F.lit(None))
+    return union.repartitionById(slots, F.col("slot")).sortWithinPartitions("kind", "topic", "partition", "offset")
+
+
+def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Sequence[Range]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    start = {(one.topic, one.partition): one.start for one in ranges}
+    end = {(one.topic, one.partition): one.end for one in ranges}
+    # Where offsets are missing, the task asks the log itself why: Spark need not be strict.
+    transformed = apply(log_records(spark, flow.source_connection, start, end, "read_committed", {}), transform)
+    slots = spark.createDataFrame(
+        [(*key, slot) for key, slot in {(one.topic, one.partition): one.slot for one in ranges}.items()],
+        "topic STRING, partition INT, slot INT",
+    )
+    return (
+        transformed.join(F.broadcast(slots), ["topic", "partition"])
+        .withColumn("kind", F.lit(RECORD))
+        .select("kind", "slot", *RECORD_COLUMNS)
+    )
+
+
+def split(batches: Iterator[pa.RecordBatch]) -> tuple[list[Range], Iterator[list[TransformedRecord]]]:
+    """A task's rows as ranges, and its records as they come."""
+    ranges: list[Range] = []
+    rest: list[TransformedRecord] = []
+    for batch in batches:
+        kinds = batch.column("kind").to_pylist()
+        count = kinds.count(RANGE)
+        ranges += [Range(*row) for row in _rows(batch.slice(0, count), RANGE_COLUMNS)]
+        if count < len(kinds):
+            rest = [TransformedRecord(*row) for row in _rows(batch.slice(count), RECORD_COLUMNS)]
+            break
+    return ranges, _more(rest, batches)
+
+
+def _more(first: list[TransformedRecord], batches: Iterator[pa.RecordBatch]) -> Iterator[list[TransformedRecord]]:
+    if first:
+        yield first
+    for batch in batches:
+        yield [TransformedRecord(*row) for row in _rows(batch, RECORD_COLUMNS)]
+
+
+def _rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    if not batch.num_rows or not set(columns) <= set(batch.schema.names):
+        return ()
+    return zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+
+
+def planned_ranges(rows: Iterable[Any]) -> list[Range]:
+    """The ranges among the rows of a plan."""
+    return [Range(**{name: row[name] for name in RANGE_COLUMNS}) for row in rows if row["kind"] == RANGE]

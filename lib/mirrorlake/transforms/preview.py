@@ -1,0 +1,219 @@
+"""A dry run of a transform: what it makes of the newest records of a topic. Nothing is written anywhere."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.transform import TRANSFORMS, Transform
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.transforms.evaluate import FAILED, FILTERED, HEADERS_TYPE, KEPT, apply, explain_failure
+from mirrorlake.transforms.validate import validate
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Row, SparkSession
+
+LONGEST_TEXT = 300
+MOST_EXPLAINED = 20  # each costs a Spark job
+SAMPLE = (
+    f"topic STRING, partition INT, offset BIGINT, timestamp BIGINT, key BINARY, value BINARY, headers {HEADERS_TYPE}"
+)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A record as it is on the source, for people: bytes as text, or in hexadecimal digits where they are none."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: str | None
+    value: str | None
+    headers: str
+
+
+@dataclass(frozen=True)
+class After:
+    """What a transform makes of it, or which property has failed and why. Contents are None unless it is kept."""
+
+    outcome: str
+    reason: str | None = None
+    explanation: str | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a transform makes of a sample, newest record first."""
+
+    flow: str
+    topic: str
+    transform: Transform
+    records: tuple[tuple[Before, After], ...]
+
+    def count(self, outcome: str) -> int:
+        return sum(after.outcome == outcome for _, after in self.records)
+
+    def reasons(self) -> dict[str, int]:
+        """How many records have failed by which property."""
+        return dict(Counter(str(after.reason) for _, after in self.records if after.outcome == FAILED))
+
+    def table(self) -> pd.DataFrame:
+        """Before and after, side by side, for people."""
+        import pandas as pd
+
+        rows = [[*vars(before).values(), *vars(after).values()] for before, after in self.records]
+        columns = [
+            (side, field.name) for side, kind in (("before", Before), ("after", After)) for field in fields(kind)
+        ]
+        return pd.DataFrame(rows, columns=pd.MultiIndex.from_tuples(columns), dtype=object)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {outcome: self.count(outcome) for outcome in (KEPT, FILTERED, FAILED)}
+        return {
+            "flow": self.flow,
+            "topic": self.topic,
+            "transform": self.transform.name,
+            "records": len(self.records),
+            **counts,
+        }
+
+
+def preview(spark: SparkSession, flow: Flow, topic: str, limit: int) -> Preview:
+    """Transforms the newest committed records of a topic of the source.
+
+    Args:
+        limit: how many records at most. They are collected here.
+
+    Raises:
+        ConfigurationError: the topic is none of the flow's, is not there, or has no transform; or its transform can't
+            be run.
+        SourceError: the source can't be read.
+    """
+    from pyspark.sql import functions as F
+
+    transform = _transform_of(flow, topic)
+    validate(spark, transform)
+    # The sample is collected once and transformed here, so that a record that fails can be explained without reading
+    # the topic again.
+    rows = _newest(spark, flow, topic, limit)
+    records = spark.createDataFrame(rows, SAMPLE).withColumn("timestamp", F.timestamp_millis("timestamp"))
+    found = {(row["partition"], row["offset"]): row for row in apply(records, transform).collect()}
+    explained = [row for row in found.values() if row["outcome"] == FAILED][:MOST_EXPLAINED]
+    why = {
+        (row["partition"], row["offset"]): explain_failure(
+            records, transform, topic, row["partition"], row["offset"], row["reason"]
+        )
+        for row in explained
+    }
+    pairs = [
+        (_before(row), _after(found[key], why.get(key))) for row in rows for key in [(row["partition"], row["offset"])]
+    ]
+    return Preview(flow.name, topic, transform, tuple(pairs))
+
+
+def _transform_of(flow: Flow, topic: str) -> Transform:
+    if not topic:
+        raise ConfigurationError(
+            f"flow {flow.name}: parameter topic is empty; it names the topic of cluster {flow.source} that is looked at"
+        )
+    if not flow.mirrors_topic(topic):
+        raise ConfigurationError(
+            f"flow {flow.name}: topic {topic} is none of the flow's (topics, topics.exclude), so nothing becomes of "
+            "its records"
+        )
+    transform = flow.transform_of(topic)
+    if transform is None:
+        others = ", ".join(f"{one.name} ({', '.join(one.topics.include)})" for one in flow.transforms) or "none"
+        raise ConfigurationError(
+            f"flow {flow.name}: topic {topic} has no transform, so its records are mirrored as they are. Those that "
+            f"{TRANSFORMS} names, and their topics: {others}"
+        )
+    return transform
+
+
+def _newest(spark: SparkSession, flow: Flow, topic: str, limit: int) -> list[Row]:
+    """The newest committed records of all partitions. Offsets may hold no record (markers, aborted or compacted ones),
+    so the look back is widened as needed."""
+    from pyspark.sql import functions as F
+
+    timeout_ms = flow.connect_timeout_ms
+    source = Cluster(flow.source_connection, "source", f"{flow.name}|transform", timeout_ms).connect()
+    try:
+        there = source.refresh([topic], timeout_ms)
+        if topic not in there:
+            near = difflib.get_close_matches(topic, source.refresh(None, timeout_ms), 1)
+            raise ConfigurationError(
+                f"flow {flow.name}: cluster {flow.source} has no topic {topic}"
+                + (f"; did you mean {near[0]}?" if near else "")
+            )
+        keys: list[PartitionKey] = [(topic, partition) for partition in there[topic].leaders]
+        first, end = (source.offsets(keys, at, timeout_ms) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    finally:
+        source.close()
+    back = limit
+    while True:
+        start = {key: max(first[key], end[key] - back) for key in keys}
+        records = log_records(spark, flow.source_connection, start, end, "read_committed", {})
+        newest = records.orderBy(F.desc("timestamp"), F.desc("offset"), "partition").limit(limit)
+        rows = newest.select(
+            "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "value", "headers"
+        ).collect()
+        if len(rows) >= limit or start == first:
+            return rows
+        back *= 10
+
+
+def _before(row: Row) -> Before:
+    return Before(
+        row["partition"],
+        row["offset"],
+        row["timestamp"],
+        _text(row["key"]),
+        _text(row["value"]),
+        _headers(row["headers"]),
+    )
+
+
+def _after(row: Row, explanation: str | None) -> After:
+    if row["outcome"] != KEPT:
+        return After(row["outcome"], row["reason"], explanation)
+    return After(
+        KEPT,
+        None,
+        None,
+        row["target_partition"],
+        row["timestamp_ms"],
+        _text(row["key"]),
+        _text(row["value"]),
+        _headers(row["headers"]),
+    )
+
+
+def _headers(headers: Iterable[Any] | None) -> str:
+    return ", ".join(f"{header['key']}={_text(header['value'])}" for header in headers or ())
+
+
+def _text(value: bytes | None) -> str | None:
+    """Bytes as people read them, shortened."""
+    if value is None:
+        return None
+    try:
+        text = bytes(value).decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not text.replace("\n", " ").replace("\t", " ").isprintable() or (value and not text):
+        text = f"0x{bytes(value).hex()}"
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}... ({len(value)} bytes)"

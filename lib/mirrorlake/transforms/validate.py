@@ -1,0 +1,218 @@
+"""What a transform may say: everything that Spark can work out for each record by itself, without one record ending the
+job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.transform import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE, WHERE, Transform
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.transforms.evaluate import HEADERS_TYPE, SEEN_AS, apply, decoded, root_cause, seen, with_data_or_raise
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+KAFKA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
+    f"headers {HEADERS_TYPE}"
+)
+ALLOWED = {
+    WHERE: ("BOOLEAN",),
+    KEY: ("STRING", "BINARY"),
+    VALUE: ("STRING", "BINARY"),
+    HEADERS: ("ARRAY<STRUCT<key: STRING, value: BINARY>>",),
+    TIMESTAMP: ("TIMESTAMP", "BIGINT"),
+    PARTITION: ("INT", "SMALLINT", "TINYINT"),
+}
+# What Spark may evaluate outside of an attempt, as the key of a join: none of these raises, whatever it is given. Casts
+# are looked at by themselves.
+SAFE = frozenset(
+    """
+    Alias AttributeReference OuterReference Literal GetStructField And Or Not EqualTo EqualNullSafe LessThan
+    LessThanOrEqual
+    GreaterThan GreaterThanOrEqual In IsNull IsNotNull
+    Coalesce If CaseWhen Lower Upper StringTrim Substring Concat Length OctetLength Md5 Sha2 XxHash64 Murmur3Hash Hex
+    """.split()
+)
+
+# What may stand above the place where a subquery is compared with a record. A LIMIT there takes one row of all instead
+# of one for each record (Spark 4.1.3, unless it is compared with a plain column), and a window may suffer the same.
+SAFE_PLANS = frozenset("Project Filter Aggregate SubqueryAlias".split())
+
+
+def validate(spark: SparkSession, transform: Transform) -> None:
+    """Analyses a transform on no records, without a word to Kafka.
+
+    Raises:
+        ConfigurationError: a schema or an expression that Spark doesn't understand, of a type that is not allowed, that
+            is not about a single record, or that could end the job for one record; naming the property, the expression
+            and why.
+    """
+    if spark.conf.get("spark.sql.ansi.enabled") != "true":
+        raise ConfigurationError(
+            f"transform {transform.name}: spark.sql.ansi.enabled is not true in this session, so that what can't be "
+            "evaluated would become NULL instead of an error. Set it"
+        )
+    records = seen(spark.createDataFrame([], KAFKA))
+    for side, how in transform.formats.items():
+        with _refusing(transform, f"{side}.schema", how.schema):
+            records.select(decoded(side, how))
+    records = with_data_or_raise(records, transform)
+    for part, text in transform.expressions.items():
+        with _refusing(transform, part, text):
+            for problem in _problems(records, part, text):
+                raise _refused(transform, part, text, problem)
+    apply(spark.createDataFrame([], KAFKA), transform)
+
+
+@contextmanager
+def _refusing(transform: Transform, part: str, text: str) -> Iterator[None]:
+    """What Spark can't make sense of is an error of the configuration."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise _refused(transform, part, text, root_cause(error).rstrip("; ")) from None
+
+
+def _refused(transform: Transform, part: str, text: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"property {transform.property_name(part)} is '{text}': {why}")
+
+
+def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
+    """Why an expression can't be used, worst first."""
+    from pyspark.sql import functions as F
+
+    if any(
+        _is_open_star(node)
+        for node in _nodes(records.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text))
+    ):
+        yield "* stands for whatever columns there are; name those that are meant"
+    result = records.select(F.expr(text).alias("it"))
+    records.filter(F.expr(text).isNull())  # a filter has no place for aggregates, windows and generators
+    found = result.schema["it"].dataType
+    if not _is_allowed(part, found):
+        yield f"its type is {found.simpleString().upper()}; allowed is {' or '.join(ALLOWED[part])}"
+    yield from _dangers(result, records)
+
+
+def _is_allowed(part: str, found: DataType) -> bool:
+    from pyspark.sql import types as T
+
+    if part == HEADERS:
+        element = found.elementType if isinstance(found, T.ArrayType) else None
+        names = (
+            [(field.name, type(field.dataType)) for field in element.fields]
+            if isinstance(element, T.StructType)
+            else []
+        )
+        return isinstance(element, T.NullType) or names == [("key", T.StringType), ("value", T.BinaryType)]
+    text, time, number = (
+        (T.StringType, T.BinaryType, T.NullType),
+        (T.TimestampType, T.LongType),
+        (T.IntegerType, T.ShortType, T.ByteType),
+    )
+    return isinstance(found, {WHERE: T.BooleanType, KEY: text, VALUE: text, TIMESTAMP: time, PARTITION: number}[part])
+
+
+# -- Catalyst's trees -------------------------------------------------------------------------------
+
+
+def _dangers(result: DataFrame, records: DataFrame) -> Iterator[str]:
+    """Why an expression could end the job although it is evaluated in an attempt, or not give the same again."""
+    plan, base = _plan(result), _plan(records)
+    (expression,) = _list(plan.expressions())
+    if not expression.deterministic():
+        yield "it gives something else each time it is evaluated; take a hash of something in the record instead"
+    for node in _nodes(expression):
+        if _kind(node) == "PythonUDF":
+            yield f"{node.name()} is a Python function, in which one record could end the job"
+        elif _kind(node) == "InSubquery":
+            yield from _unsafe(_list(node.values()))
+        elif _kind(node) in ("ScalarSubquery", "ListQuery", "Exists"):
+            yield from _dangers_of_subquery(node)
+    while not (plan := plan.children().apply(0)).equals(base):  # arguments of SQL functions
+        yield from _unsafe(_list(plan.expressions()))
+
+
+def _dangers_of_subquery(node: Any) -> Iterator[str]:
+    compared = [plan for plan in _plans(node.plan()) if any(_is_correlated(plan_below) for plan_below in _plans(plan))]
+    if _kind(node) == "ScalarSubquery" and compared and not _has_one_row(node.plan()):
+        yield "its subquery may find several rows; make it one with an aggregate such as max(...) and no GROUP BY"
+    for plan in compared:
+        if _kind(plan) not in SAFE_PLANS:
+            yield (
+                f"its subquery has {plan.nodeName()} around a comparison with the record; there, it may only filter "
+                "and aggregate (max, max_by, count, ...)"
+            )
+        yield from _unsafe(expression for expression in _list(plan.expressions()) if _has_outer(expression))
+
+
+def _unsafe(expressions: Iterable[Any]) -> Iterator[str]:
+    for expression in expressions:
+        for node in _nodes(expression):
+            if not _is_safe(node):
+                yield (
+                    f"{node.sql()} is evaluated outside, for all records at once, and one that it fails for would end "
+                    "the job. In what a subquery compares with, and in "
+                    "arguments of SQL functions, use fields as they are, of the same types as what they are compared "
+                    "with, or try_cast(... AS ...)"
+                )
+
+
+def _is_safe(node: Any) -> bool:
+    if _kind(node) != "Cast":
+        return _kind(node) in SAFE
+    before, after = node.child().dataType(), node.dataType()
+    to_text = (before.typeName(), after.typeName()) == ("binary", "string")
+    return to_text or node.evalMode().toString() == "TRY" or node.canUpCast(before, after)
+
+
+def _has_one_row(plan: Any) -> bool:
+    rows = plan.maxRows()
+    return rows.isDefined() and rows.get() <= 1
+
+
+def _is_open_star(node: Any) -> bool:
+    """True for * and record.*, in which stages of a transformation would show."""
+    return _kind(node).startswith("UnresolvedStar") and (
+        node.target().isEmpty() or [part.lower() for part in _list(node.target().get())] == [SEEN_AS]
+    )
+
+
+def _is_correlated(plan: Any) -> bool:
+    return any(_has_outer(expression) for expression in _list(plan.expressions()))
+
+
+def _has_outer(expression: Any) -> bool:
+    return any(_kind(node) == "OuterReference" for node in _nodes(expression))
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """An expression and everything in it, but not the plans of its subqueries."""
+    yield node
+    for child in _list(node.children()):
+        yield from _nodes(child)
+
+
+def _plans(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _list(plan.children()):
+        yield from _plans(child)
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _list(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]

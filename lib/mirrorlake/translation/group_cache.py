@@ -1,0 +1,159 @@
+"""Translates what the groups of a flow have committed, cycle by cycle.
+
+A position near the end of its log is translated by the runs that are in memory (`model/recent_runs.py`). All others are
+translated by one SQL join against the ledger, and an
+answer that nothing can change is remembered: where a group stands still, nobody asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.recent_runs import RecentRuns
+from mirrorlake.model.slot import Position, SlotState, merge_positions
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.state.offset_syncs import NewStates
+from mirrorlake.translation.live_map import LiveMap
+from mirrorlake.translation.sql_join import MIRRORED, POSITION_NAMES, Mirrored, by_runs_at_hand, translate
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+Asked = tuple[str, int, int]  # topic, partition, upstream offset
+
+
+class GroupTranslation:
+    """Translates positions of one flow, again and again.
+
+    Args:
+        ledger: where the whole map is.
+        flow: whose groups these are.
+        target: the cluster with the flow's offset-syncs topic.
+
+    Attributes:
+        flow_map: the whole map, as frames.
+        incarnations: of partitions whose logs were set back or replaced, as of the last translation.
+    """
+
+    def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
+        self._flow = flow
+        self.flow_map = LiveMap(ledger, flow, target)
+        self.incarnations: dict[PartitionKey, int] = {}
+        self._new_states = NewStates(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
+        self._states: dict[int, SlotState] = {}
+        self._positions: dict[PartitionKey, Position] = {}
+        self._recent = RecentRuns()
+        self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
+        self._version = 0
+
+    def translate(
+        self, session: SparkSession, positions: Iterable[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """The place of each position on the target.
+
+        Args:
+            session: of the micro-batch.
+            positions: group_id, topic, partition, upstream_offset, metadata.
+            logs: topic, partition, log_start and log_end of each partition of the flow, as they were after the
+                positions had been read.
+
+        Returns:
+            A row for each position, in any order, with the columns of `translate.translate`.
+
+        Raises:
+            TargetError: the target can't be read.
+        """
+        mirrored = self._mirrored(
+            logs
+        )  # after the positions and the logs: what is mirrored must not be older than they are
+        if self._version != self._recent.version:
+            self._version = self._recent.version
+            self._answers.clear()
+        found: list[dict[str, Any]] = []
+        kept: dict[Asked, tuple[Mirrored, Row]] = {}
+        open_: list[Mapping[str, Any]] = []
+        for position in positions:
+            asked = position["topic"], position["partition"], position["upstream_offset"]
+            partition = mirrored.get(asked[:2])
+            near = self._recent.near(self._positions.get(asked[:2]), asked[2]) if partition else None
+            if partition is None:
+                found.append(_elsewhere(position))
+            elif near is not None:
+                found.append(by_runs_at_hand(position, partition, near))
+            elif (answer := self._remembered(asked, partition)) is not None:
+                kept[asked] = self._answers[asked]
+                found.append(answer | {name: position[name] for name in ("group_id", "metadata")})
+            else:
+                open_.append(position)
+        self._answers = kept
+        return found + self._by_ledger(session, open_, mirrored)
+
+    def _by_ledger(
+        self, session: SparkSession, positions: list[Mapping[str, Any]], mirrored: Mapping[PartitionKey, Mirrored]
+    ) -> list[dict[str, Any]]:
+        if not positions:
+            return []
+        import pyarrow as pa
+
+        fields = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())
+        asked = session.createDataFrame(
+            pa.table(
+                [
+                    pa.array([position[name] for position in positions], kind)
+                    for name, kind in zip(POSITION_NAMES, fields, strict=True)
+                ],
+                names=POSITION_NAMES,
+            )
+        )
+        partitions = {(position["topic"], position["partition"]) for position in positions}
+        answers = translate(
+            asked,
+            self.flow_map.read(session).runs,
+            session.createDataFrame([mirrored[key] for key in partitions], MIRRORED),
+        ).collect()
+        for answer in answers:
+            key = answer["topic"], answer["partition"]
+            if answer["status"] == "exact":  # any other may be for want of something that the ledger gets later
+                self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
+        return [answer.asDict() for answer in answers]
+
+    def _remembered(self, asked: Asked, partition: Mirrored) -> dict[str, Any] | None:
+        """An earlier answer, if it still holds: one with a run behind the position always does, any other while the
+        partition is as it was."""
+        if asked not in self._answers:
+            return None
+        before, answer = self._answers[asked]
+        if answer["run_upstream_start"] is None and before != partition:
+            return None
+        return answer.asDict() | {"source_lag": max(0, partition.log_end - asked[2])}
+
+    def _mirrored(self, logs: Iterable[Mapping[str, Any]]) -> dict[PartitionKey, Mirrored]:
+        """The partitions of the flow that have one place on the target for each position."""
+        states, is_continued = self._new_states.read()
+        if not is_continued:
+            self._recent.clear()
+            self._states.clear()
+        self._recent.add(states)
+        self._states |= {state.slot: state for state in states}  # the last one of each slot has its positions
+        self._positions = known = merge_positions(self._states.values())
+        self.incarnations = {key: position.incarnation for key, position in known.items() if position.incarnation}
+        found = {}
+        for log in logs:
+            key = log["topic"], log["partition"]
+            if not self._flow.scatters(key[0]):
+                position = known.get(key)
+                passed = (
+                    (log["log_start"], 0) if position is None else (position.upstream_next, position.downstream_next)
+                )
+                found[key] = Mirrored(
+                    *key, self._flow.policy.remote_topic(key[0]), log["log_start"], log["log_end"], *passed
+                )
+        return found
+
+
+def _elsewhere(position: Mapping[str, Any]) -> dict[str, Any]:
+    return {**{name: position[name] for name in POSITION_NAMES}, "status": None}

@@ -1,0 +1,91 @@
+"""What a person hands over to be translated: JSON, a file of it, the checkpoint directory of a Spark query, or a
+time."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.parameters import resolve
+from mirrorlake.translation.positions import SAID, Translation, listed, parse, time_ms
+from mirrorlake.translation.spark_checkpoint import SparkCheckpoint, to_json
+from mirrorlake.translation.translator import Translator
+
+
+@dataclass(frozen=True)
+class ExternalPositions:
+    """The parameters of the notebook.
+
+    Attributes:
+        positions: JSON `{"topic": {"0": 123}}`, the path of a file of it, or the checkpoint directory of a streaming
+            query.
+        at: a time instead, of all partitions of the flow.
+        output: where to write: a file, or a directory for a checkpoint; empty: nowhere.
+        allow: statuses besides exact that are accepted, separated by commas.
+        sources: numbers of the query's sources to translate; empty: all of Kafka.
+    """
+
+    positions: str = ""
+    at: str = ""
+    output: str = ""
+    allow: str = ""
+    sources: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.positions) == bool(self.at):
+            raise ConfigurationError("one of the parameters positions and at must be given, and not both")
+        unknown = sorted({*self.allowed} - SAID.keys())
+        if unknown:
+            raise ConfigurationError(
+                f"parameter allow names {unknown[0]}; allowed are {', '.join(SAID)}, separated by commas, or empty"
+            )
+        if not all(number.strip().isdigit() for number in self.sources.split(",") if self.sources):
+            raise ConfigurationError(
+                f"parameter sources is '{self.sources}'; allowed are numbers from 0 up, separated by commas, or empty"
+            )
+        if self.output and Path(self.output).exists():
+            raise ConfigurationError(f"output {self.output} exists already: name another place, or remove it")
+
+    @classmethod
+    def resolve(cls, namespace: Mapping[str, Any]) -> ExternalPositions:
+        """From the globals of the notebook."""
+        return cls(**resolve(namespace, {field.name: "" for field in fields(cls)}))
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        return tuple(name.strip() for name in self.allow.split(",") if name.strip())
+
+    def translate(self, translator: Translator) -> Translation:
+        """Translates what was handed over, and writes it to the output.
+
+        Raises:
+            TargetError: a position isn't exact, and that isn't allowed; nothing was written.
+            ConfigurationError: what was handed over, or where it is to go, isn't what it should be.
+        """
+        if self.at:
+            return self._written(translator.translate(translator.at(time_ms(self.at))))
+        if self.positions.lstrip().startswith("{"):
+            return self._written(translator.translate(listed(parse(self.positions))))
+        path = Path(self.positions)
+        if path.is_file():
+            return self._written(translator.translate(listed(parse(path.read_text()))))
+        if not path.is_dir():
+            raise ConfigurationError(f"parameter positions is neither JSON nor a file or directory: {self.positions}")
+        checkpoint = SparkCheckpoint.read(path, [int(number) for number in self.sources.split(",") if number])
+        translation = translator.translate(checkpoint.positions).require(self.allowed, checkpoint.needed)
+        if self.output:
+            checkpoint.write(translation, Path(self.output), self.allowed)
+        return translation
+
+    def _written(self, translation: Translation) -> Translation:
+        translation.require(self.allowed)
+        if self.output:
+            output = Path(self.output)
+            draft = output.with_name(f".{output.name}-{uuid.uuid4().hex[:8]}")
+            draft.write_text(to_json(translation.offsets()) + "\n")
+            draft.rename(output)
+        return translation

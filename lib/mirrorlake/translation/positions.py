@@ -1,0 +1,184 @@
+"""Positions outside Kafka: the offsets that a Spark query, a Flink job or a program keeps by itself.
+
+They come as JSON `topic -> partition -> offset`, and go out in the same shape with the names of the target. An offset
+is that of the next record to read. -2 (earliest) is the first mirrored record, -1 (latest) the end of what is mirrored;
+both come out as the offsets they are now, so that a program that starts twice starts at one place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.parameters import moment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Offsets = Mapping[str, Mapping[int, int]]  # topic, partition, offset
+
+EARLIEST, LATEST = -2, -1
+SAID = {
+    "clamped": "it has read past what is mirrored, as far as the ledger knows: let the mirror and its ledger catch up, "
+    "and translate again",
+    "before_mirror": "it stands before the first record that is mirrored, so that it would miss what the source had "
+    "before",
+    "not_covered": "its records are spread over several partitions of the target, so that no one place there is this "
+    "one",
+    "not_mirrored": "the partition isn't mirrored by this flow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where someone stands in one partition of the source. `label` says whose position it is, where there are
+    several."""
+
+    topic: str
+    partition: int
+    upstream_offset: int
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A position on both sides; `status` as in the table checkpoints. Without a place on the target, target_topic and
+    downstream_offset are None."""
+
+    label: str
+    topic: str
+    partition: int
+    upstream_offset: int
+    target_topic: str | None
+    target_partition: int | None
+    downstream_offset: int | None
+    status: str
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What became of a set of positions."""
+
+    flow: str
+    positions: tuple[Translated, ...]
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        return dict(Counter(position.status for position in self.positions))
+
+    def offsets(self, label: str = "") -> dict[str, dict[int, int]]:
+        """Topic -> partition -> offset on the target; positions without a place there are left out."""
+        found: dict[str, dict[int, int]] = {}
+        for position in self.positions:
+            if (
+                position.label == label
+                and position.target_topic is not None
+                and position.target_partition is not None
+                and position.downstream_offset is not None
+            ):
+                found.setdefault(position.target_topic, {})[position.target_partition] = position.downstream_offset
+        return found
+
+    def require(self, allowed: Iterable[str] = (), labels: Iterable[str] | None = None) -> Translation:
+        """Itself, if all positions (of these labels) are exact.
+
+        Args:
+            allowed: statuses that are accepted besides.
+
+        Raises:
+            TargetError: with the first position that isn't, and what to do.
+        """
+        accepted, of = {"exact", *allowed}, None if labels is None else {*labels}
+        for position in self.positions:
+            if position.status not in accepted and (of is None or position.label in of):
+                where = (
+                    f"flow {self.flow}, topic {position.topic}, partition {position.partition}, offset "
+                    f"{position.upstream_offset}"
+                )
+                whose, why = (f" ({text})" if text else "" for text in (position.label, position.reason))
+                raise TargetError(
+                    f"{where}{whose}: the position is {position.status}{why}: "
+                    f"{SAID.get(position.status, 'it is not exact')}. Nothing was written"
+                )
+        return self
+
+    def table(self) -> pd.DataFrame:
+        """One row for each position, for people."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [asdict(position) for position in self.positions], columns=list(Translated.__dataclass_fields__)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"flow": self.flow, "positions": len(self.positions), "statuses": self.statuses}
+
+
+def parse(text: str) -> dict[str, dict[int, int]]:
+    """Offsets from JSON `{"topic": {"0": 123}}`: Spark's own form, and that of most stores. Partitions and offsets may
+    be numbers or text.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f'positions are no JSON ({error}); wanted is {{"topic": {{"0": 123}}}}') from None
+    found = as_offsets(value)
+    if found is None:
+        raise ConfigurationError(
+            'positions have another form than {"topic": {"0": 123}}: topics, in each partitions, in each an offset '
+            "from 0 up (-2: earliest, -1: latest)"
+        )
+    return found
+
+
+def as_offsets(value: Any) -> dict[str, dict[int, int]] | None:
+    """A JSON value as offsets, None if it is something else."""
+    if not (
+        isinstance(value, dict)
+        and value
+        and all(isinstance(partitions, dict) and partitions for partitions in value.values())
+    ):
+        return None
+    try:
+        found = {
+            topic: {int(partition): _offset(offset) for partition, offset in partitions.items()}
+            for topic, partitions in value.items()
+        }
+    except (TypeError, ValueError):
+        return None
+    return found if all(partition >= 0 for partitions in found.values() for partition in partitions) else None
+
+
+def _offset(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str) or (offset := int(value)) < EARLIEST:
+        raise ValueError(value)
+    return offset
+
+
+def listed(offsets: Offsets, label: str = "") -> list[Position]:
+    """Offsets as positions."""
+    return [
+        Position(topic, partition, offset, label)
+        for topic, partitions in offsets.items()
+        for partition, offset in partitions.items()
+    ]
+
+
+def time_ms(text: str) -> int:
+    """A time in ISO form, UTC unless it says otherwise, in ms.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    when = moment("at", text)
+    if when is None:
+        raise ConfigurationError("parameter at is empty; allowed is a time such as 2026-11-01 08:00:00 (UTC)")
+    return int(when.timestamp() * 1000)

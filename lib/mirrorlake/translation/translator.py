@@ -1,0 +1,221 @@
+"""Translating positions outside Kafka, by the ledger.
+
+All that is needed is the ledger. The source, where it can be asked, also tells what the ledger can't know: where an
+idle partition begins, and which record was the first at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.ledger import views
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.translation.positions import Position, Translated, Translation
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Translator:
+    """Translates positions of one flow.
+
+    Args:
+        flow: whose source the positions are of.
+        ledger: where its runs and gaps are.
+        ask_source: false where the source is gone. Then a partition of which nothing is mirrored is taken to begin at
+            0, and times are as exact as runs are: what lies before the time in the run that holds it is read, too.
+
+    Raises:
+        ConfigurationError: others write to the remote topics as well, so that no single offset there is a place in this
+            flow.
+    """
+
+    def __init__(self, flow: Flow, ledger: Ledger, *, ask_source: bool = True) -> None:
+        if flow.topics_shared:
+            raise ConfigurationError(
+                f"flow {flow.name}: others write to the remote topics, too (mirrorlake.topics.shared), so that no "
+                "single offset there is the place of a position"
+            )
+        self.flow, self.ledger, self.ask_source = flow, ledger, ask_source
+
+    def translate(self, positions: Sequence[Position]) -> Translation:
+        """The place of each position on the target, in the order they were given.
+
+        Raises:
+            SourceError: the source can't be asked.
+        """
+        logs = self._logs({(position.topic, position.partition) for position in positions})
+        known = self._known()
+        resolved = [self._resolved(position, known) for position in positions]
+        mirrored = [
+            row
+            for row in (
+                self._mirrored(key, known, logs)
+                for key in {(position.topic, position.partition) for position in positions}
+            )
+            if row is not None
+        ]
+        answers: dict[int, Any] = {}
+        if mirrored:
+            spark = self.ledger.spark
+            asked = [
+                (str(number), position.topic, position.partition, position.upstream_offset, "")
+                for number, position in enumerate(resolved)
+            ]
+            runs = self._mine(views.read(self.ledger, "current_runs")).select(
+                "topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end"
+            )
+            frame = translate(spark.createDataFrame(asked, POSITIONS), runs, spark.createDataFrame(mirrored, MIRRORED))
+            answers = {int(row["group_id"]): row for row in frame.collect()}
+        return Translation(
+            self.flow.name,
+            tuple(self._translated(position, answers.get(number)) for number, position in enumerate(resolved)),
+        )
+
+    def at(self, timestamp_ms: int) -> list[Position]:
+        """The first record at or after a time in every partition of the flow, as the source says; or the first run that
+        holds one, as the ledger says."""
+        return self._at_source(timestamp_ms) if self.ask_source else self._at_runs(timestamp_ms)
+
+    # -- the ledger ---------------------------------------------------------------------------------
+
+    def _mine(self, frame: DataFrame) -> DataFrame:
+        return frame.filter((frame.source == self.flow.source) & (frame.target == self.flow.target))
+
+    def _known(self) -> dict[PartitionKey, Any]:
+        """What the ledger knows of each partition: its remote topic, where its runs begin and end, and how far the flow
+        has passed."""
+        from pyspark.sql import functions as F
+
+        runs, gaps = (self._mine(views.read(self.ledger, name)) for name in ("current_runs", "current_gaps"))
+        none = [
+            F.lit(None).cast(kind).alias(name)
+            for name, kind in (("target_topic", "string"), ("upstream_start", "bigint"), ("downstream_end", "bigint"))
+        ]
+        passed = runs.select(
+            "topic", "partition", "target_topic", "upstream_start", "downstream_end", "upstream_end"
+        ).unionByName(gaps.select("topic", "partition", *none, F.col("to_offset").alias("upstream_end")))
+        rows = passed.groupBy("topic", "partition").agg(
+            F.max_by("target_topic", F.when(F.col("target_topic").isNotNull(), F.col("upstream_end"))).alias(
+                "target_topic"
+            ),
+            F.min("upstream_start").alias("upstream_start"),
+            F.max("upstream_end").alias("upstream_next"),
+            F.coalesce(F.max("downstream_end"), F.lit(0)).alias("downstream_next"),
+        )
+        return {(row["topic"], row["partition"]): row for row in rows.collect()}
+
+    def _at_runs(self, timestamp_ms: int) -> list[Position]:
+        from pyspark.sql import functions as F
+
+        runs = self._mine(views.read(self.ledger, "current_runs"))
+        holds = F.coalesce(
+            F.col("last_timestamp") >= F.timestamp_millis(F.lit(timestamp_ms)), F.lit(True)
+        )  # null: a time that no calendar has
+        rows = runs.groupBy("topic", "partition").agg(
+            F.min(F.when(holds, F.col("upstream_start"))).alias("start"), F.max("upstream_end").alias("end")
+        )
+        return [
+            Position(row["topic"], row["partition"], row["end"] if row["start"] is None else row["start"])
+            for row in rows.orderBy("topic", "partition").collect()
+        ]
+
+    # -- the source ---------------------------------------------------------------------------------
+
+    def _source(self) -> Cluster:
+        return Cluster(
+            self.flow.source_connection, "source", f"{self.flow.name}|translate", self.flow.connect_timeout_ms
+        ).connect()
+
+    def _logs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[int, int]]:
+        """Start and end of the source's logs, of partitions that exist and are mirrored."""
+        wanted = {key for key in keys if self.flow.mirrors_topic(key[0])}
+        if not self.ask_source or not wanted:
+            return {}
+        source, timeout_ms = self._source(), self.flow.connect_timeout_ms
+        try:
+            there = source.refresh({topic for topic, _ in wanted}, timeout_ms)
+            found = [
+                (topic, partition)
+                for topic, partition in sorted(wanted)
+                if topic in there and partition < there[topic].partitions
+            ]
+            first, stable = (
+                source.offsets(found, at, timeout_ms) if found else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+            )
+        finally:
+            source.close()
+        return {key: (first[key], stable[key]) for key in found if key in first and key in stable}
+
+    def _at_source(self, timestamp_ms: int) -> list[Position]:
+        source, timeout_ms = self._source(), self.flow.connect_timeout_ms
+        try:
+            topics = {
+                name: topic for name, topic in source.refresh(None, timeout_ms).items() if self.flow.mirrors_topic(name)
+            }
+            keys = [
+                (name, partition) for name, topic in sorted(topics.items()) for partition in range(topic.partitions)
+            ]
+            at, stable = (
+                source.offsets(keys, when, timeout_ms) if keys else {} for when in (timestamp_ms, LATEST_TIMESTAMP)
+            )
+        finally:
+            source.close()
+        return [Position(*key, stable[key] if at[key] < 0 else at[key]) for key in keys if key in at and key in stable]
+
+    # -- one position -------------------------------------------------------------------------------
+
+    def _mirrored(
+        self, key: PartitionKey, known: Mapping[PartitionKey, Any], logs: Mapping[PartitionKey, tuple[int, int]]
+    ) -> tuple[Any, ...] | None:
+        """What `translate` must know of a partition; None if it isn't mirrored."""
+        row, log = known.get(key), logs.get(key)
+        if self.flow.scatters(key[0]):
+            return None
+        if row is None and (log is None if self.ask_source else not self.flow.mirrors_topic(key[0])):
+            return None
+        start, end = log or (0, None)
+        if row is None:
+            return *key, self.flow.policy.remote_topic(key[0]), start, end, start, 0
+        return (
+            *key,
+            row["target_topic"] or self.flow.policy.remote_topic(key[0]),
+            start,
+            end,
+            row["upstream_next"],
+            row["downstream_next"],
+        )
+
+    def _resolved(self, position: Position, known: Mapping[PartitionKey, Any]) -> Position:
+        row = known.get((position.topic, position.partition))
+        if position.upstream_offset >= 0:
+            return position
+        if row is None or row["upstream_start"] is None:
+            return Position(position.topic, position.partition, 0, position.label)
+        return Position(
+            position.topic,
+            position.partition,
+            row["upstream_start" if position.upstream_offset == EARLIEST_TIMESTAMP else "upstream_next"],
+            position.label,
+        )
+
+    def _translated(self, position: Position, row: Any) -> Translated:
+        key = (position.label, position.topic, position.partition, position.upstream_offset)
+        if row is None or row["status"] is None:
+            return Translated(*key, None, None, None, *self._why_not(position.topic))
+        return Translated(
+            *key, row["target_topic"], row["target_partition"], row["downstream_offset"], row["status"], row["reason"]
+        )
+
+    def _why_not(self, topic: str) -> tuple[str, str]:
+        if not self.flow.mirrors_topic(topic):
+            return "not_mirrored", "the topic does not belong to the flow"
+        if self.flow.scatters(topic):
+            return "not_covered", "the topic's transform decides about partitions"
+        return "not_mirrored", "the partition does not exist on the source"

@@ -1,0 +1,131 @@
+"""The map as it was in one version of the Delta tables: all that a verification knows of it, and the same whenever it
+is asked again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.gap import RESETS, TARGET_RECREATED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+RUN = (
+    "topic",
+    "partition",
+    "target_topic",
+    "target_partition",
+    "upstream_start",
+    "upstream_end",
+    "downstream_start",
+    "downstream_end",
+    "digest",
+    "committed_at",
+    "is_inferred",
+)
+
+# What a reset has made void has no source any more. Its records are still on the target, unless that was what was lost.
+CURRENT = """
+WITH resets AS (
+  SELECT topic, partition, collect_list(struct(incarnation, from_offset, kind)) AS resets FROM {gaps}
+    WHERE kind IN ({kinds}) GROUP BY topic, partition
+),
+limited AS (
+  SELECT r.*, coalesce(array_min(transform(filter(z.resets, x -> x.incarnation >= r.incarnation), x -> x.from_offset)),
+    r.upstream_end) AS limit,
+    coalesce(exists(z.resets, x -> x.incarnation >= r.incarnation AND x.kind = '{target_recreated}'), false) AS is_gone
+  FROM {runs} r LEFT JOIN resets z ON z.topic = r.topic AND z.partition = r.partition
+)
+SELECT topic, partition, target_topic, target_partition, upstream_start, least(upstream_end, limit) AS upstream_end,
+  downstream_start,
+  least(downstream_end, downstream_start + limit - upstream_start) AS downstream_end, CASE WHEN limit >= upstream_end
+    THEN digest END AS digest,
+  committed_at, is_inferred, false AS is_void, sync_partition, sync_offset
+FROM limited WHERE upstream_start < limit
+UNION ALL
+SELECT topic, partition, target_topic, target_partition, upstream_end, upstream_end, greatest(downstream_start,
+  downstream_start + limit - upstream_start), downstream_end, NULL,
+  committed_at, is_inferred, true, sync_partition, sync_offset
+FROM limited WHERE upstream_end > limit AND NOT is_gone
+"""
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Delta versions of the tables offset_syncs and gaps that belong together."""
+
+    offset_syncs: int
+    gaps: int
+
+    @classmethod
+    def pinned(cls, ledger: Ledger, flow: Flow, version: int | None) -> Versions:
+        """The newest ones, or those of an earlier version of offset_syncs: as the flow was verified by it, else what
+        gaps had when it was made.
+
+        Raises:
+            ConfigurationError: there is no such version.
+        """
+        from pyspark.sql import functions as F
+
+        newest = cls(
+            *(int(_history(ledger, name).agg(F.max("version")).first()[0]) for name in ("offset_syncs", "gaps"))
+        )
+        if version is None:
+            return newest
+        table = ledger.table("offset_syncs")
+        if version > newest.offset_syncs:
+            raise ConfigurationError(
+                f"parameter version is {version}, but {table} has no version after {newest.offset_syncs}"
+            )
+        known = (
+            ledger.of_flow("verifications", flow)
+            .filter(F.col("offset_syncs_version") == version)
+            .agg(F.max_by("gaps_version", "finished_at"))
+            .first()[0]
+        )
+        if known is not None:
+            return cls(version, int(known))
+        made = _history(ledger, "offset_syncs").filter(F.col("version") == version).select("timestamp").first()
+        if made is None:
+            raise ConfigurationError(
+                f"parameter version is {version}, which the history of {table} does not have any more"
+            )
+        at = (
+            _history(ledger, "gaps")
+            .filter(F.col("timestamp") <= F.lit(made["timestamp"]))
+            .agg(F.max("version"))
+            .first()[0]
+        )
+        return cls(version, int(at or 0))
+
+
+def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
+    """The runs of a flow (columns RUN, is_void, sync_partition, sync_offset) as they hold in those versions:
+    `gap.RESETS` clip them.
+
+    What a reset has made void, and is still on the target, has rows too, with is_void: without source offsets (start
+    and end are the same) and without a digest.
+    """
+    from pyspark.sql import functions as F
+
+    runs, gaps = (
+        table.filter((table.source == flow.source) & (table.target == flow.target))
+        for name, version in (("offset_syncs", versions.offset_syncs), ("gaps", versions.gaps))
+        for table in [ledger.spark.read.option("versionAsOf", version).table(ledger.table(name))]
+    )
+    later = {"inferred": F.lit(False), "incarnation": F.lit(0)}  # columns that came later than the table
+    runs = runs.withColumns(
+        {name: F.coalesce(name, default) if name in runs.columns else default for name, default in later.items()}
+    )
+    text = CURRENT.replace("{kinds}", ", ".join(f"'{kind}'" for kind in RESETS)).replace(
+        "{target_recreated}", TARGET_RECREATED
+    )
+    return ledger.spark.sql(text, runs=runs.withColumnRenamed("inferred", "is_inferred"), gaps=gaps)
+
+
+def _history(ledger: Ledger, name: str) -> DataFrame:
+    return ledger.spark.sql(f"DESCRIBE HISTORY {ledger.table(name)}")
