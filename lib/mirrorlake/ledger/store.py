@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, first_line
-from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.tables import TABLES, column_definitions
 from mirrorlake.model.gap import LOSS
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Ledger:
                 definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
             known = {*self.read(name).columns}
-            missing = [line.rstrip(",") for line in columns.strip().splitlines() if line.split()[0] not in known]
+            missing = [column for column in column_definitions(name) if column.split()[0] not in known]
             if missing:  # the table was made by an earlier version
                 self.spark.sql(f"ALTER TABLE {self.table(name)} ADD COLUMNS ({', '.join(missing)})")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 OFFSET_SYNCS = """
@@ -59,8 +60,7 @@ GAPS = """
   from_offset BIGINT NOT NULL COMMENT 'first source offset that has nothing on the target',
   to_offset BIGINT NOT NULL COMMENT 'source offset after the last one',
   kind STRING NOT NULL
-    COMMENT 'marker, aborted, compacted, mirrored, filtered, dead_letter; or a loss: retention, hole, corrupt, '
-    'too_large, dropped, truncated, recreated, target_recreated',
+    COMMENT 'why nothing was mirrored: explained, a loss, or a reset; docs/sql.md lists the kinds',
   incarnation INT NOT NULL
     COMMENT 'of the log that has these offsets; of a reset, the one that ended: its map is void from from_offset on',
   downstream_offset BIGINT NOT NULL COMMENT 'where on the target it falls: the end of what was mirrored before it',
@@ -221,3 +221,9 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "failovers": (FAILOVERS, "created_at, group_id"),
     "cycles": (CYCLES, "finished_at"),
 }
+
+
+def column_definitions(name: str) -> list[str]:
+    """Lists the definitions of a table's columns, one of each line of its text and of those indented below it."""
+    columns, _ = TABLES[name]
+    return [line.strip().rstrip(",") for line in re.sub(r"\n {4,}", " ", columns).strip().splitlines()]
