@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator, Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.admin import REQUEST_TIMEOUT_S, Admin, refused
+from mirrorlake.protocol.admin import REQUEST_TIMEOUT_S, Admin, NewTopic, refused
 
 CONNECTOR = "MirrorSourceConnector"
 OFFSETS_CONFIG = {"cleanup.policy": "compact"}
@@ -119,9 +118,11 @@ class MirrorMaker:
         problems: list[KafkaError] = []
         # As Connect's own producer: the same key goes to the same partition.
         producer = Producer(
-            self._flow.target_connection.librdkafka(
-                **{"log_level": 0, "enable.idempotence": True, "partitioner": "murmur2_random"}
-            )
+            {
+                **self._flow.target_connection.librdkafka(log_level=0),
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+            }
         )
         for key, offset in positions.items():
             if offset > 0:
@@ -149,15 +150,13 @@ class MirrorMaker:
         if not count:
             return
         consumer = Consumer(
-            self._flow.target_connection.librdkafka(
-                **{
-                    "log_level": 0,
-                    "group.id": f"mirrorlake.{self._flow.name}",
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "isolation.level": "read_committed",
-                }
-            )
+            {
+                **self._flow.target_connection.librdkafka(log_level=0),
+                "group.id": f"mirrorlake.{self._flow.name}",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
         )
         try:
             consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
@@ -172,15 +171,15 @@ class MirrorMaker:
                         )
                     continue
                 deadline = time.monotonic() + self._flow.connect_timeout_ms / 1000
-                if message.error() is None:
-                    if message.key() is not None:
-                        yield message.key(), message.value()
-                elif message.error().code() == KafkaError._PARTITION_EOF:
+                key, error = message.key(), message.error()
+                if error is None:
+                    if key is not None:
+                        yield key, message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
                     left -= 1
                 else:
                     raise TargetError(
-                        f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be read: "
-                        f"{message.error()}"
+                        f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be read: {error}"
                     )
         finally:
             consumer.close()
