@@ -34,6 +34,8 @@ TO_LIBRDKAFKA = {
 # second for each task, if nothing else is said.
 SPARK_READS = {"kafka.fetch.max.wait.ms": "50"}
 
+Setting = str | int | float | bool  # of librdkafka
+
 
 @dataclass(frozen=True, repr=False)
 class Connection:
@@ -88,10 +90,10 @@ class Connection:
     def security_protocol(self) -> str:
         return dict(self.properties).get("security.protocol", "PLAINTEXT").upper()
 
-    def librdkafka(self, **settings: object) -> dict[str, object]:
+    def librdkafka(self, **settings: Setting) -> dict[str, Setting]:
         """The configuration of a confluent-kafka client; `settings` win."""
         values = self._resolved()
-        rendered: dict[str, object] = {"bootstrap.servers": values["bootstrap.servers"]}
+        rendered: dict[str, Setting] = {"bootstrap.servers": values["bootstrap.servers"]}
         rendered.update({ours: values[theirs] for theirs, ours in TO_LIBRDKAFKA.items() if theirs in values})
         rendered["security.protocol"] = self.security_protocol
         if self.security_protocol.startswith("SASL"):

@@ -423,7 +423,7 @@ def _ring(properties: Properties, scope: Scope) -> tuple[str, ...]:
         other = properties.scope(flow)
         after.setdefault(other.source, []).append(other.target)
         keeps[other.source, other.target] = not _policy(other).puts_alias_in_front
-    paths = [(scope.source, scope.target)]
+    paths: list[tuple[str, ...]] = [(scope.source, scope.target)]
     while paths:
         path = paths.pop(0)
         for target in after.get(path[-1], ()):

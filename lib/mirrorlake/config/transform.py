@@ -123,8 +123,14 @@ class Transform:
         transform = cls(
             name,
             NameFilter(f"{prefix}topics", split_list(given["topics"])),
-            **{part: given.get(part, "") for part in EXPRESSIONS},
-            **{f"{side}_format": _format(scope, f"{prefix}{side}.") for side in SIDES},
+            where=given.get(WHERE, ""),
+            key=given.get(KEY, ""),
+            value=given.get(VALUE, ""),
+            headers=given.get(HEADERS, ""),
+            timestamp=given.get(TIMESTAMP, ""),
+            partition=given.get(PARTITION, ""),
+            key_format=_format(scope, f"{prefix}{KEY}."),
+            value_format=_format(scope, f"{prefix}{VALUE}."),
             translated_ids=tuple(
                 side for side in SIDES if scope.choice(f"{prefix}{side}.schema.ids", KEEP, SCHEMA_IDS) == TRANSLATE
             ),

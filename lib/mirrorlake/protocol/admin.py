@@ -149,7 +149,13 @@ class Admin:
     def acls(self) -> list[Acl] | None:
         """The bindings on topics; None if the cluster has no authorizer, or they may not be seen."""
         everything = AclBindingFilter(
-            ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+            ResourceType.TOPIC,
+            None,  # type: ignore[arg-type]  # None matches any value, but the types are those of a binding
+            ResourcePatternType.ANY,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            AclOperation.ANY,
+            AclPermissionType.ANY,
         )
         try:
             found = self.client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S).result()

@@ -223,7 +223,7 @@ class Cluster:
         if self.connection.security_protocol == "PLAINTEXT":
             return []
         found: list[str] = []
-        client = AdminClient(self.connection.librdkafka(log_level=0, error_cb=lambda error: found.append(error.str())))
+        client = AdminClient(self.connection.librdkafka(log_level=0), error_cb=lambda error: found.append(error.str()))
         with contextlib.suppress(KafkaException):
             client.list_topics(timeout=SECOND_OPINION_S)
         client.poll(0)
@@ -255,7 +255,8 @@ class Cluster:
         Raises:
             SourceError, TargetError: with `what`, the last cause, and whether trying again later makes sense.
         """
-        return self.net.run(lambda: self.retry(what, attempt, timeout_ms))
+        result: Result = self.net.run(lambda: self.retry(what, attempt, timeout_ms))
+        return result
 
     async def retry(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
         """See `call`; for use inside the event loop."""

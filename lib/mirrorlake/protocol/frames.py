@@ -42,7 +42,7 @@ class Frame:
     """The bytes of one response, filled from the front, then read from the front."""
 
     def __init__(self, size: int) -> None:
-        self._bytes = memoryview(np.empty(size, np.uint8))  # unlike a bytearray, it isn't zeroed first
+        self._bytes = np.empty(size, np.uint8).data  # unlike a bytearray, it isn't zeroed first
         self._at = 0
 
     @property
@@ -112,20 +112,19 @@ class Frames:
         """
         count = 0
         while len(buffer) - count >= LEAST_ROOM_BYTES:
-            room = self._frame.room if self._frame is not None and not count else None
-            is_direct = room is not None and len(room) > 0
+            frame = None if count or self._frame is None or self._frame.is_full else self._frame
             try:
-                received = transport._sock.recv_into(room if is_direct else buffer[count:])
+                received = transport._sock.recv_into(buffer[count:] if frame is None else frame.room)
             except WOULD_BLOCK:
                 break
             except (OSError, AttributeError) as error:  # no socket: it was closed meanwhile
                 return buffer[:count], kafka.errors.KafkaConnectionError(str(error))
             if not received:
                 return buffer[:count], kafka.errors.KafkaConnectionError("socket disconnected")
-            if is_direct:
-                self._frame.seek(self._frame.tell() + received)
-            else:
+            if frame is None:
                 count += received
+            else:
+                frame.seek(frame.tell() + received)
         return buffer[:count], None
 
     def _begin(self) -> Frame:
@@ -136,7 +135,7 @@ class Frames:
         return Frame(size)
 
 
-class Manager(KafkaConnectionManager):
+class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
     """kafka-python's connection manager, whose connections receive that way once they are made."""
 
     @property

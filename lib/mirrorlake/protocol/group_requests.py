@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kafka.protocol.admin import ListGroupsRequest
@@ -72,7 +73,7 @@ def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> d
         found.update(
             cluster.call(
                 f"reading the offsets of GROUP {chunk[0]} and {len(chunk) - 1} more (needs DESCRIBE)",
-                lambda chunk=chunk: _group_offsets(cluster, chunk),
+                partial(_group_offsets, cluster, chunk),
                 timeout_ms,
             )
         )
@@ -89,7 +90,7 @@ def commit_group_offsets(
     for at in range(0, len(names), GROUPS_PER_REQUEST):
         chunk = {group: offsets[group] for group in names[at : at + GROUPS_PER_REQUEST]}
         what = f"committing offsets of GROUP {names[at]} and {len(chunk) - 1} more (needs READ)"
-        refused.update(cluster.call(what, lambda chunk=chunk: _commit_group_offsets(cluster, chunk), timeout_ms))
+        refused.update(cluster.call(what, partial(_commit_group_offsets, cluster, chunk), timeout_ms))
     return refused
 
 

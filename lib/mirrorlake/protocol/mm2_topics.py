@@ -89,8 +89,7 @@ class Mm2Topic:
             return False
         refused: list[Any] = []
         for key, value, timestamp_ms in records:
-            stamp = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
-            self._produce(producer, key, value, refused, **stamp)
+            self._produce(producer, (key, value, timestamp_ms), refused)
         left = producer.flush(FLUSH_S)
         if left or refused:
             self._complain(
@@ -101,7 +100,8 @@ class Mm2Topic:
         self._trouble = ""
         return True
 
-    def _produce(self, producer: Producer, key: bytes, value: bytes, refused: list[Any], **stamp: int) -> None:
+    def _produce(self, producer: Producer, record: Record, refused: list[Any]) -> None:
+        key, value, timestamp_ms = record
         while True:
             try:
                 producer.produce(
@@ -110,7 +110,7 @@ class Mm2Topic:
                     key,
                     partition=0,
                     on_delivery=lambda error, _: refused.append(error) if error else None,
-                    **stamp,
+                    timestamp=timestamp_ms or 0,  # 0: now
                 )
                 return
             except BufferError:
@@ -132,7 +132,7 @@ class Mm2Topic:
             if refusals:
                 raise refusals[self._topic]
         return Producer(
-            self._connection.librdkafka(log_level=0, **{"client.id": self._client_id, "enable.idempotence": True})
+            {**self._connection.librdkafka(log_level=0), "client.id": self._client_id, "enable.idempotence": True}
         )
 
     def _complain(self, trouble: str) -> None:

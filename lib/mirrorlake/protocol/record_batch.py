@@ -105,7 +105,7 @@ class Batch:
             return False
         # A control record: length, attributes, timestamp delta, offset delta, key length (one byte each), then the key.
         _, kind = struct.unpack_from(">hh", self.raw, HEADER_BYTES + _varint_bytes(self.raw, HEADER_BYTES, 5, skip=1))
-        return kind == ABORT_MARKER
+        return bool(kind == ABORT_MARKER)
 
     @property
     def crc_is_right(self) -> bool:

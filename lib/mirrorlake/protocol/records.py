@@ -146,9 +146,9 @@ def _decompressed(payload: bytes, codec: int) -> bytes:
     if codec == GZIP:
         return gzip.decompress(payload)
     if codec == SNAPPY:
-        return snappy_decode(payload)
+        return bytes(snappy_decode(payload))
     if codec == LZ4:
-        return lz4.frame.decompress(payload)
+        return bytes(lz4.frame.decompress(payload))
     if codec == ZSTD:
         return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(payload), read_across_frames=True).readall()
     return payload
@@ -158,9 +158,9 @@ def _compressed(payload: bytes, codec: int) -> bytes:
     if codec == GZIP:
         return gzip.compress(payload)
     if codec == SNAPPY:
-        return snappy_encode(payload)
+        return bytes(snappy_encode(payload))
     if codec == LZ4:
-        return lz4.frame.compress(payload, block_linked=False)  # brokers refuse blocks that depend on each other
+        return bytes(lz4.frame.compress(payload, block_linked=False))  # brokers refuse blocks that depend on each other
     if codec == ZSTD:
         return zstandard.ZstdCompressor().compress(payload)
     return payload

@@ -131,8 +131,8 @@ def config_changes(
     wanted |= {name: (value, NEEDED) for name, value in REMOTE_CONFIG.items()}
     size = source.get(LARGEST_MESSAGE, Entry(None)).value
     if size is not None and LARGEST_MESSAGE in target:
-        here, (there, _) = target[LARGEST_MESSAGE], wanted.get(LARGEST_MESSAGE, (None, None))
-        resulting = there or (here.value if not here.own or LARGEST_MESSAGE not in wanted else None) or "0"
+        now, (there, _) = target[LARGEST_MESSAGE], wanted.get(LARGEST_MESSAGE, (None, None))
+        resulting = there or (now.value if not now.own or LARGEST_MESSAGE not in wanted else None) or "0"
         if int(resulting) < int(size):
             wanted[LARGEST_MESSAGE] = (size, NEEDED_SIZE)
     for name, (value, note) in sorted(wanted.items()):

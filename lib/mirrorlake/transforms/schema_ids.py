@@ -9,6 +9,7 @@ registry, registered in the target's under the subject of the remote topic (Topi
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import requests
 
@@ -48,7 +49,7 @@ class RegistryClient:
             )
         return int(str(answer["id"]))
 
-    def _ask(self, method: str, path: str, body: dict[str, object] | None = None) -> dict[str, object] | None:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, object] | None:
         user, _, password = secret_reference.resolve(
             f"{self._registry.alias}.schema.registry.basic.auth.user.info", self._registry.user_info
         ).partition(":")

@@ -117,7 +117,14 @@ def _is_allowed(part: str, found: DataType) -> bool:
         (T.TimestampType, T.LongType),
         (T.IntegerType, T.ShortType, T.ByteType),
     )
-    return isinstance(found, {WHERE: T.BooleanType, KEY: text, VALUE: text, TIMESTAMP: time, PARTITION: number}[part])
+    allowed: dict[str, tuple[type[DataType], ...]] = {
+        WHERE: (T.BooleanType,),
+        KEY: text,
+        VALUE: text,
+        TIMESTAMP: time,
+        PARTITION: number,
+    }
+    return isinstance(found, allowed[part])
 
 
 # -- Catalyst's trees -------------------------------------------------------------------------------

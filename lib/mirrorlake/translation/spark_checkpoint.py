@@ -139,9 +139,7 @@ class SparkCheckpoint:
         try:
             shutil.copytree(self.directory, draft, ignore=self._left_out)
             for plan in self._plans():
-                (draft / OFFSETS / str(plan.batch)).write_text(
-                    plan.text(lambda number, plan=plan: translation.offsets(_label(plan, number)))
-                )
+                (draft / OFFSETS / str(plan.batch)).write_text(_translated(plan, translation))
             for number in self.initial:
                 (draft / SOURCES / str(number) / "0").write_bytes(
                     INITIAL + f"{VERSION}\n{to_json(translation.offsets(_label(None, number)))}".encode()
@@ -186,6 +184,10 @@ def to_json(offsets: Offsets) -> str:
 
 def _label(plan: Plan | None, number: int) -> str:
     return f"{SOURCES}/{number}/0" if plan is None else f"{OFFSETS}/{plan.batch}, source {number}"
+
+
+def _translated(plan: Plan, translation: Translation) -> str:
+    return plan.text(lambda number: translation.offsets(_label(plan, number)))
 
 
 def _batches(directory: Path) -> list[int]:
