@@ -86,7 +86,8 @@ class GroupOffsetsReader(DataSourceStreamReader):
         chunks = [self._groups[at : at + GROUPS_PER_TASK] for at in range(0, len(self._groups), GROUPS_PER_TASK)]
         return [Groups(None, shared=self._shared), *map(Groups, chunks)]
 
-    def read(self, partition: Groups) -> Iterator[Row]:
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        assert isinstance(partition, Groups)  # what `partitions` has made
         if partition.error is not None:
             return iter([_row("cycle", error=partition.error)])
         try:

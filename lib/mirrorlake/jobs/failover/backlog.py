@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.partition_key import PartitionKey
@@ -43,9 +44,7 @@ def unmirrored(
         else:
             limit = min(end, start + 1) if end - start > EXACT_OFFSETS else end
             what = f"flow {flow.name}: reading {key[0]}-{key[1]} from offset {start} (needs READ)"
-            counted = source.call(
-                what, lambda at=(key, start, limit): _count(source, provenance, *at), flow.connect_timeout_ms
-            )
+            counted = source.call(what, partial(_count, source, provenance, key, start, limit), flow.connect_timeout_ms)
             found[key] = counted if limit == end else Unmirrored(end - start, counted.oldest_ms)
     return found
 
@@ -72,7 +71,7 @@ def uncarried(
         what = f"flow {back.name}: reading {key[0]}-{key[1]} from offset {start} (needs READ)"
         limit = min(place, start + EXACT_OFFSETS)
         found[key] = (
-            target.call(what, lambda at=(key, start, limit): _written_there(target, provenance, *at), timeout_ms)
+            target.call(what, partial(_written_there, target, provenance, key, start, limit), timeout_ms)
             if start < limit
             else ()
         )

@@ -207,20 +207,15 @@ class PlanMaker:
         """re_reads and skips of each line: mapped records between its place and what the group has committed on the
         target."""
         situation = self._situation
-        apart = [
-            line for line in lines if line.target_offset is not None and line.target_offset != line.downstream_offset
+        spans = [
+            (line.group_id, line.target_topic, line.target_partition, *sorted((there, place)))
+            for line in lines
+            if (there := line.target_offset) is not None
+            and (place := line.downstream_offset) is not None
+            and there != place
         ]
         counts: dict[tuple[Any, ...], int] = {}
-        if apart:
-            spans = [
-                (
-                    line.group_id,
-                    line.target_topic,
-                    line.target_partition,
-                    *sorted((line.target_offset, line.downstream_offset)),
-                )
-                for line in apart
-            ]  # type: ignore[type-var]
+        if spans:
             frame = self.spark.createDataFrame(
                 spans, "group_id STRING, target_topic STRING, target_partition INT, from BIGINT, to BIGINT"
             )

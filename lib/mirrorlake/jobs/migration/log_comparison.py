@@ -14,7 +14,7 @@ from mirrorlake.model.alignment import Match, align, chain
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 FOUND = "topic STRING, partition INT, finding STRING"
 GAPS_SHOWN = 100  # of each partition
@@ -40,7 +40,7 @@ def with_hash(records: DataFrame, stamped: Iterable[str] = ()) -> DataFrame:
         if (stamped := list(stamped))
         else timestamp
     )
-    content = [
+    content: list[Column | str] = [
         length["key"],
         F.coalesce("key", nothing),
         length["value"],
@@ -111,9 +111,9 @@ def _places(matches: list[Match]) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     """The places of all matched records in the source and in the copy."""
     if not matches:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    return tuple(
-        np.concatenate([np.arange(at, at + match.count) for match in matches for at in [getattr(match, side)]])
-        for side in ("source", "copy")
+    return (
+        np.concatenate([np.arange(match.source, match.source + match.count) for match in matches]),
+        np.concatenate([np.arange(match.copy, match.copy + match.count) for match in matches]),
     )
 
 

@@ -249,16 +249,16 @@ class Takeover:
         known: Position | None,
     ) -> Finding:
         """What was seen of one partition, whose source log was read from `first` to `end`."""
-        runs = tuple(Run(*key, remote, key[1], *numbers, digest=0) for numbers in values.pop("runs"))
+        runs = tuple(_run(key, remote, numbers) for numbers in values.pop("runs"))
         gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
         if not runs:
             next_offset = max(
-                (offset for offset in (mirrormaker_next, known and known.upstream_next) if offset is not None),
+                (offset for offset in (mirrormaker_next, known.upstream_next if known else None) if offset is not None),
                 default=None,
             )
             values["upstream_next"] = self._next_without_match(key, remote, values, next_offset, first, end)
-            lost = 0 if next_offset is None else values["upstream_next"] - next_offset
-            if lost > 0:  # retention was faster than MirrorMaker 2
+            if next_offset is not None and values["upstream_next"] > next_offset:
+                lost = values["upstream_next"] - next_offset  # retention was faster than MirrorMaker 2
                 gaps, values["missing"] = ((next_offset, first - 1, lost),), lost
         return Finding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
 
@@ -425,3 +425,22 @@ class Takeover:
                     "records": found.foreign,
                     "detail": "on the target, and not on the source: written by others, or gone from the source since",
                 }
+
+
+def _run(key: PartitionKey, remote: str, numbers: Iterable[int]) -> Run:
+    """Makes a run of a row of `log_comparison.find`; no batch was seen, so its digest is 0."""
+    upstream_start, upstream_end, downstream_start, downstream_end, records, size, first, last = numbers
+    return Run(
+        *key,
+        remote,
+        key[1],
+        upstream_start,
+        upstream_end,
+        downstream_start,
+        downstream_end,
+        records=records,
+        bytes=size,
+        first_timestamp=first,
+        last_timestamp=last,
+        digest=0,
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
@@ -131,7 +132,7 @@ def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) ->
         try:
             if cluster.call(
                 f"looking into {key[0]}-{key[1]} (needs READ)",
-                lambda key=key: _holds_record(cluster, key, first[key], ends[key]),
+                partial(_holds_record, cluster, key, first[key], ends[key]),
                 timeout_ms,
             ):
                 return key

@@ -165,7 +165,7 @@ class Topology:
         deciding = {
             remote: topic for topic, remote in reversed(remote_of.items())
         }  # of topics that are merged, the first
-        changes = []
+        changes: list[Change] = []
         for remote, topic in deciding.items():
             if remote in target:
                 merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -133,11 +133,11 @@ def recognised(segments: DataFrame, flow: Flow) -> DataFrame:
     return spread.sortWithinPartitions("topic", "partition", "upstream_start").mapInArrow(digest_task(flow), SCHEMA)
 
 
-def digest_task(flow: Flow) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def digest_task(flow: Flow) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """The function of a Spark task: segments in their order in, those that are recognised out (SCHEMA); an error is a
     row, so that it arrives as what it is."""
 
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         schema = pa.schema(
@@ -180,7 +180,11 @@ def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str,
                 return False
             logs[cluster.side, *key] = RawLog(cluster, key, f"flow {flow.name}", flow.connect_timeout_ms)
         if not has_digest(
-            logs[cluster.side, *key], *(segment[f"{side}_{at}"] for at in ("from", "start", "end")), digest
+            logs[cluster.side, *key],
+            begin=segment[f"{side}_from"],
+            start=segment[f"{side}_start"],
+            end=segment[f"{side}_end"],
+            digest=digest,
         ):
             return False
     return True
