@@ -209,7 +209,7 @@ class Ledger:
         """
         try:
             with self._writing(name):
-                return self.spark.sql(statement, **frames).collect()
+                return self.spark.sql(statement, None, **frames).collect()
         except Exception as error:
             raise LedgerError(
                 f"table {self.table(name)} can't be changed: {first_line(error)}. It is as it was; run this again"

@@ -34,9 +34,11 @@ def make_archives(root: Path) -> list[Path]:
         session.read.format("kafka").options(
             **{"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "__transaction_state"}
         ).load().count()
-        jvm = session.sparkContext._gateway.proc
+        gateway = session.sparkContext._gateway
+        assert gateway is not None  # the context runs
+        jvm = gateway.proc
         session.stop()
-        session.sparkContext._gateway.shutdown()
+        gateway.shutdown()
         jvm.stdin.close()
         jvm.wait(120)
     return [archive for archive in archives if archive.exists()]

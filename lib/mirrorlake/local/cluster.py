@@ -29,6 +29,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from mirrorlake.config.connection import Setting
 from mirrorlake.errors import ConfigurationError
 
 HOST = "127.0.0.1"
@@ -166,7 +167,11 @@ class LocalCluster:
             ConfigurationError: when that takes longer than READY_DEADLINE_S or a broker has died.
         """
         deadline = time.monotonic() + READY_DEADLINE_S
-        client = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **self.client_properties}
+        client: dict[str, Setting] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "log_level": 0,
+            **self.client_properties,
+        }
         problem: object = "no answer"
         while time.monotonic() < deadline:
             dead = [broker for broker in self.brokers if not _is_alive(broker.pid)]

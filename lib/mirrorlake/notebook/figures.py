@@ -172,10 +172,10 @@ def verification_figure(result: VerificationResult) -> Any:
         ("not comparable any more", FAINT, [one.not_comparable for one in worst]),
         ("different", ALARM, [one.differences for one in worst]),
     ):
-        axis.barh(names, counts, left=left, color=colour, label=name)
+        bars = axis.barh(names, counts, left=left, color=colour, label=name)
         left = [before + count for before, count in zip(left, counts, strict=True)]
     axis.bar_label(
-        axis.containers[-1],
+        bars,
         [f"{one.differences:,} differences" if one.differences else "" for one in worst],
         padding=4,
         color=ALARM,

@@ -16,7 +16,7 @@ from mirrorlake.parameters import moment
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 POINTS = 240  # of a line in a picture
 WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # of a point
@@ -216,7 +216,7 @@ class _Reader:
         import pandas as pd
         from pyspark.sql import functions as F
 
-        last = (
+        last: pd.DataFrame = (
             cycles.filter(F.col("job") == CHECKPOINT)
             .groupBy("flow", "at")
             .agg(F.max("finished_at").alias("finished_at"))
@@ -309,16 +309,16 @@ class _Reader:
         unverified = verified.groupby("flow")["unverified"].sum() if len(verified) else {}
         for name in self.names:
             mirror, checkpoint = jobs.get((name, MIRROR)), jobs.get((name, CHECKPOINT))
-            signs_of_mirror = [at for at in (mirror and mirror["at"], committed.get(name, {}).get("at")) if at]
+            signs_of_mirror = [at for at in (_value(mirror, "at"), committed.get(name, {}).get("at")) if at]
             yield FlowReport(
                 name,
                 _number(moved, name, "records"),
                 _number(moved, name, "bytes"),
-                mirror and mirror["lag"],
+                _value(mirror, "lag"),
                 max(signs_of_mirror, default=None),
-                checkpoint and checkpoint["at"],
-                checkpoint and checkpoint["positions"],
-                checkpoint and checkpoint["unfinished"],
+                _value(checkpoint, "at"),
+                _value(checkpoint, "positions"),
+                _value(checkpoint, "unfinished"),
                 _number(gates, name, "evaluations"),
                 _number(gates, name, "refused"),
                 proofs.get(name, {}).get("verified_to"),
@@ -434,6 +434,10 @@ class _Reader:
 
     def _by_flow(self, frame: DataFrame) -> dict[str, dict[str, Any]]:
         return {row["flow"]: row.asDict() for row in frame.collect()}
+
+
+def _value(row: Row | None, column: str) -> Any:
+    return None if row is None else row[column]
 
 
 def _number(rows: Mapping[str, Mapping[str, Any]], name: str, column: str) -> int:

@@ -72,7 +72,7 @@ class Versions:
         from pyspark.sql import functions as F
 
         newest = cls(
-            *(int(_history(ledger, name).agg(F.max("version")).first()[0]) for name in ("offset_syncs", "gaps"))
+            *(int(_history(ledger, name).agg(F.max("version")).collect()[0][0]) for name in ("offset_syncs", "gaps"))
         )
         if version is None:
             return newest
@@ -85,7 +85,7 @@ class Versions:
             ledger.of_flow("verifications", flow)
             .filter(F.col("offset_syncs_version") == version)
             .agg(F.max_by("gaps_version", "finished_at"))
-            .first()[0]
+            .collect()[0][0]
         )
         if known is not None:
             return cls(version, int(known))
@@ -98,7 +98,7 @@ class Versions:
             _history(ledger, "gaps")
             .filter(F.col("timestamp") <= F.lit(made["timestamp"]))
             .agg(F.max("version"))
-            .first()[0]
+            .collect()[0][0]
         )
         return cls(version, int(at or 0))
 
