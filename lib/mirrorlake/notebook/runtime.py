@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.notebook import log_output
 from mirrorlake.parameters import databricks_utilities, kernel_variable, resolve, seconds
 
 if TYPE_CHECKING:
@@ -69,7 +70,9 @@ class Parameters:
 
 
 def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Parameters:
-    """The parameters of the notebook whose globals are given; on Databricks, declares its widgets."""
+    """The parameters of the notebook whose globals are given; on Databricks, declares its widgets. From here on the
+    notebook shows what is logged."""
+    log_output.install(environment)
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
     return Parameters(**resolve(namespace, defaults, environment))
 
