@@ -133,12 +133,8 @@ $(VENV): requirements.txt constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
 	@touch $@
 
-$(JARS): pom.xml
-	@tools/prerequisites.sh "$(PYTHON)"
-	@echo "setting up: jars for Spark and Kafka into .local/jars (a minute)"
-	@rm -rf .local/jars && mkdir -p .local/jars
-	@set -o pipefail; for profile in spark kafka; do echo "  $$profile"; mvn --quiet --batch-mode -P $$profile dependency:copy-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g' || exit 1; done
-	@touch $@
+$(JARS): pom.xml | $(VENV)
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local jars
 
 $(REGISTRY): $(JARS)
 	@echo "setting up: a schema registry for tests into .local/jars/registry"
@@ -146,6 +142,4 @@ $(REGISTRY): $(JARS)
 	@touch $@
 
 $(ARCHIVES): $(VENV) $(JARS)
-	@echo "setting up: class archives, so that Spark and Kafka start faster (half a minute)"
 	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local archive
-	@touch $@

@@ -14,14 +14,14 @@ import psutil
 import pytest
 from mirrorlake.local.spark_cluster import SparkCluster, spark_cluster
 
-from tests.world import ROOT, World
+from tests.world import World
 
 SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    with spark_cluster(ROOT, tmp_path_factory.mktemp("spark")) as running:
+    with spark_cluster(tmp_path_factory.mktemp("spark")) as running:
         yield running
 
 

@@ -1,18 +1,25 @@
-"""`python -m mirrorlake.local start|stop`: the two clusters a and b that examples and notebooks are tried on;
-`archive`: see `class_archive`."""
+"""`python -m mirrorlake.local COMMAND`, on the clusters a and b that examples and notebooks are tried on.
+
+`start` does all set-up, then starts them; `stop` stops them. `setup` fetches jars and makes class archives where they
+are missing; `jars` and `archive` do one of the two in any case.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
+from mirrorlake import resources
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.local.cluster import LocalCluster
+from mirrorlake.local.jars import fetch_jars, have_jars
 
-ROOT = Path(__file__).resolve().parents[3]
 PORTS = {"a": 19092, "b": 29092}
 
 PROPERTIES = """\
-# Two local clusters, as `make clusters` has started them.
+# Two local clusters, as `python -m mirrorlake.local start` (in a checkout: `make clusters`) has started them.
 clusters = a, b
 a.bootstrap.servers = {a}
 b.bootstrap.servers = {b}
@@ -30,35 +37,77 @@ offset-syncs.topic.replication.factor = 1
 """
 
 
-def local_clusters(root: Path = ROOT) -> dict[str, LocalCluster]:
-    """The clusters a and b of this checkout."""
+def local_clusters(root: Path) -> dict[str, LocalCluster]:
+    """The clusters a and b below a directory."""
     return {
         name: LocalCluster(name, root / ".local/clusters" / name, root / ".local/jars/kafka", port=port)
         for name, port in PORTS.items()
     }
 
 
-def main(command: str) -> None:
-    clusters = local_clusters()
-    if command == "start":
-        servers = {name: cluster.start().bootstrap_servers for name, cluster in clusters.items()}
-        config = ROOT / ".local/mirrorlake.properties"
-        config.write_text(PROPERTIES.format(**servers))
-        for name, address in servers.items():
-            print(f"cluster {name} runs on {address} (logs and data: {clusters[name].directory})")
-        print(f"properties for the flow a->b: {config}")
-    elif command == "stop":
-        for name, cluster in clusters.items():
-            cluster.stop()
-            print(f"cluster {name} is stopped")
-    elif command == "archive":
-        from mirrorlake.local.class_archive import make_archives
+def start(root: Path) -> None:
+    """Starts both clusters after all set-up, and writes the property file of the flow between them."""
+    set_up(root)
+    clusters = local_clusters(root)
+    servers = {name: cluster.start().bootstrap_servers for name, cluster in clusters.items()}
+    config = root / ".local/mirrorlake.properties"
+    config.write_text(PROPERTIES.format(**servers))
+    for name, address in servers.items():
+        print(f"cluster {name} runs on {address} (logs and data: {clusters[name].directory})")
+    print(f"properties for the flow a->b: {config}")
 
-        made = make_archives(ROOT)
-        print(f"  {', '.join(archive.name for archive in made) or 'none: this Java makes no archives'}")
-    else:
-        sys.exit("usage: python -m mirrorlake.local start|stop|archive")
+
+def stop(root: Path) -> None:
+    """Stops both clusters; their data stays."""
+    for name, cluster in local_clusters(root).items():
+        cluster.stop()
+        print(f"cluster {name} is stopped")
+
+
+def set_up(root: Path) -> None:
+    """Fetches jars and makes class archives where they are missing."""
+    if not have_jars(root, resources.pom()):
+        jars(root)
+    if not (root / ".local/jars/.archived").exists():
+        archive(root)
+
+
+def jars(root: Path) -> None:
+    """Fetches the jars of Spark and Kafka."""
+    print(f"setting up: jars for Spark and Kafka into {root / '.local/jars'} (a minute)", flush=True)
+    fetch_jars(root, resources.pom())
+
+
+def archive(root: Path) -> None:
+    """Makes class archives, where Spark is installed."""
+    if find_spec("pyspark") is None:
+        print("no class archives: pyspark is not installed (pip install 'mirrorlake[spark]')")
+        return
+    from mirrorlake.local.class_archive import make_archives
+
+    print("setting up: class archives, so that Spark and Kafka start faster (half a minute)", flush=True)
+    made = make_archives(root)
+    print(f"  {', '.join(path.name for path in made) or 'none: this Java makes no archives'}")
+    (root / ".local/jars/.archived").touch()
+
+
+COMMANDS: dict[str, Callable[[Path], None]] = {
+    "setup": set_up,
+    "start": start,
+    "stop": stop,
+    "jars": jars,
+    "archive": archive,
+}
+
+
+def main(arguments: list[str]) -> None:
+    if len(arguments) != 1 or arguments[0] not in COMMANDS:
+        sys.exit(f"usage: python -m mirrorlake.local {'|'.join(COMMANDS)}")
+    try:
+        COMMANDS[arguments[0]](resources.home())
+    except MirrorlakeError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    main(sys.argv[1:])

@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from mirrorlake.config.connection import Setting
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.local.jars import SETUP
 
 HOST = "127.0.0.1"
 PORTS = range(
@@ -84,7 +85,7 @@ class LocalCluster:
     Args:
         name: what logs and errors call it.
         directory: where it lives; made when missing.
-        jars: directory of the Kafka jars (`make setup` fills .local/jars/kafka).
+        jars: directory of the Kafka jars (`jars.py` fills .local/jars/kafka).
         size: number of brokers.
         port: the port of broker 1 if it is free; others, and it too if it is taken, get free ones.
         properties: broker properties that win over the defaults here (listeners, security, limits).
@@ -117,7 +118,7 @@ class LocalCluster:
             ConfigurationError: the jars are missing, or a broker did not come up; with the end of its log.
         """
         if not any(self.jars.glob("kafka_2.13-*.jar")):
-            raise ConfigurationError(f"no Kafka jars in {self.jars}; run `make setup` first")
+            raise ConfigurationError(f"no Kafka jars in {self.jars}; {SETUP}")
         self.directory.mkdir(parents=True, exist_ok=True)
         self._load()
         if not self.brokers:

@@ -1,4 +1,4 @@
-"""A Spark session on this machine with Delta and the Kafka source, from the jars that `make setup` has fetched."""
+"""A Spark session on this machine with Delta and the Kafka source, from the jars below `.local/jars` (`jars.py`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import with_archive
+from mirrorlake.local.jars import SETUP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +25,7 @@ MASTER, PARALLELISM = "local[4]", "2"
 
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
+LOG4J = Path(__file__).with_name("log4j2.properties")
 
 # What must not be readable in plans, logs and event logs, besides Spark's own list.
 REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
@@ -46,7 +49,7 @@ def local_session(
     """Starts Spark, or returns the session that runs in this process.
 
     Args:
-        root: the project's directory, with lib/ and .local/jars/spark.
+        root: the directory with .local/jars/spark; logs go to its .local, too.
         app_name: what Spark calls it.
         master, settings: Spark's; settings win over those made here.
         quick_start: lets the JVM compile less: it is ready a fifth sooner, and slower once it is warm. A short job
@@ -60,17 +63,17 @@ def local_session(
 
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
     if not jars:
-        raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; run `make setup` first")
+        raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; {SETUP}")
     os.environ["TZ"] = (
         "UTC"  # PySpark takes and gives times without a zone as those of this process; here all of them are UTC
     )
     time.tzset()
-    worker = worker_environment(root)
+    worker = worker_environment()
     os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = [*(QUICK_START if quick_start else ()), *with_archive(root / ".local/jars/spark.jsa"), *java_options]
     options += [
-        f"-Dlog4j2.configurationFile={root / 'lib/mirrorlake/local/log4j2.properties'}",
+        f"-Dlog4j2.configurationFile={LOG4J}",
         f"-Dderby.system.home={root / '.local'}",
     ]
     confs = {
@@ -121,11 +124,13 @@ def local_session(
         return builder.getOrCreate()
 
 
-def worker_environment(root: Path) -> dict[str, str]:
-    """What Spark's Python processes (workers, planners) need of their environment: this interpreter, and the package on
-    their path."""
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    path = os.pathsep.join([str(root / "lib"), *(part for part in path if part and part != str(root / "lib"))])
+def worker_environment() -> dict[str, str]:
+    """Gives Spark's Python processes (workers, planners) this interpreter and, in a checkout, its code; an installed
+    package they find by themselves."""
+    checkout = resources.checkout()
+    own = [str(checkout / "lib")] if checkout else []
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = os.pathsep.join([*own, *(part for part in given if part and part not in own)])
     return {
         "PYSPARK_PYTHON": str(WORKER_PYTHON),
         "MIRRORLAKE_PYTHON": sys.executable,

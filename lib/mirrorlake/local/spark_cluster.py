@@ -37,13 +37,10 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(
-    root: Path, directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g"
-) -> Iterator[SparkCluster]:
+def spark_cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str = "1g") -> Iterator[SparkCluster]:
     """Runs a cluster for the length of a block.
 
     Args:
-        root: the project's directory; executors import the package from there.
         directory: for logs and work files; made if it is missing.
         workers, cores, memory: how many, and what each has.
 
@@ -58,9 +55,7 @@ def spark_cluster(
     try:
         at = ("--host", HOST)
         processes.append(
-            _launch(
-                root, directory / "master.log", "master.Master", *at, "--port", str(port), "--webui-port", str(web_port)
-            )
+            _launch(directory / "master.log", "master.Master", *at, "--port", str(port), "--webui-port", str(web_port))
         )
         for number in range(workers):
             place = directory / f"worker-{number}"
@@ -74,7 +69,7 @@ def spark_cluster(
                 "--webui-port",
                 str(free_port(0, taken)),
             )
-            processes.append(_launch(root, directory / f"worker-{number}.log", "worker.Worker", *at, *given, master))
+            processes.append(_launch(directory / f"worker-{number}.log", "worker.Worker", *at, *given, master))
         _wait_ready(f"http://{HOST}:{web_port}/json/", workers, processes, directory / "master.log")
         yield SparkCluster(master, directory, tuple(process.pid for process in processes))
     finally:
@@ -88,7 +83,7 @@ def spark_cluster(
                 process.wait()
 
 
-def _launch(root: Path, log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:
+def _launch(log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:
     import pyspark
 
     home = Path(pyspark.__file__).parent
@@ -96,7 +91,7 @@ def _launch(root: Path, log: Path, what: str, *arguments: str) -> subprocess.Pop
         **os.environ,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": HOST,
-        **worker_environment(root),
+        **worker_environment(),
         "TZ": "UTC",
         "SPARK_DAEMON_MEMORY": "256m",
     }

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
@@ -23,7 +24,6 @@ from mirrorlake.local.session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[3]
 CATALOG = "spark_catalog"
 ROWS = 1_000  # shown of one result
 PROMPT, CONTINUED = "sql> ", "...> "
@@ -98,9 +98,10 @@ def typed(history: Path) -> Iterator[str]:
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
+    root = resources.home()
     try:
         spark = open_warehouse(
-            ROOT, environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake"
+            root, environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake"
         )
     except MirrorlakeError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -110,7 +111,7 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         if given:
             return 0 if all(answer(spark, statement) for statement in statements(given.splitlines())) else 1
         print(WELCOME.format(tables=", ".join(TABLES), views=", ".join(VIEWS), functions=", ".join(FUNCTIONS)))
-        for statement in statements(typed(ROOT / ".local/sql_history")):
+        for statement in statements(typed(root / ".local/sql_history")):
             answer(spark, statement)
         return 0
     finally:

@@ -1,0 +1,61 @@
+"""The jars of Spark and Kafka below `.local/jars`, fetched by Maven.
+
+`.local/jars/.ready` holds a digest of the Maven project, so that a newer mirrorlake fetches its own jars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from mirrorlake.errors import ConfigurationError
+
+SETUP = "run `make setup` first, or `python -m mirrorlake.local setup` where mirrorlake is installed"
+PROFILES = ("spark", "kafka")
+REPORTED_LINES = 5  # of what Maven says when it fails; advice on Maven's options follows
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def have_jars(root: Path, pom: Path) -> bool:
+    """Returns whether the jars below `root` are those of the Maven project."""
+    marker = root / ".local/jars/.ready"
+    return marker.is_file() and marker.read_text() == _digest(pom)
+
+
+def fetch_jars(root: Path, pom: Path) -> None:
+    """Replaces everything below `.local/jars` by the jars of the Maven project.
+
+    Args:
+        root: the directory that holds `.local`.
+        pom: the Maven project, with a profile for each of PROFILES and a property `jars` for the place.
+
+    Raises:
+        ConfigurationError: Java or Maven is missing, or Maven fails; with the beginning of its output.
+    """
+    missing = [name for name, command in (("Java 17", "java"), ("Maven", "mvn")) if shutil.which(command) is None]
+    if missing:
+        raise ConfigurationError(f"{' and '.join(missing)} not found on the PATH; install what is missing")
+    jars = root.resolve() / ".local/jars"
+    shutil.rmtree(jars, ignore_errors=True)
+    jars.mkdir(parents=True)
+    for profile in PROFILES:
+        command = f"mvn --quiet --batch-mode -P {profile} dependency:copy-dependencies".split()
+        done = subprocess.run(
+            [*command, "--file", str(pom), f"-Djars={jars}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            said = "\n".join(COLOURS.sub("", done.stdout).splitlines()[:REPORTED_LINES])
+            raise ConfigurationError(f"Maven could not fetch the jars of profile {profile} of {pom}:\n{said}")
+    (jars / ".ready").write_text(_digest(pom))
+
+
+def _digest(pom: Path) -> str:
+    return hashlib.sha256(pom.read_bytes()).hexdigest()
