@@ -1,5 +1,5 @@
-"""Checks that notebooks are fit to be committed: no outputs, a parameters cell, a result cell, stable ids. Prints what
-is wrong; exits with 1."""
+"""Checks that notebooks are fit to be committed: no outputs, a parameters cell, a result cell, stable ids, the same
+beginning of the bootstrap cell. Prints what is wrong; exits with 1."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+BOOTSTRAP = """\
+import sys
+from pathlib import Path
+
+# A checkout brings its own code; elsewhere mirrorlake must be installed.
+checkout = next((folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "lib/mirrorlake").is_dir()), None)
+if checkout:
+    sys.path.insert(0, str(checkout / "lib"))
+
+"""
 
 
 def problems(path: Path) -> list[str]:
@@ -25,6 +35,9 @@ def problems(path: Path) -> list[str]:
             found.append(f"there must be one cell with the tag {tag}")
     if len({cell.get("id") for cell in cells}) != len(cells):
         found.append("cell ids are missing or used twice")
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    if len(code) < 2 or not code[1].startswith(BOOTSTRAP):
+        found.append("the cell behind the parameters must begin as tools/check_notebooks.py says")
     if cells[0]["cell_type"] != "markdown":
         found.append("the first cell must say what the notebook is for")
     if set(notebook["metadata"]) - {"application/vnd.databricks.v1+notebook", "kernelspec", "language_info"}:
