@@ -204,12 +204,18 @@ class CheckpointJob:
             row.key: row for row in synced if row.sync in SETTLED
         }
         self._count(listed, synced, changed, batch_id, clock.total_ms / 1000)
-        counts = {"positions": len(synced), "unfinished": self._counts.statuses["clamped"]}
-        self._journal.note(
-            "cycles",
-            [Cycle(self.flow.source, self.flow.target, CHECKPOINT, cycle_id, clock.total_ms, clock.laps_ms, **counts)],
+        cycle = Cycle(
+            self.flow.source,
+            self.flow.target,
+            CHECKPOINT,
+            cycle_id,
+            duration_ms=clock.total_ms,
+            stages_ms=clock.laps_ms,
+            positions=len(synced),
+            unfinished=self._counts.statuses["clamped"],
         )
         self._journal.write_if_due()
+        self._journal.note("cycles", [cycle])
 
     def _forget_lost_targets(self, session: SparkSession) -> None:
         """Where a remote topic was deleted and is filled again, offsets begin anew: what groups had there before is no

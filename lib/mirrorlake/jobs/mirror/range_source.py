@@ -146,7 +146,8 @@ class RangesReader(DataSourceStreamReader):
             by_slot.setdefault(planned.slot, []).append(("range", None, generation, slots, *astuple(planned)))
         return [Rows(info), *(Rows(rows) for _, rows in sorted(by_slot.items()))]
 
-    def read(self, partition: Rows) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        assert isinstance(partition, Rows)  # what `partitions` has made
         return iter(partition.rows)
 
     def commit(self, end: dict[str, Any]) -> None:

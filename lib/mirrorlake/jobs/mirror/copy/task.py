@@ -4,7 +4,7 @@ micro-batch to the next."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -21,11 +21,11 @@ from mirrorlake.transforms.frame import split
 REPORT_SCHEMA = "slot INT, report STRING, error STRING"
 
 
-def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """The function of a Spark task: rows of ranges in, one row for the slot out (REPORT_SCHEMA). One Spark partition is
     one slot."""
 
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
+    def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         ranges, records = split(iter(batches))

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.config.transform import DEAD_LETTER, Transform
+from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, OFFSET_OUT_OF_RANGE, Intake
@@ -205,9 +205,8 @@ class TransformedIntake:
         assert self._ids is not None
         for side in transform.translated_ids:
             try:
-                record = replace(
-                    record, **{side: self._ids.translated(getattr(record, side), f"{stretch.target_topic}-{side}")}
-                )
+                translated = self._ids.translated(getattr(record, side), f"{stretch.target_topic}-{side}")
+                record = replace(record, key=translated) if side == KEY else replace(record, value=translated)
             except ValueError as error:
                 return record, f"{transform.property_name(f'{side}.schema.ids')}: {error}"
         return record, None
