@@ -52,7 +52,7 @@ class Expiry:
         if self.needs is None:
             return ledger.read(self.table).alias("t").filter(self.condition).count()
         statement = f"SELECT count(*) AS rows FROM {ledger.table(self.table)} t JOIN {{s}} s ON {self.condition}"
-        return ledger.spark.sql(statement, s=self.needs).collect()[0]["rows"]
+        return int(ledger.spark.sql(statement, s=self.needs).collect()[0]["rows"])
 
     def apply(self, ledger: Ledger) -> int:
         """Removes them; returns how many there were."""
@@ -63,7 +63,7 @@ class Expiry:
                 f"MERGE INTO {ledger.table(self.table)} t USING {{s}} s ON {self.condition} WHEN MATCHED THEN DELETE"
             )
             (row,) = ledger.change(self.table, statement, s=self.needs)
-        return row["num_affected_rows"]
+        return int(row["num_affected_rows"])
 
 
 def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> list[Expiry]:

@@ -8,7 +8,7 @@ where the views stay, and in a local session, which forgets its catalog and is t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ UNRECORDED: Mapping[str, str] = {
     "unknown": "not recorded: mirrored by a version that kept no gaps",
 }
 
-CAUSES = {**EXPLAINED, **LOSS, **UNRECORDED}
+CAUSES: Mapping[str, str] = dict((*EXPLAINED.items(), *LOSS.items(), *UNRECORDED.items()))
 
 COLUMN = re.compile(r"^(\w+)(?: ([A-Z]+))?: (.*?)(?=\n\w+(?: [A-Z]+)?: |\Z)", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"\{(\w+)\}")
@@ -127,5 +127,5 @@ def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _list(values: Mapping[str, str]) -> str:
+def _list(values: Iterable[str]) -> str:
     return ", ".join(map(_text, values))

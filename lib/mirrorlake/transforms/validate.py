@@ -182,7 +182,7 @@ def _is_safe(node: Any) -> bool:
 
 def _has_one_row(plan: Any) -> bool:
     rows = plan.maxRows()
-    return rows.isDefined() and rows.get() <= 1
+    return bool(rows.isDefined() and rows.get() <= 1)
 
 
 def _is_open_star(node: Any) -> bool:
