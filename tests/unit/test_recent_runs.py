@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
-from mirrorlake.model.gap import MARKER, RECREATED, RESETS, TARGET_RECREATED, TRUNCATED, Gap
+from mirrorlake.model.gap import RESETS, Gap, GapKind
 from mirrorlake.model.recent_runs import Offsets, RecentRuns
 from mirrorlake.model.run import Run, translate
 from mirrorlake.model.slot import Position, SlotState, merge_positions
@@ -32,7 +32,7 @@ def run(start: int, end: int, downstream: int, incarnation: int = 0, topic: str 
     )
 
 
-def gap(start: int, end: int, kind: str = MARKER, incarnation: int = 0, topic: str = "t") -> Gap:
+def gap(start: int, end: int, kind: str = GapKind.MARKER, incarnation: int = 0, topic: str = "t") -> Gap:
     return Gap(topic, 0, start, end, kind, incarnation, 0)
 
 
@@ -70,7 +70,7 @@ class Log:
         runs, gaps = [], []
         if dice.random() < 0.06:
             kind = dice.choice(sorted(RESETS))
-            void_from = dice.randint(0, self.upstream) if kind == TRUNCATED else 0
+            void_from = dice.randint(0, self.upstream) if kind == GapKind.TRUNCATED else 0
             start = max(void_from, dice.randint(0, max(0, self.upstream - 1)))
             gaps.append(gap(void_from, max(void_from, self.upstream), kind, self.incarnation, self.topic))
             self.runs = [
@@ -86,11 +86,11 @@ class Log:
             for one in self.runs:
                 one.downstream_end = one.downstream_start + one.upstream_end - one.upstream_start
             self.upstream, self.incarnation = start, self.incarnation + 1
-            self.downstream = 0 if kind == TARGET_RECREATED else self.downstream
+            self.downstream = 0 if kind == GapKind.TARGET_RECREATED else self.downstream
         for _ in range(dice.randint(0, 3)):
             length = dice.randint(1, 5)
             if dice.random() < 0.4:
-                gaps.append(gap(self.upstream, self.upstream + length, MARKER, self.incarnation, self.topic))
+                gaps.append(gap(self.upstream, self.upstream + length, GapKind.MARKER, self.incarnation, self.topic))
             else:
                 self.downstream += dice.randint(0, 2)
                 runs.append(run(self.upstream, self.upstream + length, self.downstream, self.incarnation, self.topic))
@@ -209,7 +209,7 @@ def test_two_accounts_of_one_offset_are_both_disbelieved() -> None:
     assert recent.near(at(20, 35), 16).run == Offsets(15, 20, 30, 35)
 
 
-@pytest.mark.parametrize("kind", [TRUNCATED, RECREATED])
+@pytest.mark.parametrize("kind", [GapKind.TRUNCATED, GapKind.RECREATED])
 def test_a_reset_voids_what_was_mapped_before(kind: str) -> None:
     recent = RecentRuns()
     recent.add([state((run(0, 50, 0),))])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
+
+from mirrorlake.model.status import SETTLED, Status, SyncOutcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
 
 GroupKey = tuple[
     str, str | None, int | None
 ]  # group, topic, partition; a row about a whole group has neither topic nor partition
-
-SETTLED = {"committed", "in_step"}  # the outcomes of a sync that leave the group where the job put it
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Checkpoint:
     group_id: str
     topic: str | None
     partition: int | None
-    status: str
+    status: Status
     cycle_id: str
     created_at: datetime
     target_topic: str | None = None
@@ -32,7 +36,14 @@ class Checkpoint:
     source_lag: int | None = None
     reason: str | None = None
     target_offset: int | None = None
-    sync: str | None = None
+    sync: SyncOutcome | None = None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Checkpoint:
+        """A row as it was read from the table."""
+        sync = row["sync"]
+        values = {**row.asDict(), "status": Status(row["status"]), "sync": None if sync is None else SyncOutcome(sync)}
+        return cls(**values)
 
     @property
     def key(self) -> GroupKey:

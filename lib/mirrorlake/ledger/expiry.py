@@ -19,9 +19,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from mirrorlake.ledger import views
-from mirrorlake.ledger.checkpoint_row import SETTLED
+from mirrorlake.ledger.sql_text import literals
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import RESETS
+from mirrorlake.model.status import SETTLED, Status
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,9 +80,8 @@ def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> 
         ledger, before, ledger.spark.createDataFrame(starts, LOG_STARTS)
     ).localCheckpoint()  # once: a merge reads it twice, and both tables go by it
     same = " AND ".join(f"t.{column} = s.{column}" for column in PARTITION)
-    resets = ", ".join(f"'{kind}'" for kind in RESETS)
     return [
-        Expiry("gaps", f"{same} AND t.to_offset <= s.expires AND t.kind NOT IN ({resets})", limits),
+        Expiry("gaps", f"{same} AND t.to_offset <= s.expires AND t.kind NOT IN ({literals(RESETS)})", limits),
         Expiry("offset_syncs", f"{same} AND t.upstream_end <= s.expires", limits),
     ]
 
@@ -134,7 +134,9 @@ def _limits(ledger: Ledger, before: datetime, starts: DataFrame) -> DataFrame:
         views.read(ledger, "current_runs"),
         views.read(ledger, "current_position"),
     )
-    wanted = groups.filter(groups.status != "deleted").groupBy(*PARTITION).agg(F.min("upstream_offset").alias("wanted"))
+    wanted = (
+        groups.filter(groups.status != Status.DELETED).groupBy(*PARTITION).agg(F.min("upstream_offset").alias("wanted"))
+    )
     young = rows.groupBy(*PARTITION).agg(
         F.min(F.when(rows.committed_at >= F.expr(_time(before)), rows.upstream_start)).alias("young")
     )

@@ -8,12 +8,14 @@ where the views stay, and in a local session, which forgets its catalog and is t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import LedgerError, first_line
+from mirrorlake.ledger.sql_text import literal, literals
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS
 
@@ -34,10 +36,18 @@ VIEWS = (
 )
 FUNCTIONS = ("translate", "translate_time")
 
-# What the table gaps can't say, as nobody wrote it.
-UNRECORDED: Mapping[str, str] = {
-    "before_mirror": "before the first record that was mirrored: gone from the source by then, or the flow began later",
-    "unknown": "not recorded: mirrored by a version that kept no gaps",
+
+class UnrecordedKind(StrEnum):
+    """Kinds of the view unmirrored that the table gaps does not have, as nobody wrote them."""
+
+    BEFORE_MIRROR = "before_mirror"
+    UNKNOWN = "unknown"
+
+
+UNRECORDED: Mapping[UnrecordedKind, str] = {
+    UnrecordedKind.BEFORE_MIRROR: "before the first record that was mirrored: gone from the source by then, or the "
+    "flow began later",
+    UnrecordedKind.UNKNOWN: "not recorded: mirrored by a version that kept no gaps",
 }
 
 CAUSES: Mapping[str, str] = dict((*EXPLAINED.items(), *LOSS.items(), *UNRECORDED.items()))
@@ -82,23 +92,30 @@ class Definition:
 
     def filled(self, name_of: Callable[[str], str]) -> str:
         """The query, with what `name_of` says for the names of tables and views."""
-        causes = " ".join(f"WHEN {_text(kind)} THEN {_text(why)}" for kind, why in CAUSES.items())
-        words = {"explained": _list(EXPLAINED), "loss": _list(LOSS), "reset_kinds": _list(RESETS), "causes": causes}
+        causes = " ".join(f"WHEN {literal(kind)} THEN {literal(why)}" for kind, why in CAUSES.items())
+        words = {
+            "explained": literals(EXPLAINED),
+            "loss": literals(LOSS),
+            "reset_kinds": literals(RESETS),
+            "causes": causes,
+        }
         return NAME.sub(lambda found: words.get(found[1]) or name_of(found[1]), self.query)
 
     def statement(self, ledger: Ledger) -> str:
         """The statement that creates it beside the tables of a ledger."""
         query = self.filled(ledger.table)
         columns, parameters = (
-            ", ".join(f"{name} {kind} COMMENT {_text(says)}" for name, kind, says in given)
+            ", ".join(f"{name} {kind} COMMENT {literal(says)}" for name, kind, says in given)
             for given in (self.columns, self.parameters)
         )
         if self.parameters:
             return (
                 f"CREATE OR REPLACE FUNCTION {ledger.table(self.name)} ({parameters}) RETURNS TABLE ({columns}) "
-                f"COMMENT {_text(self.comment)} RETURN {query}"
+                f"COMMENT {literal(self.comment)} RETURN {query}"
             )
-        return f"CREATE OR REPLACE VIEW {ledger.table(self.name)} ({columns}) COMMENT {_text(self.comment)} AS {query}"
+        return (
+            f"CREATE OR REPLACE VIEW {ledger.table(self.name)} ({columns}) COMMENT {literal(self.comment)} AS {query}"
+        )
 
 
 def ensure_views(ledger: Ledger) -> None:
@@ -121,11 +138,3 @@ def read(ledger: Ledger, name: str) -> DataFrame:
         return f"({Definition.load(name).filled(source)})" if name in VIEWS else ledger.table(name)
 
     return ledger.spark.sql(Definition.load(name).filled(source))
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _list(values: Iterable[str]) -> str:
-    return ", ".join(map(_text, values))

@@ -9,42 +9,54 @@ numbering starts anew: what was mapped before holds no longer from the gap's fir
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
-MARKER, ABORTED, COMPACTED, MIRRORED, FILTERED, DEAD_LETTER = (
-    "marker",
-    "aborted",
-    "compacted",
-    "mirrored",
-    "filtered",
-    "dead_letter",
-)
-RETENTION, HOLE, CORRUPT, TOO_LARGE = "retention", "hole", "corrupt", "too_large"
-TRANSFORM = "transform"  # no gap either: a record that can't be transformed stops the flow
-FOREIGN = "foreign"  # no gap, but what someone else has written between mirrored records
-DROPPED = "dropped"  # not by the mirror: left behind at a failback, as the operator said
-TRUNCATED, RECREATED, TARGET_RECREATED = "truncated", "recreated", "target_recreated"
 
-EXPLAINED = {
-    MARKER: "the marker of a transaction",
-    ABORTED: "records of an aborted transaction",
-    COMPACTED: "taken by compaction",
-    MIRRORED: "records that a flow had brought to the source",
-    FILTERED: "left out by the flow's transform",
-    DEAD_LETTER: "put into the dead-letter topic: the flow's transform could not be applied",
+class GapKind(StrEnum):
+    """Why nothing of a source offset is on the target: `kind` of a gap in the offset-syncs topic and in the table
+    gaps."""
+
+    MARKER = "marker"
+    ABORTED = "aborted"
+    COMPACTED = "compacted"
+    MIRRORED = "mirrored"
+    FILTERED = "filtered"
+    DEAD_LETTER = "dead_letter"
+    RETENTION = "retention"
+    HOLE = "hole"
+    CORRUPT = "corrupt"
+    TOO_LARGE = "too_large"
+    DROPPED = "dropped"
+    TRUNCATED = "truncated"
+    RECREATED = "recreated"
+    TARGET_RECREATED = "target_recreated"
+
+
+EXPLAINED: Mapping[GapKind, str] = {
+    GapKind.MARKER: "the marker of a transaction",
+    GapKind.ABORTED: "records of an aborted transaction",
+    GapKind.COMPACTED: "taken by compaction",
+    GapKind.MIRRORED: "records that a flow had brought to the source",
+    GapKind.FILTERED: "left out by the flow's transform",
+    GapKind.DEAD_LETTER: "put into the dead-letter topic: the flow's transform could not be applied",
 }
-RESETS = {
-    TRUNCATED: "the source has lost the end of its log (unclean leader election, lost disks); what it holds at these "
-    "offsets now is mirrored anew",
-    RECREATED: "the topic was deleted and created anew on the source; its new records are mirrored from the first on",
-    TARGET_RECREATED: "the remote topic was deleted and created anew; what the source still holds is mirrored again",
+RESETS: Mapping[GapKind, str] = {
+    GapKind.TRUNCATED: "the source has lost the end of its log (unclean leader election, lost disks); what it holds at "
+    "these offsets now is mirrored anew",
+    GapKind.RECREATED: "the topic was deleted and created anew on the source; its new records are mirrored from the "
+    "first on",
+    GapKind.TARGET_RECREATED: "the remote topic was deleted and created anew; what the source still holds is mirrored "
+    "again",
 }
-LOSS = {
-    RETENTION: "deleted on the source before they were mirrored (retention or DeleteRecords)",
-    HOLE: "missing in the source's log, though the topic isn't compacted",
-    CORRUPT: "the batch is corrupt on the source (CRC)",
-    TOO_LARGE: "a record is larger than the remote topic allows",
-    DROPPED: "written on the source and not mirrored before it was failed over; left behind there at the failback",
+LOSS: Mapping[GapKind, str] = {
+    GapKind.RETENTION: "deleted on the source before they were mirrored (retention or DeleteRecords)",
+    GapKind.HOLE: "missing in the source's log, though the topic isn't compacted",
+    GapKind.CORRUPT: "the batch is corrupt on the source (CRC)",
+    GapKind.TOO_LARGE: "a record is larger than the remote topic allows",
+    GapKind.DROPPED: "written on the source and not mirrored before it was failed over; left behind there at the "
+    "failback",
     **RESETS,
 }
 
@@ -61,6 +73,6 @@ class Gap:
     partition: int
     from_offset: int
     to_offset: int
-    kind: str
+    kind: GapKind
     incarnation: int
     downstream_offset: int

@@ -14,9 +14,10 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from mirrorlake.errors import TargetError
-from mirrorlake.model.gap import Gap
+from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 
 VERSION, READ_VERSIONS = 2, (1, 2)
@@ -124,9 +125,19 @@ class SlotState:
             )
         value["positions"] = tuple(Position(**position) for position in value["positions"]) if with_positions else ()
         value["runs"] = tuple(Run(**run) for run in value["runs"])
-        value["gaps"] = tuple(Gap(**gap) for gap in value.get("gaps", ()))
+        value["gaps"] = tuple(_gap(gap) for gap in value.get("gaps", ()))
         value["producer_ids"] = tuple(value.get("producer_ids", ()))
         return cls(**value)
+
+
+def _gap(value: Mapping[str, Any]) -> Gap:
+    try:
+        return Gap(**{**value, "kind": GapKind(value["kind"])})
+    except ValueError:
+        raise TargetError(
+            f"an offset-syncs record has a gap of kind '{value['kind']}', which this mirrorlake does not know. Upgrade "
+            "it"
+        ) from None
 
 
 def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Position]:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.model.status import Status
+
 if TYPE_CHECKING:
     from mirrorlake.jobs.failover.plan import Line
     from mirrorlake.jobs.mirror.job import Progress
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
 
 INK, ACCENT, FAINT, ALARM = "#1b3a4b", "#2a9d8f", "#c9d6df", "#c1292e"
 LAGS_SHOWN = 8  # partitions
-STATUS_COLOURS = {
-    "exact": "#2a9d8f",
-    "clamped": "#e9c46a",
-    "before_mirror": "#f4a261",
-    "not_mirrored": "#c9d6df",
-    "deleted": "#8d99ae",
+STATUS_COLOURS: Mapping[str, str] = {
+    Status.EXACT: "#2a9d8f",
+    Status.CLAMPED: "#e9c46a",
+    Status.BEFORE_MIRROR: "#f4a261",
+    Status.NOT_MIRRORED: "#c9d6df",
+    Status.DELETED: "#8d99ae",
 }
 PARTITIONS_SHOWN = 40
 

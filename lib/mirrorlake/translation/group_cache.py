@@ -14,6 +14,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.model.slot import Position, SlotState, merge_positions
+from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state.offset_syncs import NewStates
@@ -117,7 +118,7 @@ class GroupTranslation:
         ).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]
-            if answer["status"] == "exact":  # any other may be for want of something that the ledger gets later
+            if answer["status"] == Status.EXACT:  # any other may be for want of something that the ledger gets later
                 self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
         return [answer.asDict() for answer in answers]
 

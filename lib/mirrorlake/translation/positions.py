@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.model.status import Status
 from mirrorlake.parameters import moment
 
 if TYPE_CHECKING:
@@ -23,13 +24,13 @@ Offsets = Mapping[str, Mapping[int, int]]  # topic, partition, offset
 
 EARLIEST, LATEST = -2, -1
 SAID = {
-    "clamped": "it has read past what is mirrored, as far as the ledger knows: let the mirror and its ledger catch up, "
-    "and translate again",
-    "before_mirror": "it stands before the first record that is mirrored, so that it would miss what the source had "
-    "before",
-    "not_covered": "its records are spread over several partitions of the target, so that no one place there is this "
-    "one",
-    "not_mirrored": "the partition isn't mirrored by this flow",
+    Status.CLAMPED: "it has read past what is mirrored, as far as the ledger knows: let the mirror and its ledger "
+    "catch up, and translate again",
+    Status.BEFORE_MIRROR: "it stands before the first record that is mirrored, so that it would miss what the source "
+    "had before",
+    Status.NOT_COVERED: "its records are spread over several partitions of the target, so that no one place there is "
+    "this one",
+    Status.NOT_MIRRORED: "the partition isn't mirrored by this flow",
 }
 
 
@@ -56,7 +57,7 @@ class Translated:
     target_topic: str | None
     target_partition: int | None
     downstream_offset: int | None
-    status: str
+    status: Status
     reason: str | None
 
 
@@ -93,7 +94,7 @@ class Translation:
         Raises:
             TargetError: with the first position that isn't, and what to do.
         """
-        accepted, of = {"exact", *allowed}, None if labels is None else {*labels}
+        accepted, of = {Status.EXACT, *allowed}, None if labels is None else {*labels}
         for position in self.positions:
             if position.status not in accepted and (of is None or position.label in of):
                 where = (

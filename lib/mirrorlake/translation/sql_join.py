@@ -23,7 +23,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from mirrorlake.ledger.sql_text import literals
 from mirrorlake.model.gap import RESETS
+from mirrorlake.model.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,11 +38,17 @@ MIRRORED = (
     "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, "
     "downstream_next BIGINT"
 )
-PAST_THE_LOG, LEDGER_BEHIND, PAST_THE_MIRROR = (
-    "past the end of the source log",
-    "the ledger is behind the mirror",
-    "past what is mirrored",
-)
+PAST_THE_LOG = "past the end of the source log"
+LEDGER_BEHIND = "the ledger is behind the mirror"
+PAST_THE_MIRROR = "past what is mirrored"
+
+# Statuses and reasons by their names in the query; Spark quotes them.
+WORDS: dict[str, Any] = {
+    **{status.value: status for status in (Status.EXACT, Status.CLAMPED, Status.BEFORE_MIRROR)},
+    "past_the_log": PAST_THE_LOG,
+    "ledger_behind": LEDGER_BEHIND,
+    "past_the_mirror": PAST_THE_MIRROR,
+}
 
 CURRENT_RUNS = """
 WITH resets AS (
@@ -90,14 +98,14 @@ SELECT
     WHEN m.topic IS NULL THEN NULL
     WHEN a.next_run IS NULL AND p.upstream_offset > coalesce(e.last_run.upstream_end, m.log_start)
       AND NOT (p.upstream_offset <= m.upstream_next AND coalesce(e.last_run.downstream_end, 0) = m.downstream_next)
-        THEN 'clamped'
-    WHEN p.upstream_offset < e.first_run.upstream_start THEN 'before_mirror'
-    ELSE 'exact'
+        THEN {clamped}
+    WHEN p.upstream_offset < e.first_run.upstream_start THEN {before_mirror}
+    ELSE {exact}
   END AS status,
   CASE
-    WHEN a.next_run IS NULL AND p.upstream_offset > m.log_end THEN '{past_the_log}'
-    WHEN coalesce(e.last_run.downstream_end, 0) < m.downstream_next AND a.next_run IS NULL THEN '{ledger_behind}'
-    WHEN a.next_run IS NULL AND p.upstream_offset > greatest(m.upstream_next, m.log_start) THEN '{past_the_mirror}'
+    WHEN a.next_run IS NULL AND p.upstream_offset > m.log_end THEN {past_the_log}
+    WHEN coalesce(e.last_run.downstream_end, 0) < m.downstream_next AND a.next_run IS NULL THEN {ledger_behind}
+    WHEN a.next_run IS NULL AND p.upstream_offset > greatest(m.upstream_next, m.log_start) THEN {past_the_mirror}
   END AS reason,
   greatest(0, m.log_end - p.upstream_offset) AS source_lag,
   a.next_run.upstream_start AS run_upstream_start, a.next_run.downstream_start AS run_downstream_start,
@@ -107,12 +115,6 @@ LEFT JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
 LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
 LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
 """
-for name, reason in (
-    ("past_the_log", PAST_THE_LOG),
-    ("ledger_behind", LEDGER_BEHIND),
-    ("past_the_mirror", PAST_THE_MIRROR),
-):
-    TRANSLATION = TRANSLATION.replace(f"{{{name}}}", reason)
 
 
 class Mirrored(NamedTuple):
@@ -139,8 +141,7 @@ def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
         topic, partition, upstream_start, upstream_end, downstream_start, downstream_end: of each partition, in
             ascending order on both sides.
     """
-    kinds = ", ".join(f"'{kind}'" for kind in RESETS)
-    return runs.sparkSession.sql(CURRENT_RUNS.replace("{kinds}", kinds), runs=runs, gaps=gaps)
+    return runs.sparkSession.sql(CURRENT_RUNS.replace("{kinds}", literals(RESETS)), runs=runs, gaps=gaps)
 
 
 def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> DataFrame:
@@ -157,17 +158,17 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
         past the last) and mirrored_end. Of positions outside the flow, target_topic, target_partition,
         downstream_offset and status are null.
     """
-    return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored)
+    return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored, **WORDS)
 
 
 def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearby) -> dict[str, Any]:
     """The row that `translate` gives for one position, by the runs of its partition that are in memory: at least one of
     them begins at or before it."""
     offset, run, last = position["upstream_offset"], near.run, near.last
-    status, reason = "exact", None
+    status, reason = Status.EXACT, None
     if run is None:
         is_passed = offset <= mirrored.upstream_next and last.downstream_end == mirrored.downstream_next
-        status = "exact" if offset <= last.upstream_end or is_passed else "clamped"
+        status = Status.EXACT if offset <= last.upstream_end or is_passed else Status.CLAMPED
         if offset > mirrored.log_end:
             reason = PAST_THE_LOG
         elif last.downstream_end < mirrored.downstream_next:

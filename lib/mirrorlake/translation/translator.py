@@ -13,6 +13,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.translation.positions import Position, Translated, Translation
@@ -208,14 +209,16 @@ class Translator:
     def _translated(self, position: Position, row: Any) -> Translated:
         key = (position.label, position.topic, position.partition, position.upstream_offset)
         if row is None or row["status"] is None:
-            return Translated(*key, None, None, None, *self._why_not(position.topic))
-        return Translated(
-            *key, row["target_topic"], row["target_partition"], row["downstream_offset"], row["status"], row["reason"]
-        )
+            status, reason = self._why_not(position.topic)
+            return Translated(
+                *key, target_topic=None, target_partition=None, downstream_offset=None, status=status, reason=reason
+            )
+        names = ("target_topic", "target_partition", "downstream_offset", "reason")
+        return Translated(*key, status=Status(row["status"]), **{name: row[name] for name in names})
 
-    def _why_not(self, topic: str) -> tuple[str, str]:
+    def _why_not(self, topic: str) -> tuple[Status, str]:
         if not self.flow.mirrors_topic(topic):
-            return "not_mirrored", "the topic does not belong to the flow"
+            return Status.NOT_MIRRORED, "the topic does not belong to the flow"
         if self.flow.scatters(topic):
-            return "not_covered", "the topic's transform decides about partitions"
-        return "not_mirrored", "the partition does not exist on the source"
+            return Status.NOT_COVERED, "the topic's transform decides about partitions"
+        return Status.NOT_MIRRORED, "the partition does not exist on the source"

@@ -18,10 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.translation import sql_join
 from mirrorlake.translation.sql_join import current_runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# As in the translation by one map, but that the log is that of this side, which may be either.
+WORDS: dict[str, Any] = {**sql_join.WORDS, "past_the_log": "past the end of the log"}
 
 PIECES = (
     "topic STRING, partition INT, start BIGINT, end BIGINT, to_topic STRING, to_partition INT, to_start BIGINT, "
@@ -101,15 +105,15 @@ SELECT f.group_id, f.topic, f.partition, f.upstream_offset, f.metadata, f.target
   f.downstream_offset,
   CASE
     WHEN f.next_piece IS NULL AND f.upstream_offset > coalesce(f.last_end, f.log_start, 0)
-      AND NOT (f.upstream_offset <= f.upstream_next AND f.is_complete) THEN 'clamped'
-    WHEN f.upstream_offset < f.first_start THEN 'before_mirror'
-    ELSE 'exact'
+      AND NOT (f.upstream_offset <= f.upstream_next AND f.is_complete) THEN {clamped}
+    WHEN f.upstream_offset < f.first_start THEN {before_mirror}
+    ELSE {exact}
   END AS status,
   CASE
-    WHEN f.next_piece IS NULL AND f.upstream_offset > f.log_end THEN 'past the end of the log'
-    WHEN f.next_piece IS NULL AND NOT f.is_complete THEN 'the ledger is behind the mirror'
+    WHEN f.next_piece IS NULL AND f.upstream_offset > f.log_end THEN {past_the_log}
+    WHEN f.next_piece IS NULL AND NOT f.is_complete THEN {ledger_behind}
     WHEN f.next_piece IS NULL AND f.upstream_offset > greatest(f.upstream_next, f.log_start)
-      THEN 'past what is mirrored'
+      THEN {past_the_mirror}
   END AS reason,
   f.mirrored_end, f.is_complete, f.next_piece.start AS piece_start, f.next_piece.to_start AS piece_to_start,
     f.next_piece.later_start AS later_start,
@@ -187,7 +191,7 @@ def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> D
         piece_start, piece_to_start and later_start (of the piece that was chosen, and the smallest place behind it;
         null past the last), again (records before the position whose place is at or behind downstream_offset).
     """
-    return positions.sparkSession.sql(COUNTERPARTS, positions=positions, pieces=pieces, known=known)
+    return positions.sparkSession.sql(COUNTERPARTS, positions=positions, pieces=pieces, known=known, **WORDS)
 
 
 def records_between(spans: DataFrame, pieces: DataFrame) -> DataFrame:

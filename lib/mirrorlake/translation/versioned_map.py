@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.ledger.sql_text import literals
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model.gap import RESETS, TARGET_RECREATED
+from mirrorlake.model.gap import RESETS, GapKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +38,7 @@ WITH resets AS (
 limited AS (
   SELECT r.*, coalesce(array_min(transform(filter(z.resets, x -> x.incarnation >= r.incarnation), x -> x.from_offset)),
     r.upstream_end) AS limit,
-    coalesce(exists(z.resets, x -> x.incarnation >= r.incarnation AND x.kind = '{target_recreated}'), false) AS is_gone
+    coalesce(exists(z.resets, x -> x.incarnation >= r.incarnation AND x.kind = {target_recreated}), false) AS is_gone
   FROM {runs} r LEFT JOIN resets z ON z.topic = r.topic AND z.partition = r.partition
 )
 SELECT topic, partition, target_topic, target_partition, upstream_start, least(upstream_end, limit) AS upstream_end,
@@ -121,10 +122,12 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
     runs = runs.withColumns(
         {name: F.coalesce(name, default) if name in runs.columns else default for name, default in later.items()}
     )
-    text = CURRENT.replace("{kinds}", ", ".join(f"'{kind}'" for kind in RESETS)).replace(
-        "{target_recreated}", TARGET_RECREATED
+    return ledger.spark.sql(
+        CURRENT.replace("{kinds}", literals(RESETS)),
+        runs=runs.withColumnRenamed("inferred", "is_inferred"),
+        gaps=gaps,
+        target_recreated=GapKind.TARGET_RECREATED,
     )
-    return ledger.spark.sql(text, runs=runs.withColumnRenamed("inferred", "is_inferred"), gaps=gaps)
 
 
 def _history(ledger: Ledger, name: str) -> DataFrame:

@@ -10,12 +10,13 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.jobs.checkpoint.offset_source import SHARE, WITH_OFFSETS
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.status import Status
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_requests import group_offsets, list_groups
 
 NEWEST = """
 WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),
-ended AS (SELECT group_id, max(created_at) AS at FROM seen WHERE topic IS NULL AND status = 'deleted'
+ended AS (SELECT group_id, max(created_at) AS at FROM seen WHERE topic IS NULL AND status = {deleted}
   GROUP BY group_id),
 newest AS (
   SELECT s.group_id, s.topic, s.partition, max_by(struct(s.upstream_offset, s.metadata, s.status, s.created_at),
@@ -72,7 +73,9 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
     limit = "timestamp_ntz'9999-01-01'" if at is None else f"timestamp_ntz'{at.isoformat(sep=' ')}'"
     # Times in the tables are UTC whatever the session's zone is, as they are written from naive UTC values by a session
     # in UTC.
-    rows = ledger.spark.sql(NEWEST.replace("{at}", limit), checkpoints=ledger.of_flow("checkpoints", flow)).collect()
+    rows = ledger.spark.sql(
+        NEWEST.replace("{at}", limit), checkpoints=ledger.of_flow("checkpoints", flow), deleted=Status.DELETED
+    ).collect()
     return [
         Standing(
             row["group_id"],

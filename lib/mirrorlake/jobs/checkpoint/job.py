@@ -27,10 +27,11 @@ from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.offset_source import KafkaGroupOffsets
-from mirrorlake.ledger.checkpoint_row import SETTLED, Checkpoint, GroupKey
+from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import CHECKPOINT, Cycle, Journal
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model.gap import TARGET_RECREATED
+from mirrorlake.model.gap import GapKind
+from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
@@ -192,8 +193,8 @@ class CheckpointJob:
         clock.lap("sync")
         gone = self._gone(listed | {*shared})
         whole = [
-            *self._about(shared, "not_covered", SHARE_GROUP, cycle_id, now),
-            *self._about(gone, "deleted", GONE, cycle_id, now),
+            *self._about(shared, Status.NOT_COVERED, SHARE_GROUP, cycle_id, now),
+            *self._about(gone, Status.DELETED, GONE, cycle_id, now),
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
@@ -212,7 +213,7 @@ class CheckpointJob:
             duration_ms=clock.total_ms,
             stages_ms=clock.laps_ms,
             positions=len(synced),
-            unfinished=self._counts.statuses["clamped"],
+            unfinished=self._counts.statuses[Status.CLAMPED],
         )
         self._journal.write_if_due()
         self._journal.note("cycles", [cycle])
@@ -225,7 +226,7 @@ class CheckpointJob:
             return
         from pyspark.sql import functions as F
 
-        gaps = self._translation.flow_map.read(session).gaps.filter(F.col("kind") == TARGET_RECREATED)
+        gaps = self._translation.flow_map.read(session).gaps.filter(F.col("kind") == GapKind.TARGET_RECREATED)
         lost = {
             (row["topic"], row["partition"]): row["at"]
             for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()
@@ -252,7 +253,7 @@ class CheckpointJob:
                 row["group_id"],
                 row["topic"],
                 row["partition"],
-                row["status"],
+                Status(row["status"]),
                 cycle_id,
                 now,
                 **{name: row[name] for name in names},
@@ -271,22 +272,33 @@ class CheckpointJob:
             )
         return rows
 
-    def _why_not(self, topic: str) -> tuple[str, str]:
+    def _why_not(self, topic: str) -> tuple[Status, str]:
         """Status and reason of positions in a topic that can't be translated."""
         if not self.flow.mirrors_topic(topic):
-            return "not_mirrored", "the topic does not belong to the flow"
+            return Status.NOT_MIRRORED, "the topic does not belong to the flow"
         if self.flow.scatters(topic):
-            return "not_covered", SCATTERED
-        return "not_mirrored", "the topic does not exist on the source"
+            return Status.NOT_COVERED, SCATTERED
+        return Status.NOT_MIRRORED, "the topic does not exist on the source"
 
     def _gone(self, listed: set[str]) -> list[str]:
         return sorted({group for group, _, _ in self._known} - listed)
 
-    def _about(self, groups: Iterable[str], status: str, reason: str, cycle_id: str, now: datetime) -> list[Checkpoint]:
+    def _about(
+        self, groups: Iterable[str], status: Status, reason: str, cycle_id: str, now: datetime
+    ) -> list[Checkpoint]:
         """Rows about whole groups, which are left alone on the target."""
         return [
             Checkpoint(
-                self.flow.source, self.flow.target, group, None, None, status, cycle_id, now, sync="held", reason=reason
+                self.flow.source,
+                self.flow.target,
+                group,
+                None,
+                None,
+                status,
+                cycle_id,
+                now,
+                sync=SyncOutcome.HELD,
+                reason=reason,
             )
             for group in groups
         ]
@@ -309,12 +321,14 @@ class CheckpointJob:
         """Decides about every position, commits those that may be, and returns the rows with what came of it."""
         movable = [row for row in checkpoints if row.downstream_offset is not None]
         if not self.flow.sync_group_offsets_enabled or not movable:
-            return [replace(row, sync="off") if row.downstream_offset is not None else row for row in checkpoints]
+            return [
+                replace(row, sync=SyncOutcome.OFF) if row.downstream_offset is not None else row for row in checkpoints
+            ]
         if time.monotonic() < self._sync_due:
             return [row if row.downstream_offset is None else self._waiting(row) for row in checkpoints]
         if self.flow.topics_shared:
             return [
-                replace(row, sync="held", reason="; ".join(part for part in (row.reason, SHARED) if part))
+                replace(row, sync=SyncOutcome.HELD, reason="; ".join(part for part in (row.reason, SHARED) if part))
                 if row in movable
                 else row
                 for row in checkpoints
@@ -351,13 +365,13 @@ class CheckpointJob:
                     target_offset=on_target[row.group_id].offsets.get(target_key),
                 )
             )
-            if decision.sync == "committed":
+            if decision.sync is SyncOutcome.COMMITTED:
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
         refusals = target_groups.commit(self._target, commits, self.flow)
         self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         return [
-            replace(row, sync="refused", reason=refusals[row.group_id])
-            if row.sync == "committed" and row.group_id in refusals
+            replace(row, sync=SyncOutcome.REFUSED, reason=refusals[row.group_id])
+            if row.sync is SyncOutcome.COMMITTED and row.group_id in refusals
             else row
             for row in decided
         ]
@@ -369,7 +383,7 @@ class CheckpointJob:
         names = ("status", "upstream_offset", "downstream_offset", "metadata")
         if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
             return replace(row, sync=before.sync, reason=before.reason, target_offset=before.target_offset)
-        return replace(row, sync="waiting")
+        return replace(row, sync=SyncOutcome.WAITING)
 
     def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> bool:
         """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then what has
@@ -410,10 +424,12 @@ class CheckpointJob:
             F.max_by(newest, F.when(mine.sync.isin(*SETTLED), mine.created_at)).alias("settled"),
         )
         found = [
-            {name: Checkpoint(**row[name].asDict()) for name in ("known", "settled") if row[name] is not None}
+            {name: Checkpoint.from_row(row[name]) for name in ("known", "settled") if row[name] is not None}
             for row in last.collect()
         ]
-        gone = {row["known"].group_id: row["known"].created_at for row in found if row["known"].status == "deleted"}
+        gone = {
+            row["known"].group_id: row["known"].created_at for row in found if row["known"].status is Status.DELETED
+        }
         self._known, self._settled = (
             {
                 row[name].key: row[name]
@@ -469,7 +485,7 @@ def _regression(row: Mapping[str, Any], known: Mapping[GroupKey, Checkpoint]) ->
         before is None
         or before.downstream_offset is None
         or before.upstream_offset is None
-        or row["status"] == "clamped"
+        or row["status"] == Status.CLAMPED
     ):
         return 0
     return (

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import UNAUTHORIZED, Cluster
@@ -32,10 +33,9 @@ class TargetGroup:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about one position of a group on the target: `sync` is committed, in_step or held, and `reason` says
-    why."""
+    """What to do about one position of a group on the target, and why: COMMITTED, IN_STEP or HELD."""
 
-    sync: str
+    sync: SyncOutcome
     reason: str | None
 
 
@@ -79,16 +79,17 @@ def decide(
     """
     current = group.offsets.get(key)
     if current == downstream_offset:
-        return Decision("in_step", None)
+        return Decision(SyncOutcome.IN_STEP, None)
     if not group.is_idle:
-        return Decision("held", "somebody consumes with this group on the target")
+        return Decision(SyncOutcome.HELD, "somebody consumes with this group on the target")
     if current is None or current < downstream_offset:
-        return Decision("committed", None)
+        return Decision(SyncOutcome.COMMITTED, None)
     if previous_upstream is not None and upstream_offset < previous_upstream and current == last_synced:
         return Decision(
-            "committed", f"its owner moved the group back on the source, from {previous_upstream} to {upstream_offset}"
+            SyncOutcome.COMMITTED,
+            f"its owner moved the group back on the source, from {previous_upstream} to {upstream_offset}",
         )
-    return Decision("held", f"the group is ahead on the target, at {current}; it is never moved back")
+    return Decision(SyncOutcome.HELD, f"the group is ahead on the target, at {current}; it is never moved back")
 
 
 def commit(

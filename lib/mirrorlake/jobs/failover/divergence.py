@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, first_line
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model import gap
-from mirrorlake.model.gap import Gap
+from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
@@ -203,16 +202,16 @@ class Divergence:
         return tuple(positions), tuple(gaps)
 
 
-def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[tuple[int, int, str]]:
+def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[tuple[int, int, GapKind]]:
     """`[start, end)` cut into what is left behind (`dropped`) and what a flow has brought there (`mirrored`), in
     order."""
-    found: list[tuple[int, int, str]] = []
+    found: list[tuple[int, int, GapKind]] = []
     for first, last in sorted(brought):
         first, last = max(first, start), min(last, end)
         if first < last:
-            found += [(start, first, gap.DROPPED)] * (start < first) + [(first, last, gap.MIRRORED)]
+            found += [(start, first, GapKind.DROPPED)] * (start < first) + [(first, last, GapKind.MIRRORED)]
             start = last
-    return found + [(start, end, gap.DROPPED)] * (start < end)
+    return found + [(start, end, GapKind.DROPPED)] * (start < end)
 
 
 def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Divergence:

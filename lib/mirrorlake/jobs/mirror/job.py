@@ -50,7 +50,8 @@ from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model import gap
+from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.gap import LOSS
 from mirrorlake.model.slot import Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
@@ -471,11 +472,13 @@ class MirrorJob:
         self._say(str(progress))
         for warning in (warning for report in reports for warning in report.warnings):
             self._say(f"warning: {warning}")
-            self.ledger.append("anomalies", [self._anomaly(kind=gap.FOREIGN, detail=warning, action="continue")])
-        for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in gap.LOSS):
+            self.ledger.append(
+                "anomalies", [self._anomaly(kind=AnomalyKind.FOREIGN, detail=warning, action="continue")]
+            )
+        for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in LOSS):
             self._say(
                 f"warning: flow {self.flow.name}, topic {lost['topic']}, partition {lost['partition']}, offsets "
-                f"{lost['from_offset']} to {lost['to_offset']}: {gap.LOSS[lost['kind']]} "
+                f"{lost['from_offset']} to {lost['to_offset']}: {LOSS[lost['kind']]} "
                 f"({lost['kind']}; the flow goes on, as mirrorlake.on.loss says)"
             )
 

@@ -17,7 +17,7 @@ from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import FencedError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
-from mirrorlake.model import gap
+from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.spark.kafka_frames import log_records
@@ -142,7 +142,7 @@ class MicroBatch:
     def _explained(self, error: MirrorlakeError, spark: SparkSession) -> MirrorlakeError:
         """An error about a record that can't be transformed says what Spark finds wrong with it."""
         what = error.anomaly
-        if what.get("kind") != gap.TRANSFORM:
+        if what.get("kind") != AnomalyKind.TRANSFORM:
             return error
         key, offset, transform = (
             (what["topic"], what["partition"]),

@@ -28,7 +28,7 @@ from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.readiness import Readiness
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.model.copy_plan import Partition, Range, lag, make_plan
-from mirrorlake.model.gap import RECREATED, TRUNCATED
+from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic
@@ -282,13 +282,13 @@ class RangesReader(DataSourceStreamReader):
                 f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}, "
                 f"mirrored was {position.topic_id} up to offset "
                 f"{position.upstream_next}). Its new records are not mirrored; {on}",
-                anomaly={**anomaly, "kind": RECREATED, "from_offset": 0, "to_offset": position.upstream_next},
+                anomaly={**anomaly, "kind": GapKind.RECREATED, "from_offset": 0, "to_offset": position.upstream_next},
             )
         return SourceError(
             f"{where}: the log ends at offset {stable}, but {position.upstream_next} was mirrored already: cluster "
             f"{self.flow.source} has lost records "
             f"(unclean leader election or restored disks). Look at both sides; {on}",
-            anomaly={**anomaly, "kind": TRUNCATED, "from_offset": stable, "to_offset": position.upstream_next},
+            anomaly={**anomaly, "kind": GapKind.TRUNCATED, "from_offset": stable, "to_offset": position.upstream_next},
         )
 
     def _find_topics(self, source: Cluster, target: Cluster) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from mirrorlake.model.gap import Gap
+from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.record_batch import Batch
@@ -60,7 +60,7 @@ class Stretch:
     epoch_from: int = -1
     runs: list[Run] = field(default_factory=list)
     skipped: int = 0
-    gaps: list[tuple[int, int, str]] = field(default_factory=list)
+    gaps: list[tuple[int, int, GapKind]] = field(default_factory=list)
     resets: list[Gap] = field(default_factory=list)
     digests_read: dict[int, int] = field(default_factory=dict)
     digests_written: dict[int, int] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Stretch:
 
     # -- reading ------------------------------------------------------------------------------------
 
-    def skip_to(self, end: int, kind: str) -> None:
+    def skip_to(self, end: int, kind: GapKind) -> None:
         """Notes that the offsets up to `end` hold nothing to copy."""
         start = self.upstream_next
         if end <= start:
@@ -124,7 +124,7 @@ class Stretch:
         if leader_epoch != self.leader_epoch:
             self.leader_epoch, self.epoch_from = leader_epoch, offset
 
-    def reset(self, start: int, kind: str, void_from: int) -> None:
+    def reset(self, start: int, kind: GapKind, void_from: int) -> None:
         """Begins anew at `start`: what was mapped from `void_from` on holds no longer. Only where nothing was read
         yet."""
         self.resets.append(

@@ -25,8 +25,8 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
 from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
-from mirrorlake.model import gap
 from mirrorlake.model.copy_plan import Range
+from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
@@ -204,10 +204,10 @@ class SlotCopy:
             self._require_passing_over(
                 stretch,
                 SourceError,
-                gap.RECREATED,
+                GapKind.RECREATED,
                 f"topic {planned.topic} was deleted and created anew on cluster {self.flow.source}",
             )
-            stretch.reset(planned.start, gap.RECREATED, 0)
+            stretch.reset(planned.start, GapKind.RECREATED, 0)
             return stretch
         if planned.is_set_back:  # fetching there shows where the log goes on, and what of it
             stretch.planned_end = start + 1
@@ -232,15 +232,15 @@ class SlotCopy:
                 )
             if stretch.target_topic_id and remote.topic_id and stretch.target_topic_id != remote.topic_id:
                 what = f"topic {stretch.target_topic} was deleted and created anew on cluster {self.flow.target}"
-                self._require_passing_over(stretch, TargetError, gap.TARGET_RECREATED, what)
+                self._require_passing_over(stretch, TargetError, GapKind.TARGET_RECREATED, what)
                 first = self.source.offsets([stretch.key], EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms)[
                     stretch.key
                 ]
-                stretch.reset(first, gap.TARGET_RECREATED, 0)
+                stretch.reset(first, GapKind.TARGET_RECREATED, 0)
                 stretch.downstream_from = 0
             stretch.target_topic_id = remote.topic_id
 
-    def _require_passing_over(self, stretch: Stretch, kind: type[MirrorlakeError], name: str, what: str) -> None:
+    def _require_passing_over(self, stretch: Stretch, kind: type[MirrorlakeError], name: GapKind, what: str) -> None:
         if not self.flow.passes_over_losses:
             raise kind(
                 f"flow {self.flow.name}, partition {stretch.partition}: {what}; up to offset {stretch.upstream_next} "

@@ -13,7 +13,7 @@ from typing import Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.model import gap
+from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import (
     EARLIEST_TIMESTAMP,
@@ -175,18 +175,18 @@ class Intake:
         if not stretch.is_done and next_offset > stretch.upstream_next:
             self._lose(
                 stretch,
-                gap.CORRUPT,
+                GapKind.CORRUPT,
                 next_offset,
                 f"the batch is corrupt on cluster {self.flow.source} (CRC). Check its disks",
             )
 
-    def _nothing_to_copy(self, batch: Batch, is_aborted: bool) -> str | None:
+    def _nothing_to_copy(self, batch: Batch, is_aborted: bool) -> GapKind | None:
         """Why a batch has no record to copy, as far as its header tells."""
         if batch.is_control:
-            return gap.MARKER
+            return GapKind.MARKER
         if is_aborted:
-            return gap.ABORTED
-        return gap.MIRRORED if self.provenance and self.provenance.excludes(batch) else None
+            return GapKind.ABORTED
+        return GapKind.MIRRORED if self.provenance and self.provenance.excludes(batch) else None
 
     async def _open(self, stretch: Stretch, batch: Batch) -> None:
         try:
@@ -194,7 +194,7 @@ class Intake:
         except Exception as error:  # whatever a codec says of bytes that it can't make sense of
             self._lose(
                 stretch,
-                gap.CORRUPT,
+                GapKind.CORRUPT,
                 batch.end_offset,
                 f"the batch can't be read ({type(error).__name__}: {error}), though its CRC is right",
             )
@@ -224,20 +224,20 @@ class Intake:
                 f"than topic {stretch.target_topic} on cluster "
                 f"{self.flow.target} allows. Raise its max.message.bytes, or set mirrorlake.on.loss = continue to "
                 "leave such records out",
-                anomaly=_anomaly(gap.TOO_LARGE, stretch, record.offset, record.offset + 1),
+                anomaly=_anomaly(GapKind.TOO_LARGE, stretch, record.offset, record.offset + 1),
             )
-        self.skip(stretch, record.offset + 1, gap.TOO_LARGE)
+        self.skip(stretch, record.offset + 1, GapKind.TOO_LARGE)
 
     def _limit(self, stretch: Stretch) -> float:
         return self.limits.bytes.get(stretch.target_topic, NO_LIMIT)
 
-    def skip(self, stretch: Stretch, end: int, kind: str) -> None:
+    def skip(self, stretch: Stretch, end: int, kind: GapKind) -> None:
         """Notes that the offsets up to `end` hold nothing to copy."""
         before = len(stretch.gaps)
         stretch.skip_to(end, kind)
         self._gaps += len(stretch.gaps) - before
 
-    async def causes(self, stretch: Stretch, start: int, end: int) -> AsyncIterator[tuple[int, int, str | None]]:
+    async def causes(self, stretch: Stretch, start: int, end: int) -> AsyncIterator[tuple[int, int, GapKind | None]]:
         """What the log itself holds at `[start, end)`, for what someone else has read: (from, to, kind), in order and
         without a hole; kind is None where records are.
 
@@ -257,7 +257,7 @@ class Intake:
             )
             for first, last, cause in [*found, (batch.end_offset, batch.end_offset, None)]:
                 if first > at:
-                    yield at, first, gap.HOLE
+                    yield at, first, GapKind.HOLE
                 if last > at:
                     yield max(at, first), last, cause
                 at = max(at, last)
@@ -270,11 +270,11 @@ class Intake:
         if end <= stretch.upstream_next:
             return
         if await self._is_compacted(stretch):
-            self.skip(stretch, end, gap.COMPACTED)
+            self.skip(stretch, end, GapKind.COMPACTED)
         else:
             self._lose(
                 stretch,
-                gap.HOLE,
+                GapKind.HOLE,
                 end,
                 "the log has a hole although the topic isn't compacted (as far as can be seen; needs "
                 "DESCRIBE_CONFIGS). If it was compacted once, set "
@@ -296,7 +296,7 @@ class Intake:
             self.pack(stretch)
             self._lose(
                 stretch,
-                gap.RETENTION,
+                GapKind.RETENTION,
                 first,
                 f"the log starts at {first} by now: retention, DeleteRecords or a truncation has overtaken the mirror",
             )
@@ -319,12 +319,12 @@ class Intake:
                 f"{what}, but up to {stretch.upstream_next} was mirrored already (unclean leader election, or restored "
                 "disks). Look at both sides; to mirror what is "
                 "there now behind what was mirrored, set mirrorlake.on.loss = continue",
-                anomaly=_anomaly(gap.TRUNCATED, stretch, start, stretch.upstream_next),
+                anomaly=_anomaly(GapKind.TRUNCATED, stretch, start, stretch.upstream_next),
             )
-        stretch.reset(start, gap.TRUNCATED, start)
+        stretch.reset(start, GapKind.TRUNCATED, start)
         stretch.planned_end = (await self.source.list_offsets([stretch.key], LATEST_TIMESTAMP))[stretch.key]
 
-    def _lose(self, stretch: Stretch, kind: str, end: int, why: str) -> None:
+    def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:
         if not self.flow.passes_over_losses:
             raise SourceError(
                 f"{self._name(stretch)}, offsets {stretch.upstream_next} to {end}: {why}. Nothing was passed over; see "
@@ -348,7 +348,7 @@ def where(stretches: Any) -> str:
     )
 
 
-def _anomaly(kind: str, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, Any]:
+def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, Any]:
     return {
         "kind": kind,
         "topic": stretch.topic,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.model import gap
+from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, Cluster, ResponseError, is_unauthorized
@@ -151,7 +151,7 @@ class Outlet:
                 f"offset {foreign}, behind what was mirrored up to upstream offset {stretch.upstream_from}"
             )
             anomaly = {
-                "kind": gap.FOREIGN,
+                "kind": AnomalyKind.FOREIGN,
                 "topic": stretch.topic,
                 "partition": stretch.partition,
                 "from_offset": stretch.upstream_from,

@@ -18,7 +18,8 @@ from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, OFFSET_OUT_OF_RANGE, Intake
-from mirrorlake.model import gap
+from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
 from mirrorlake.protocol.log_reader import read_stretch
@@ -108,8 +109,8 @@ class TransformedIntake:
             ids,
         )
         self._open = dict.fromkeys(sorted(stretches))  # not finished yet, in the order of their records
-        self._causes: AsyncIterator[tuple[int, int, str | None]] | None = None
-        self._cause: tuple[int, int, str | None] = (0, 0, None)
+        self._causes: AsyncIterator[tuple[int, int, GapKind | None]] | None = None
+        self._cause: tuple[int, int, GapKind | None] = (0, 0, None)
 
     async def begin(self) -> None:
         """Sees that each log still is the one that was read before; where it isn't, nothing but that is noted in this
@@ -133,7 +134,7 @@ class TransformedIntake:
             else:
                 check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
             # Spark was asked for what was planned: only a topic created anew was planned from where it begins.
-            if stretch.incarnation != before or any(reset.kind != gap.RECREATED for reset in stretch.resets):
+            if stretch.incarnation != before or any(reset.kind != GapKind.RECREATED for reset in stretch.resets):
                 stretch.planned_end = stretch.upstream_next
 
     async def accept(self, records: Iterable[TransformedRecord]) -> bool:
@@ -170,7 +171,7 @@ class TransformedIntake:
         assert transform is not None
         self._intake.bytes += len(record.key or b"") + len(record.value or b"")
         if record.outcome == FILTERED:
-            self._intake.skip(stretch, record.offset + 1, gap.FILTERED)
+            self._intake.skip(stretch, record.offset + 1, GapKind.FILTERED)
             return
         reason = record.reason if record.outcome == FAILED else self._why_not(stretch, record)
         if reason is None and transform.translated_ids:
@@ -182,14 +183,14 @@ class TransformedIntake:
             self._intake.add(stretch, content, CODECS[transform.compression_type], record.target_partition or 0)
         elif transform.on_error == DEAD_LETTER:
             self.dead_letters.add(self.flow.name, record, reason)
-            self._intake.skip(stretch, record.offset + 1, gap.DEAD_LETTER)
+            self._intake.skip(stretch, record.offset + 1, GapKind.DEAD_LETTER)
         else:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offset {record.offset}: "
                 f"the record can't be transformed: {reason}. Correct the "
                 f"expression, or set {transform.property_name('on.error')} = dead-letter",
                 anomaly={
-                    "kind": gap.TRANSFORM,
+                    "kind": AnomalyKind.TRANSFORM,
                     "topic": stretch.topic,
                     "partition": stretch.partition,
                     "from_offset": record.offset,
@@ -226,9 +227,9 @@ class TransformedIntake:
         """Goes to the record at `offset`; False if it isn't to be mirrored, because a flow had brought it."""
         await self._account(stretch, offset)
         found = await self._cause_at(stretch) if self.flow.minds_provenance else None
-        if found is None or found[2] != gap.MIRRORED:
+        if found is None or found[2] != GapKind.MIRRORED:
             return stretch.upstream_next == offset
-        self._intake.skip(stretch, offset + 1, gap.MIRRORED)
+        self._intake.skip(stretch, offset + 1, GapKind.MIRRORED)
         return False
 
     async def _account(self, stretch: Stretch, end: int) -> None:
@@ -245,12 +246,12 @@ class TransformedIntake:
                     f"cluster {self.flow.source} has a record there",
                     retriable=True,
                 )
-            if kind == gap.HOLE:
+            if kind == GapKind.HOLE:
                 await self._intake.pass_hole(stretch, upto)
             else:
                 self._intake.skip(stretch, upto, kind)
 
-    async def _cause_at(self, stretch: Stretch) -> tuple[int, int, str | None] | None:
+    async def _cause_at(self, stretch: Stretch) -> tuple[int, int, GapKind | None] | None:
         """What the log holds where the stretch goes on; None if it had to be set forward, because the log begins later
         by now."""
         try:
