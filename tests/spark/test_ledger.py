@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import OFFSET_SYNCS
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import SlotState
+from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 
 CONTRACT = {
     "offset_syncs": "source target topic partition target_topic target_partition upstream_start upstream_end "
@@ -45,6 +48,29 @@ def run(upstream: int, **changes: Any) -> Run:
 def test_the_tables_have_the_agreed_columns_first(ledger: Ledger, table: str) -> None:
     wanted = CONTRACT[table].split()
     assert ledger.read(table).columns[: len(wanted)] == wanted
+
+
+def test_words_of_enumerations_are_strings_in_the_table_and_come_back_as_they_were(ledger: Ledger) -> None:
+    from pyspark.sql import functions as F
+
+    row = Checkpoint(
+        source="a",
+        target="b",
+        group_id="words",
+        topic="t",
+        partition=0,
+        status=Status.BEFORE_MIRROR,
+        cycle_id="1",
+        created_at=datetime(2026, 11, 1),
+        sync=SyncOutcome.IN_STEP,
+    )
+    ledger.append("checkpoints", [row, replace(row, status=Status.DELETED, sync=None)])
+    stored = ledger.read("checkpoints").filter("group_id = 'words'")
+    assert {found["status"] for found in stored.collect()} == {"before_mirror", "deleted"}
+    assert {type(found["status"]) for found in stored.collect()} == {str}
+    assert [Checkpoint.from_row(found) for found in stored.filter(stored.sync.isin(*SETTLED)).collect()] == [row]
+    assert stored.filter(stored.status == F.lit(Status.DELETED)).count() == 1
+    assert stored.filter(stored.status != Status.DELETED).count() == 1
 
 
 def test_a_run_becomes_a_row_with_where_it_was_read(ledger: Ledger, spark: Any) -> None:

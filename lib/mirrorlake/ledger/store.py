@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
@@ -185,7 +186,7 @@ class Ledger:
         if values:
             schema = self.read(name).schema
             frame = self.spark.createDataFrame(
-                [tuple(value.get(column) for column in schema.names) for value in values], _nullable(schema)
+                [tuple(_plain(value.get(column)) for column in schema.names) for value in values], _nullable(schema)
             )
             self.append_frame(name, frame)
 
@@ -518,6 +519,11 @@ def _timestamp(column: str) -> Any:
     from pyspark.sql import functions as F
 
     return F.when(F.col(column).between(YEAR_1_MS, YEAR_9999_MS), F.timestamp_millis(column))
+
+
+def _plain(value: Any) -> Any:
+    """The string that a member of an enumeration is: Spark can't unpickle the member itself."""
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def _nullable(schema: Any) -> Any:

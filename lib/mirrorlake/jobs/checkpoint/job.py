@@ -215,8 +215,8 @@ class CheckpointJob:
             positions=len(synced),
             unfinished=self._counts.statuses[Status.CLAMPED],
         )
-        self._journal.write_if_due()
         self._journal.note("cycles", [cycle])
+        self._journal.write_if_due()
 
     def _forget_lost_targets(self, session: SparkSession) -> None:
         """Where a remote topic was deleted and is filled again, offsets begin anew: what groups had there before is no
