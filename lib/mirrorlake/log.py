@@ -46,8 +46,9 @@ class Event:
 
 
 def event(name: str, /, **fields: Any) -> Event:
-    """Makes the message of a log record; a field that is None is left out."""
-    return Event(name, {key: value for key, value in fields.items() if value is not None})
+    """Makes the message of a log record; a field that is None is left out, and of an exception the first line is
+    taken: what follows may be anything."""
+    return Event(name, {key: _said(value) for key, value in fields.items() if value is not None})
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def ending(log: logging.Logger, job: str, **fields: Any) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.error(event(f"{job}_failed", **fields, error=first_line(error), kind=type(error).__name__))
+        log.error(event(f"{job}_failed", **fields, error=error, kind=type(error).__name__))
         raise
 
 
@@ -93,7 +94,7 @@ def message(record: logging.LogRecord) -> Event:
     """Returns the event of a record; one whose message is plain text becomes the event `message`."""
     found = record.msg if isinstance(record.msg, Event) else event("message", text=record.getMessage())
     error = record.exc_info[1] if record.exc_info else None
-    return Event(found.name, {**found.fields, "error": first_line(error)}) if error else found
+    return Event(found.name, {**found.fields, "error": _said(error)}) if error else found
 
 
 def configure(
@@ -165,6 +166,10 @@ def _allowed(environment: Mapping[str, str], variable: str, default: str, allowe
 
 def _iso(at: datetime) -> str:
     return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _said(value: Any) -> Any:
+    return first_line(value) if isinstance(value, BaseException) else value
 
 
 def _logfmt(value: Any) -> str:

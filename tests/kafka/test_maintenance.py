@@ -21,9 +21,7 @@ def test_what_no_group_wants_and_the_source_no_longer_has_expires_and_does_not_c
 
     def maintain() -> set[int]:
         """What is left: where the runs begin."""
-        result = Maintenance(
-            world.ledger, Retention({"offset_syncs": 90}, None), later, world.config, world.lines.append
-        ).run()
+        result = Maintenance(world.ledger, Retention({"offset_syncs": 90}, None), later, world.config).run()
         assert not [note for note in result.notes if note.startswith(f"flow {world.flow_name}")]
         table = world.ledger.of_flow("offset_syncs", world.flow)
         return {row["upstream_start"] for row in table.collect()}

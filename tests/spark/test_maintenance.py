@@ -16,6 +16,7 @@ from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.gap import RESETS
 
 from tests.example_ledger import DAY, at, checkpoint, fill, verification, write_flow
+from tests.log_lines import logged
 from tests.log_model import Log, store
 
 
@@ -147,10 +148,10 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
             if name in ledger.read("verification_findings").columns
         }
         ledger.append("verification_findings", [{**finding, "kind": "missing"}])
-    said: list[str] = []
     now = DAY + timedelta(days=33)
-    job = Maintenance(ledger, Retention({"anomalies": 30, "verifications": 1}, vacuum_hours=None), now, say=said.append)
-    dry = job.run(dry_run=True)
+    job = Maintenance(ledger, Retention({"anomalies": 30, "verifications": 1}, vacuum_hours=None), now)
+    with logged() as said:
+        dry = job.run(dry_run=True)
     planned = {report.table: report.expired for report in dry.tables}
     assert (planned["anomalies"], planned["offset_syncs"]) == (3, 0)
     assert (planned["verifications"], planned["verification_findings"]) == (5, 1)
@@ -169,7 +170,7 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     } == {"v9"}
     (anomalies,) = [report for report in done.tables if report.table == "anomalies"]
     assert (anomalies.rows, anomalies.files, anomalies.files_after, anomalies.files_deleted) == (6, 6, 1, None)
-    assert any(line.startswith("anomalies: 6 rows, 3 would expire") for line in said)
+    assert any("table_maintained dry_run=true table=anomalies rows=6 expired=3 " in line for line in said)
 
 
 def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said(
@@ -177,9 +178,9 @@ def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said
 ) -> None:
     config = write_flow(tmp_path)
     runs = ledger.read("offset_syncs").count()
-    result = Maintenance(
-        ledger, Retention({"offset_syncs": 1}, None), datetime(2030, 1, 1), str(config), lambda line: None
-    ).run(dry_run=True)
+    result = Maintenance(ledger, Retention({"offset_syncs": 1}, None), datetime(2030, 1, 1), str(config)).run(
+        dry_run=True
+    )
     assert sum(report.expired for report in result.tables) == 0
     assert any(
         note.startswith("flow west->east: its map is kept, as the start of the source's logs isn't known")
@@ -196,7 +197,6 @@ def test_without_a_property_file_nothing_is_touched_where_runs_have_an_age(ledge
             Retention({"offset_syncs": 1, "checkpoints": 1}),
             datetime(2030, 1, 1),
             "/nowhere",
-            lambda line: None,
         ).run()
     assert ledger.read("checkpoints").filter("source = 'west'").count() == 8
 

@@ -20,6 +20,7 @@ from mirrorlake.model.run import translate as by_definition
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
 
 from tests.example_ledger import checkpoint, run, verification
+from tests.log_lines import logged
 from tests.log_model import Log, store
 from tests.spark.test_translate import RUNS
 
@@ -237,10 +238,11 @@ def _shown(frame: Any) -> str:
 
 def test_who_may_not_create_views_goes_on_with_those_that_are_there(spark: Any, tmp_path: Path) -> None:
     spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.bare")  # without the tables, creating them fails
-    said: list[str] = []
-    use_views(Ledger(spark, "spark_catalog", "bare", str(tmp_path)), said.append)
+    with logged() as said:
+        use_views(Ledger(spark, "spark_catalog", "bare", str(tmp_path)))
     assert len(said) == 1
-    assert said[0].startswith("warning: view `spark_catalog`.`bare`.`resets` can't be created: ")
+    assert said[0].startswith("WARNING views_not_updated schema=bare ")
+    assert "view `spark_catalog`.`bare`.`resets` can't be created: " in said[0]
     assert spark.catalog.currentDatabase() == "bare"
 
 

@@ -118,7 +118,9 @@ def test_an_exception_is_logged_by_its_first_line_only() -> None:
         LOG.exception(event("odd", flow="a->b"))
     with pytest.raises(TargetError), ending(LOG, "mirror", flow="a->b"):
         raise TargetError("a broker is away\nsasl.password=hunter2")
-    odd, failed = out.getvalue().splitlines()
+    LOG.warning(event("retried", error=OSError("no route\njaas.password=hunter2")))
+    odd, failed, retried = out.getvalue().splitlines()
+    assert retried.endswith('WARNING retried error="no route"')
     assert odd.endswith('ERROR odd flow=a->b error="the first line"')
     assert failed.endswith('ERROR mirror_failed flow=a->b error="a broker is away" kind=TargetError')
 

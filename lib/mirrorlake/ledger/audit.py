@@ -3,8 +3,9 @@ at once."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,10 @@ from typing import Any
 from mirrorlake.errors import ConfigurationError, LedgerError
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.views import ensure_views
+from mirrorlake.log import event
 from mirrorlake.parameters import resolve
+
+log = logging.getLogger(__name__)
 
 # These values go into SQL text for people to copy, so nothing may be in them that ends a string.
 SAFE = re.compile(r"[^'\\\n\r]*")
@@ -58,12 +62,12 @@ class Question:
         return cls(source, target, group_id, topic, partition, int(given["upstream_offset"] or middle), at)
 
 
-def use_views(ledger: Ledger, say: Callable[[str], None] = print) -> None:
+def use_views(ledger: Ledger) -> None:
     """Makes the views known by their bare names, up to date where this person may do that, else as they are."""
     try:
         ensure_views(ledger)
     except LedgerError as error:
-        say(f"warning: {error}. Going on with the views that are there")
+        log.warning(event("views_not_updated", schema=ledger.schema, error=error, used="those that are there"))
     ledger.spark.sql(f"USE `{ledger.catalog}`.`{ledger.schema}`")
 
 

@@ -3,8 +3,9 @@ files that nobody reads any more are deleted (VACUUM)."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,14 @@ from mirrorlake.ledger import expiry
 from mirrorlake.ledger.expiry import AGED, Expiry, LogStart
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
+from mirrorlake.log import ending, event
 from mirrorlake.parameters import resolve
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 LEAST_VACUUM_HOURS = 168  # Delta's own limit: readers and streams may be as far behind
 PARAMETERS = {
@@ -108,16 +112,15 @@ class Maintenance:
         now: UTC.
         config: the property file, by which sources are asked where their logs begin; needed where offset_syncs has an
             age.
-        say: called with a line of progress.
     """
 
     ledger: Ledger
     retention: Retention
     now: datetime
     config: str = ""
-    say: Callable[[str], None] = print
     _notes: list[str] = field(default_factory=list)
 
+    @ending(log, "maintenance")
     def run(self, *, dry_run: bool = False) -> MaintenanceResult:
         """Does everything, or, with `dry_run`, counts what would go and changes nothing.
 
@@ -130,10 +133,7 @@ class Maintenance:
         for name in TABLES:
             report = self._maintain(name, expiries.get(name), dry_run)
             reports.append(report)
-            self.say(
-                f"{name}: {report.rows:,} rows, {report.expired:,} {'would expire' if dry_run else 'expired'}; "
-                f"{report.files:,} files, then {report.files_after:,}"
-            )
+            log.info(event("table_maintained", dry_run=dry_run, **asdict(report)))
         return MaintenanceResult(dry_run, tuple(reports), tuple(self._notes))
 
     def _expiries(self) -> Iterable[Expiry]:
@@ -202,7 +202,7 @@ class Maintenance:
 
     def _note(self, text: str) -> None:
         self._notes.append(text)
-        self.say(text)
+        log.info(event("map_kept", reason=text))
 
 
 def _log_starts(flow: Flow) -> list[LogStart]:

@@ -1,0 +1,48 @@
+"""What is logged in this process, as lines `LEVEL event key=value ...`, for tests that wait for one or read it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from mirrorlake.log import message
+
+LOGGER = logging.getLogger("mirrorlake")
+
+
+class LogLines(logging.Handler):
+    """Keeps every line; `call` is called with each event's name, in the thread that logs it."""
+
+    def __init__(self, call: Callable[[str], None] = lambda name: None) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._call = call
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = message(record)
+        self.lines.append(f"{record.levelname} {said}")
+        self._call(said.name)
+
+
+@contextmanager
+def logged(call: Callable[[str], None] = lambda name: None) -> Iterator[list[str]]:
+    """The lines that are logged within a block."""
+    handler, level = LogLines(call), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        yield handler.lines
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+@lru_cache(maxsize=1)
+def of_process() -> list[str]:
+    """All lines from the first call on."""
+    handler = LogLines()
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.INFO)
+    return handler.lines
