@@ -75,7 +75,7 @@ test-notebooks: setup browser  ## The notebooks, run by papermill
 	@$(PYTEST) tests/notebooks
 
 .PHONY: test-bundle
-test-bundle: setup  ## databricks.yml and workflows/ against schema and code
+test-bundle: setup  ## databricks.yml and workflows/ against schema and code; the wheel, installed
 	@$(PYTEST) tests/bundle
 
 .PHONY: lint
