@@ -17,9 +17,10 @@ import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
+from mirrorlake.model.slot import ClosedFor
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import FAILOVER, closed_for
+from mirrorlake.state.generation import closed_for
 
 from tests.moving import Traffic, assert_nothing_is_lost_but_what_is_listed, failback, failover, home_of, text, texts
 from tests.world import Record, World, consume_as, eventually
@@ -228,7 +229,7 @@ def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL, output
-    assert states(world)[1] == FAILOVER, "a flow that nobody has opened can be mirrored"
+    assert states(world)[1] is ClosedFor.FAILOVER, "a flow that nobody has opened can be mirrored"
     assert states(home) == ([], "")
     with pytest.raises(ConfigurationError, match="was failed over"):
         world.mirror()

@@ -12,8 +12,8 @@ from mirrorlake.jobs.failover import failback
 from mirrorlake.jobs.failover.divergence import stretches
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
 from mirrorlake.jobs.failover.rehearsal import BOUNDS, DIFFERS, Rehearsal
-from mirrorlake.model.slot import SlotState
-from mirrorlake.state.generation import FAILOVER, HANDBACK, closed_for
+from mirrorlake.model.slot import ClosedFor, SlotState
+from mirrorlake.state.generation import closed_for
 
 LINE = Line(
     "g",
@@ -142,9 +142,9 @@ def test_what_is_passed_over_is_dropped_or_was_brought_there() -> None:
 def test_why_a_flow_is_closed_is_said_by_its_newest_closed_slot() -> None:
     older, newer = (
         replace(STATE, closed=True, generation=2),
-        replace(STATE, closed=True, closed_for=FAILOVER, generation=3),
+        replace(STATE, closed=True, closed_for=ClosedFor.FAILOVER, generation=3),
     )
     assert closed_for([STATE]) == ""
-    assert closed_for([older]) == HANDBACK, "a record of an earlier version"
-    assert closed_for([older, newer, replace(STATE, generation=4)]) == FAILOVER
+    assert closed_for([older]) is ClosedFor.HANDBACK, "a record of an earlier version"
+    assert closed_for([older, newer, replace(STATE, generation=4)]) is ClosedFor.FAILOVER
     assert SlotState.from_json(newer.to_json()) == newer

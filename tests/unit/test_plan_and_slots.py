@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from mirrorlake.errors import TargetError
 from mirrorlake.model.copy_plan import Partition, fair_share, lag, make_plan
+from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run, translate
-from mirrorlake.model.slot import Position, SlotState, assign, merge_positions
+from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_positions
 
 
 def position(topic: str, partition: int, upstream_next: int, slot: int = 0) -> Position:
@@ -68,6 +70,30 @@ def test_a_state_survives_its_journey() -> None:
     run = Run("t", 0, "a.t", 0, 1, 3, 5, 7, 2, 100, 10, 20, 2**32 - 1)
     written = SlotState("a", "b", "c", 1, 2, 7, "id", 2**40, 12, (position("t", 0, 3),), (run,), 5)
     assert SlotState.from_json(written.to_json()) == written
+
+
+def test_words_in_a_state_are_plain_text_and_come_back_as_they_were() -> None:
+    gap = Gap("t", 0, 5, 6, GapKind.DEAD_LETTER, 0, 7)
+    written = replace(state(1, 0), gaps=(gap,), closed=True, closed_for=ClosedFor.FAILOVER)
+    text = written.to_json()
+    assert b'"kind":"dead_letter"' in text
+    assert b'"closed_for":"failover"' in text
+    assert b'"closed_for":""' in state(1, 0).to_json()
+    read = SlotState.from_json(text)
+    assert read == written
+    assert read.gaps[0].kind is GapKind.DEAD_LETTER
+    assert read.closed_for is ClosedFor.FAILOVER
+    assert SlotState.from_json(text.replace(b',"closed_for":"failover"', b"")).closed_for is ClosedFor.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("word", "message"), [(b"dead_letter", "has a gap of kind 'lost'"), (b"failover", "has closed_for 'lost'")]
+)
+def test_a_state_with_a_word_of_a_later_version_is_refused(word: bytes, message: str) -> None:
+    gap = Gap("t", 0, 5, 6, GapKind.DEAD_LETTER, 0, 7)
+    written = replace(state(1, 0), gaps=(gap,), closed=True, closed_for=ClosedFor.FAILOVER)
+    with pytest.raises(TargetError, match=f"{message}, which this mirrorlake does not know. Upgrade it"):
+        SlotState.from_json(written.to_json().replace(word, b"lost"))
 
 
 def test_a_state_of_a_newer_format_is_refused() -> None:

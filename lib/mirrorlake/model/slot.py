@@ -14,7 +14,8 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from enum import StrEnum
+from typing import TypeVar
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.gap import Gap, GapKind
@@ -22,6 +23,16 @@ from mirrorlake.model.run import Run
 
 VERSION, READ_VERSIONS = 2, (1, 2)
 NO_SLOT = -1  # of a position that nobody owns yet
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+class ClosedFor(StrEnum):
+    """Why a flow is closed, as its states say it."""
+
+    NOTHING = ""  # it is open; or an earlier version has closed it, which knew handbacks only
+    HANDBACK = "handback"
+    FAILOVER = "failover"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,7 @@ class SlotState:
         inferred: true of runs that were rebuilt from the contents of both logs (`jobs/migration/takeover.py`).
         closed: true once the flow was given back to another mirror (`jobs/migration/handback.py`), or failed over
             (`jobs/failover/job.py`): no job may go on from here before it is opened again.
-        closed_for: which of the two, `handback` or `failover`; empty in records of earlier versions, which knew only
-            the first.
+        closed_for: which of the two; NOTHING in records of earlier versions, which knew only the first.
         producer_ids: all that wrote before this one, so that whoever reads the last record knows every batch of the
             slot by its header.
     """
@@ -82,7 +92,7 @@ class SlotState:
     inferred: bool = False
     closed: bool = False
     gaps: tuple[Gap, ...] = ()
-    closed_for: str = ""
+    closed_for: ClosedFor = ClosedFor.NOTHING
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """The positions of this slot's partitions, by topic and partition."""
@@ -125,18 +135,20 @@ class SlotState:
             )
         value["positions"] = tuple(Position(**position) for position in value["positions"]) if with_positions else ()
         value["runs"] = tuple(Run(**run) for run in value["runs"])
-        value["gaps"] = tuple(_gap(gap) for gap in value.get("gaps", ()))
+        value["gaps"] = tuple(
+            Gap(**{**gap, "kind": _known(GapKind, gap["kind"], "a gap of kind")}) for gap in value.get("gaps", ())
+        )
+        value["closed_for"] = _known(ClosedFor, value.get("closed_for", ""), "closed_for")
         value["producer_ids"] = tuple(value.get("producer_ids", ()))
         return cls(**value)
 
 
-def _gap(value: Mapping[str, Any]) -> Gap:
+def _known(words: type[Word], word: str, what: str) -> Word:
     try:
-        return Gap(**{**value, "kind": GapKind(value["kind"])})
+        return words(word)
     except ValueError:
         raise TargetError(
-            f"an offset-syncs record has a gap of kind '{value['kind']}', which this mirrorlake does not know. Upgrade "
-            "it"
+            f"an offset-syncs record has {what} '{word}', which this mirrorlake does not know. Upgrade it"
         ) from None
 
 

@@ -16,7 +16,7 @@ from mirrorlake.config.flow import LONGEST_TRANSACTION_MS, Flow
 from mirrorlake.errors import ConfigurationError, SourceError, TargetError
 from mirrorlake.model.gap import Gap
 from mirrorlake.model.run import Run
-from mirrorlake.model.slot import Position, SlotState, assign, merge_positions
+from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
@@ -24,13 +24,11 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, write_state
 
 ATTEMPTS = 5
-HANDBACK, FAILOVER = "handback", "failover"
 CLOSED = {
-    HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): what both copy would be there twice. Take it "
-    "over again (notebooks/takeover.ipynb)",
-    FAILOVER: "was failed over (generation {generation}): its target is in use, and what the source had not handed "
-    "over is yet to be decided about. "
-    "Open it again with notebooks/failback.ipynb",
+    ClosedFor.HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): what both copy would be there "
+    "twice. Take it over again (notebooks/takeover.ipynb)",
+    ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and what the source had not "
+    "handed over is yet to be decided about. Open it again with notebooks/failback.ipynb",
 }
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
@@ -42,15 +40,15 @@ class Beginning:
     Attributes:
         positions: of partitions that have none yet; where a closed flow is opened again, of any.
         inferred: runs that belong to these positions.
-        reopens: the flow may be closed, for this reason (HANDBACK, FAILOVER): it is opened again.
+        reopens: the flow may be closed, for this reason: it is opened again.
         closes: the flow is closed with this generation, for this reason.
         gaps: what `positions` pass over that were known before.
     """
 
     positions: tuple[Position, ...] = ()
     inferred: tuple[Run, ...] = ()
-    reopens: str = ""
-    closes: str = ""
+    reopens: ClosedFor = ClosedFor.NOTHING
+    closes: ClosedFor = ClosedFor.NOTHING
     gaps: tuple[Gap, ...] = ()
 
 
@@ -213,10 +211,10 @@ def is_closed(states: Iterable[SlotState]) -> bool:
     return any(state.closed for state in states)
 
 
-def closed_for(states: Iterable[SlotState]) -> str:
-    """Why a flow is closed, as its newest closed slot says: HANDBACK or FAILOVER; empty if it is open."""
+def closed_for(states: Iterable[SlotState]) -> ClosedFor:
+    """Why a flow is closed, as its newest closed slot says; NOTHING if it is open."""
     newest = max((state for state in states if state.closed), key=lambda state: state.generation, default=None)
-    return "" if newest is None else newest.closed_for or HANDBACK
+    return ClosedFor.NOTHING if newest is None else newest.closed_for or ClosedFor.HANDBACK
 
 
 def _newest(states: dict[int, SlotState]) -> int:

@@ -28,10 +28,10 @@ from mirrorlake.jobs.failover.plan import ALIVE, BEGIN, MODES, RUN, Choice
 from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model.slot import SlotState
+from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import FAILOVER, Beginning, begin_generation, closed_for
+from mirrorlake.state.generation import Beginning, begin_generation, closed_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +186,11 @@ class Failback:
             if decide == DROP:
                 positions, gaps = divergence.passed_over()
                 begin_generation(
-                    self.away, cluster_id, here, slots, lambda known: Beginning(positions, gaps=gaps, closes=FAILOVER)
+                    self.away,
+                    cluster_id,
+                    here,
+                    slots,
+                    lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
                 )
                 self.ledger.catch_up(
                     self.away,
@@ -211,7 +215,7 @@ class Failback:
                 self.ledger,
                 self._suites / "offset_syncs.json",
                 self._say,
-                closed_for=FAILOVER,
+                closed_for=ClosedFor.FAILOVER,
             )
             .run(None)
             .records
@@ -229,16 +233,16 @@ class Failback:
     def _open(self, flow: Flow, target: Cluster) -> int:
         """Opens a flow that was failed over; 0 if it is not closed."""
         states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
-        if closed_for(states.values()) != FAILOVER:
+        if closed_for(states.values()) is not ClosedFor.FAILOVER:
             return 0
         newest = max(states.values(), key=lambda state: state.generation)
         return begin_generation(
-            flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(reopens=FAILOVER)
+            flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(reopens=ClosedFor.FAILOVER)
         )
 
     def _require_failed_over(self, here: Cluster) -> dict[int, SlotState]:
         states = offset_syncs.read_all_states(here, self.away.offset_syncs_topic, self.away.connect_timeout_ms)
-        if closed_for(states.values()) != FAILOVER:
+        if closed_for(states.values()) is not ClosedFor.FAILOVER:
             raise ConfigurationError(
                 f"flow {self.away.name} was not failed over (its states on cluster {self.away.target} are not closed "
                 "for that), so there is nothing to come back from. "

@@ -31,10 +31,11 @@ from mirrorlake.jobs.failover.rehearsal import DIFFERS, GONE, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.slot import ClosedFor
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import FAILOVER, Beginning, begin_generation, closed_for
+from mirrorlake.state.generation import Beginning, begin_generation, closed_for
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -336,5 +337,5 @@ def close(flow: Flow, target: Cluster) -> int:
         return 0
     newest = max(states.values(), key=lambda state: state.generation)
     return begin_generation(
-        flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=FAILOVER)
+        flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=ClosedFor.FAILOVER)
     )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.replication_policy import RenameReplicationPolicy
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.model.slot import merge_positions
+from mirrorlake.model.slot import ClosedFor, merge_positions
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import HANDBACK, Beginning, begin_generation, is_closed
+from mirrorlake.state.generation import Beginning, begin_generation, is_closed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ def hand_back(
             mirrormaker.ensure_topic()
             newest = max(states.values(), key=lambda state: state.generation)
             generation = begin_generation(
-                flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=HANDBACK)
+                flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=ClosedFor.HANDBACK)
             )
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())

@@ -29,7 +29,7 @@ from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECOR
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.run import Run
-from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
+from mirrorlake.model.slot import NO_SLOT, ClosedFor, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.admin import Admin
@@ -45,7 +45,7 @@ from mirrorlake.protocol.cluster import (
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import HANDBACK, Beginning, begin_generation, is_closed
+from mirrorlake.state.generation import Beginning, begin_generation, is_closed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -375,7 +375,7 @@ class Takeover:
         )
         runs = tuple(run for found in findings for run in found.runs)
         generation = begin_generation(
-            flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=HANDBACK)
+            flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=ClosedFor.HANDBACK)
         )
         with self.ledger.checkpoint("ledger") as place:
             self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()

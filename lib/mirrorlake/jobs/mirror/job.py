@@ -52,7 +52,7 @@ from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.gap import LOSS
-from mirrorlake.model.slot import Position
+from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
@@ -83,7 +83,7 @@ class MirrorJob:
         say: called with a line of progress.
         failpoint: where to die, in tests (`mirrorlake.failpoint`).
         closed_for: the flow is closed for this reason, and stays so whatever becomes of this job: no other one can go
-            on with it. Empty: it must be open.
+            on with it. NOTHING: it must be open.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class MirrorJob:
         suite: str | Path,
         say: Callable[[str], None] = print,
         failpoint: str = "",
-        closed_for: str = "",
+        closed_for: ClosedFor = ClosedFor.NOTHING,
     ) -> None:
         self.spark, self.config, self.ledger, self._closed_for = spark, config, ledger, closed_for
         self._live = LiveFlow(config, flow)
