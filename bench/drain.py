@@ -8,6 +8,7 @@ from typing import Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.spark.timing import MirrorResult
 
@@ -37,7 +38,7 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
     config = _config_of(alias)
     config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
     return MirrorJob(
-        spark,
+        SparkEngine(spark, lambda line: None),
         str(config),
         flow_of(alias),
         ledger(spark),

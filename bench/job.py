@@ -17,6 +17,7 @@ from typing import Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint.job import CheckpointJob
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.local.session import local_session
 
@@ -33,9 +34,9 @@ def main(what: str, config: str, name: str, warehouse: str, result: str, given_s
     )  # PySpark's would cancel what runs, and with it the micro-batch that is to be finished
     ledger = Ledger(spark, "spark_catalog", "bench", warehouse)
     if what == "mirror":
-        done = MirrorJob(spark, config, flow, ledger, ROOT / "expectations/offset_syncs.json", _say).run(
-            _interval_s(given_s, MIRROR_INTERVAL_S)
-        )
+        done = MirrorJob(
+            SparkEngine(spark, _say), config, flow, ledger, ROOT / "expectations/offset_syncs.json", _say
+        ).run(_interval_s(given_s, MIRROR_INTERVAL_S))
         found: dict[str, Any] = {
             **done.to_json(),
             "history": [

@@ -6,6 +6,7 @@ What is compared is read by librdkafka (confluent-kafka), not by the code that c
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -19,8 +20,13 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from mirrorlake.config.flow import Flow
+from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.checkpoint.job import CheckpointJob, CheckpointResult
+from mirrorlake.jobs.mirror.engine import Engine
+from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
+from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import RESETS
 
@@ -37,6 +43,8 @@ class World:
 
     Attributes:
         lines: what the jobs have said.
+        is_mirrored_by_spark: mirror jobs run on Spark; else in this process, with the same planner, tasks and gate.
+        memory: the tables of a world without Spark.
     """
 
     source_servers: str
@@ -48,6 +56,8 @@ class World:
     alias: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
     target_alias: str = "t"
     lines: list[str] = field(default_factory=list)
+    is_mirrored_by_spark: bool = False
+    memory: MemoryLedger = field(default_factory=MemoryLedger)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -95,12 +105,21 @@ class World:
         return Flow.load(self.config, self.flow_name)
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> Any:
+        """The tables; in a world without Spark, what the jobs have appended."""
+        if self.spark is None:
+            return self.memory
         return Ledger(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
+
+    def engine(self, failpoint: str = "") -> Engine:
+        """What runs the mirror jobs of this world: this process, or Spark where the test or a transform needs it."""
+        if not self.is_mirrored_by_spark and not self.flow.transforms:
+            return InProcessEngine(say=self.lines.append, failpoint=from_specification(failpoint))
+        return SparkEngine(self.spark, self.lines.append, failpoint)
 
     def mirror_job(self, failpoint: str = "") -> MirrorJob:
         return MirrorJob(
-            self.spark,
+            self.engine(failpoint),
             self.config,
             self.flow,
             self.ledger,
@@ -229,6 +248,8 @@ class World:
     def ledger_map(self, *topics: str) -> tuple[list[Any], list[Any]]:
         """The flow's rows of offset_syncs and of gaps, all with the offsets of a run, and with a kind where they are
         gaps. One query: each takes a second."""
+        if self.spark is None:
+            return map_on_target(self.target_servers, self.flow, set(topics))
         from pyspark.sql import functions as F
 
         self.ledger.ensure_tables()
@@ -278,11 +299,8 @@ class World:
 
     def gaps(self, topic: str) -> list[tuple[int, int, int, str]]:
         """(partition, from_offset, to_offset, kind) of a topic's gaps, in order."""
-        table = self.ledger.ensure_tables().of_flow("gaps", self.flow)
-        return sorted(
-            (row["partition"], row["from_offset"], row["to_offset"], row["kind"])
-            for row in table.filter(table.topic == topic).collect()
-        )
+        _, gaps = self.ledger_map(topic)
+        return sorted((row["partition"], row["upstream_start"], row["upstream_end"], row["kind"]) for row in gaps)
 
     def assert_nothing_open(self) -> None:
         """No transaction of the flow is open on the target, so nothing holds back readers."""
@@ -352,6 +370,19 @@ def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
     assert pieces, "nothing is accounted for"
     for (key, _, end), (following, start, _) in pairwise(sorted(pieces)):
         assert key != following or start == end, f"{key}: offsets {end} to {start} are in no run and no gap, or in two"
+
+
+def map_on_target(servers: str, flow: Flow, topics: set[str]) -> tuple[list[Any], list[Any]]:
+    """Runs and gaps as the flow's offset-syncs topic has them, with the columns of `World.ledger_map`."""
+    runs, gaps = [], []
+    for found in read_committed(servers, flow.offset_syncs_topic).values():
+        for _, (_, value, _, _) in found:
+            state = json.loads(value)
+            runs += [{**run, "kind": None} for run in state["runs"] if run["topic"] in topics]
+            for gap in state["gaps"]:
+                if gap["topic"] in topics:
+                    gaps.append({**gap, "upstream_start": gap["from_offset"], "upstream_end": gap["to_offset"]})
+    return runs, gaps
 
 
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:

@@ -4,7 +4,8 @@
 with a file, only if the file is not there yet, which it is from then on, so that of all Spark workers just one dies,
 once. Without the variable no failpoint does anything.
 
-The steps: task.initialised, task.compared, task.producing, task.copied, task.written; driver.planned, driver.copied,
+The steps: task.initialised, task.compared, task.producing, task.copied, task.written; driver.opening
+(after each slot), driver.planned, driver.copied,
 driver.gated, driver.committing (after each slot), driver.committed, driver.ledger.
 """
 

@@ -15,5 +15,18 @@ def warehouse(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def world(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path) -> World:
-    """A flow of this test's own between the shared clusters."""
+    """A flow of this test's own between the shared clusters, with a ledger in Delta; mirrored without Spark."""
     return World(*servers, tmp_path, spark, warehouse)
+
+
+@pytest.fixture
+def spark_world(world: World) -> World:
+    """The same, mirrored by Spark."""
+    world.is_mirrored_by_spark = True
+    return world
+
+
+@pytest.fixture
+def plain_world(servers: tuple[str, str], tmp_path: Path) -> World:
+    """A flow of this test's own without Spark and Delta; its map is read from the offset-syncs topic."""
+    return World(*servers, tmp_path)

@@ -1,11 +1,15 @@
-"""A mirror job as a process of its own, to be killed: CONFIG FLOW WAREHOUSE SCHEMA [INTERVAL_S RUN_FOR_S]. See
-`mirrorlake.failpoint`; MIRRORLAKE_TEST_MASTER names a Spark cluster."""
+"""A mirror job as a process of its own, to be killed: CONFIG FLOW WAREHOUSE SCHEMA [INTERVAL_S RUN_FOR_S].
+
+Without a warehouse (an empty word) it runs without Spark. See `mirrorlake.failpoint`; MIRRORLAKE_TEST_MASTER names a
+Spark cluster.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "lib"))
@@ -15,22 +19,33 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
     from mirrorlake.config.flow import Flow
     from mirrorlake.failpoint import VARIABLE
     from mirrorlake.jobs.mirror.job import MirrorJob
+
+    fails_at = os.environ.get(VARIABLE, "")
+    engine, ledger = on_spark(warehouse, schema, fails_at) if warehouse else in_process(fails_at)
+    suite = ROOT / "expectations/offset_syncs.json"
+    job = MirrorJob(engine, config, Flow.load(config, flow), ledger, suite, say, fails_at)
+    print(job.run(*map(float, times)) if times else job.run(None), flush=True)
+
+
+def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:
+    from mirrorlake.jobs.mirror.spark_engine import SparkEngine
     from mirrorlake.ledger.store import Ledger
     from mirrorlake.local.session import MASTER, local_session
 
     spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", MASTER))
-    ledger = Ledger(spark, "spark_catalog", schema, warehouse)
-    suite = ROOT / "expectations/offset_syncs.json"
-    job = MirrorJob(
-        spark,
-        config,
-        Flow.load(config, flow),
-        ledger,
-        suite,
-        lambda line: print(line, flush=True),
-        os.environ.get(VARIABLE, ""),
-    )
-    print(job.run(*map(float, times)) if times else job.run(None), flush=True)
+    return SparkEngine(spark, say, fails_at), Ledger(spark, "spark_catalog", schema, warehouse)
+
+
+def in_process(fails_at: str) -> tuple[Any, Any]:
+    from mirrorlake.failpoint import from_specification
+    from mirrorlake.jobs.mirror.in_process import InProcessEngine
+    from mirrorlake.ledger.memory import MemoryLedger
+
+    return InProcessEngine(say=say, failpoint=from_specification(fails_at)), MemoryLedger()
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ lost, none twice."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -10,8 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,20 +30,16 @@ from mirrorlake.protocol import transaction
 from mirrorlake.state.offset_syncs import read_states
 from mirrorlake.state.slot_report import SlotReport
 
-from tests.world import World, eventually
+from tests.world import World, eventually, read_committed
 
 SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 
 def start(world: World, *times: float, failpoint: str = "") -> subprocess.Popen[str]:
-    """The mirror job as a process."""
+    """The mirror job as a process; without Spark in a world that mirrors without."""
+    warehouse = world.warehouse if world.is_mirrored_by_spark else ""
     words = [
-        sys.executable,
-        str(SCRIPT),
-        world.config,
-        world.flow_name,
-        world.warehouse,
-        Path(world.warehouse).name,
+        *(sys.executable, str(SCRIPT), world.config, world.flow_name, warehouse, Path(world.warehouse).name),
         *map(str, times),
     ]
     return subprocess.Popen(
@@ -60,33 +55,18 @@ def sources(world: World) -> tuple[str, str]:
     return plain, transactional
 
 
-STEPS = ("driver.planned", "driver.copied", "driver.gated", "driver.committing", "driver.committed", "driver.ledger")
+def die(world: World, failpoint: str) -> tuple[str, str]:
+    """Mirrors in several micro-batches with a process that is killed at a step; returns the topics."""
+    topics = sources(world)
+    world.write_config(**{"mirrorlake.batch.max.records": "600"})
+    process = start(world, failpoint=failpoint)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL, output
+    return topics
 
 
-@pytest.fixture(scope="module")
-def killed(
-    servers: tuple[str, str], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[tuple[World, tuple[str, str], int, str]]]]:
-    """Drivers that die at each step, two at a time: a Spark of its own takes each of them half a minute."""
-
-    def die(step: str) -> tuple[World, tuple[str, str], int, str]:
-        world = World(*servers, tmp_path_factory.mktemp(step.replace(".", "-")), spark, warehouse)
-        topics = sources(world)
-        world.write_config(**{"mirrorlake.batch.max.records": "600"})  # several micro-batches, killed in the second
-        process = start(world, failpoint=step if step == "driver.ledger" else f"{step}:2")
-        output, _ = process.communicate(timeout=240)
-        return world, topics, process.returncode, output
-
-    with ThreadPoolExecutor(2) as pool:
-        yield {step: pool.submit(die, step) for step in STEPS}
-
-
-@pytest.mark.parametrize("step", STEPS)
-def test_the_driver_killed_at_any_step_leaves_nothing_lost_or_twice(
-    killed: dict[str, Future[tuple[World, tuple[str, str], int, str]]], step: str
-) -> None:
-    world, topics, code, output = killed[step].result()
-    assert code == -signal.SIGKILL, output
+def assert_carried_on(world: World, topics: tuple[str, str]) -> None:
+    """Another job mirrors the rest, and nothing is lost, twice, or left open."""
     for topic in topics:
         world.produce(topic, 100, seed=3)
     world.mirror()
@@ -94,20 +74,49 @@ def test_the_driver_killed_at_any_step_leaves_nothing_lost_or_twice(
     world.assert_nothing_open()
 
 
-@pytest.mark.parametrize("step", ["task.initialised", "task.compared", "task.producing", "task.copied", "task.written"])
-def test_a_task_killed_at_any_step_is_done_again_by_the_same_job(world: World, step: str, tmp_path: Path) -> None:
-    topics = sources(world)
-    result = world.mirror(failpoint=f"{step}@{tmp_path / 'killed'}")
+STEPS = ("planned", "copied", "gated", "committed")
+TASK_STEPS = ("initialised", "compared", "producing", "copied", "written")
+
+
+@pytest.mark.parametrize("step", [*(f"driver.{step}" for step in STEPS), *(f"task.{step}" for step in TASK_STEPS)])
+def test_a_job_killed_at_any_step_leaves_nothing_lost_or_twice(plain_world: World, step: str) -> None:
+    assert_carried_on(plain_world, die(plain_world, f"{step}:3"))
+
+
+def test_a_driver_killed_between_the_commits_of_two_slots_leaves_nothing_lost_or_twice(plain_world: World) -> None:
+    topics = die(plain_world, "driver.committing:3")  # two slots: the second micro-batch is committed by half
+    commits = [sum(map(bool, runs)) for runs in runs_of_commits(plain_world).values()]
+    assert sorted(commits) == [1, 2], "the driver was to die between the two EndTxn of its second micro-batch"
+    assert_carried_on(plain_world, topics)
+
+
+def runs_of_commits(world: World) -> dict[int, list[list[Any]]]:
+    """The runs of each committed transaction, by slot."""
+    found = read_committed(world.target_servers, world.flow.offset_syncs_topic)
+    return {slot: [json.loads(value)["runs"] for _, (_, value, _, _) in records] for slot, records in found.items()}
+
+
+@pytest.mark.parametrize("step", ["driver.committed:2", "driver.ledger"])
+def test_a_driver_on_spark_killed_leaves_nothing_lost_or_twice(spark_world: World, step: str) -> None:
+    assert_carried_on(spark_world, die(spark_world, step))
+
+
+@pytest.mark.parametrize("step", ["task.producing", "task.written"])
+def test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job(
+    spark_world: World, step: str, tmp_path: Path
+) -> None:
+    topics = sources(spark_world)
+    result = spark_world.mirror(failpoint=f"{step}@{tmp_path / 'killed'}")
     assert (tmp_path / "killed").exists(), "the failpoint was not reached"
-    assert any("a copy task was lost" in line for line in world.lines)
-    assert result.records == world.assert_equal(*topics)
-    world.assert_nothing_open()
+    assert any("a copy task was lost" in line for line in spark_world.lines)
+    assert result.records == spark_world.assert_equal(*topics)
+    spark_world.assert_nothing_open()
 
 
-def test_a_task_whose_plan_is_late_finds_its_work_done(world: World) -> None:
-    topic = world.topic(partitions=1)
-    world.produce(topic, 300, partitions=1)
-    generation, flow = world.mirror().generation, world.flow
+def test_a_task_whose_plan_is_late_finds_its_work_done(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.produce(topic, 300, partitions=1)
+    generation, flow = plain_world.mirror().generation, plain_world.flow
     connections = task.worker_connections(flow)
     target = connections[1]
     target.refresh([flow.offset_syncs_topic], 10_000)
@@ -121,19 +130,19 @@ def test_a_task_whose_plan_is_late_finds_its_work_done(world: World) -> None:
     report = late(300)
     assert isinstance(report, SlotReport)
     assert (report.is_open, report.stretches) == (False, [])
-    world.produce(topic, 100, partitions=1, seed=2)
+    plain_world.produce(topic, 100, partitions=1, seed=2)
     report = late(400)
     assert isinstance(report, SlotReport)
     assert [(stretch["upstream_from"], stretch["upstream_next"]) for stretch in report.stretches] == [(300, 400)]
     transaction.end(target, report.producer, commit=True, timeout_ms=10_000)
-    world.mirror()
-    assert world.assert_equal(topic) == 400
+    plain_world.mirror()
+    assert plain_world.assert_equal(topic) == 400
 
 
-def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(world: World) -> None:
-    topic = world.topic()
-    world.produce(topic, 500)
-    older = start(world, 0.2, 120)
+def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: World) -> None:
+    topic = plain_world.topic()
+    plain_world.produce(topic, 500)
+    older = start(plain_world, 0.2, 120)
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.extend(older.stdout or []))
     reader.start()
@@ -143,12 +152,12 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(world: World) -
     def produce() -> None:
         seed = 10
         while not stop.is_set():
-            world.produce(topic, 50, seed=(seed := seed + 1))
+            plain_world.produce(topic, 50, seed=(seed := seed + 1))
 
     producer = threading.Thread(target=produce)
     producer.start()
     try:
-        world.mirror(interval_s=0.2, run_for_s=15)
+        plain_world.mirror(interval_s=0.2, run_for_s=15)
         assert older.wait(60) != 0
     finally:
         stop.set()
@@ -156,20 +165,20 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(world: World) -
         older.kill()
         reader.join()
     assert "a newer mirror job (generation 2) has taken over from this one (generation 1)" in "".join(lines), lines[-5:]
-    world.mirror()
-    world.assert_equal(topic)
+    plain_world.mirror()
+    plain_world.assert_equal(topic)
 
 
-def test_two_jobs_started_at_the_same_moment_leave_one(world: World) -> None:
-    topic = world.topic()
-    world.produce(topic, 2_000)
-    world.mirror()
-    world.produce(topic, 2_000, seed=2)
+def test_two_jobs_started_at_the_same_moment_leave_one(plain_world: World) -> None:
+    topic = plain_world.topic()
+    plain_world.produce(topic, 2_000)
+    plain_world.mirror()
+    plain_world.produce(topic, 2_000, seed=2)
     outcomes: list[object] = []
 
     def run() -> None:
         try:
-            outcomes.append(world.mirror(interval_s=0.2, run_for_s=15))
+            outcomes.append(plain_world.mirror(interval_s=0.2, run_for_s=15))
         except FencedError as error:
             outcomes.append(error)
 
@@ -179,21 +188,21 @@ def test_two_jobs_started_at_the_same_moment_leave_one(world: World) -> None:
     for job in jobs:
         job.join()
     assert sorted(isinstance(outcome, FencedError) for outcome in outcomes) == [False, True], outcomes
-    world.assert_equal(topic)
+    plain_world.assert_equal(topic)
 
 
-def test_a_deleted_spark_checkpoint_directory_changes_nothing(world: World, tmp_path: Path) -> None:
+def test_a_deleted_spark_checkpoint_directory_changes_nothing(spark_world: World, tmp_path: Path) -> None:
     """The job is killed, so that the progress of its queries stays behind; then that is deleted."""
-    world.warehouse = str(tmp_path / f"alone_{world.alias}")
-    topic = world.topic()
-    world.produce(topic, 300)
-    start(world, failpoint="driver.committed").communicate(timeout=240)
-    progress = Path(world.warehouse) / Path(world.warehouse).name / "_checkpoints"
+    spark_world.warehouse = str(tmp_path / f"alone_{spark_world.alias}")
+    topic = spark_world.topic()
+    spark_world.produce(topic, 300)
+    start(spark_world, failpoint="driver.committed").communicate(timeout=240)
+    progress = Path(spark_world.warehouse) / Path(spark_world.warehouse).name / "_checkpoints"
     assert list(progress.glob("mirror/*/offsets/*")), "there was no checkpoint to delete"
     shutil.rmtree(progress)
-    world.produce(topic, 300, seed=2)
-    world.mirror()
-    assert world.assert_equal(topic) == 600
+    spark_world.produce(topic, 300, seed=2)
+    spark_world.mirror()
+    assert spark_world.assert_equal(topic) == 600
     assert not list(progress.glob("*/*")), "a run that ended has left its checkpoint behind"
 
 
@@ -239,29 +248,49 @@ def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_
     assert_df_equality(runs(other), runs(world.ledger), ignore_row_order=True, ignore_nullable=True)
 
 
-def test_an_interrupted_start_of_a_new_generation_loses_no_position(world: World) -> None:
-    """More slots than before: partitions change hands, and every one of them keeps its position."""
-    topics = sources(world)
-    world.mirror()
-    world.write_config(**{"mirrorlake.slots": "5"})
+def test_partitions_that_change_slots_keep_their_positions(plain_world: World) -> None:
+    topics = sources(plain_world)
+    plain_world.mirror()
+    for seed, slots in ((4, "5"), (5, "1")):
+        plain_world.write_config(**{"mirrorlake.slots": slots})
+        for topic in topics:
+            plain_world.produce(topic, 200, seed=seed)
+        plain_world.mirror()
+    plain_world.assert_equal(*topics)
+
+
+@pytest.mark.parametrize("opened", [1, 2, 4])
+def test_an_interrupted_start_of_a_new_generation_loses_no_position(plain_world: World, opened: int) -> None:
+    """The driver dies when some slots have opened the new generation, and others not: both hold positions then."""
+    topics = sources(plain_world)
+    plain_world.mirror()
+    plain_world.write_config(**{"mirrorlake.slots": "5"})
     for topic in topics:
-        world.produce(topic, 200, seed=4)
-    world.mirror()
-    world.write_config(**{"mirrorlake.slots": "1"})
-    for topic in topics:
-        world.produce(topic, 200, seed=5)
-    world.mirror()
-    world.assert_equal(*topics)
+        plain_world.produce(topic, 200, seed=4)
+    process = start(plain_world, failpoint=f"driver.opening:{opened}")
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == -signal.SIGKILL, output
+    assert sorted(newest_generations(plain_world).values()) == [*[1] * (5 - opened), *[2] * opened][-5:]
+    assert_carried_on(plain_world, topics)
+
+
+def newest_generations(world: World) -> dict[int, int]:
+    """The generation of each slot's last committed state; 1 of slots that have none yet."""
+    found = read_committed(world.target_servers, world.flow.offset_syncs_topic)
+    return {
+        slot: max((json.loads(value)["generation"] for _, (_, value, _, _) in records), default=1)
+        for slot, records in found.items()
+    }
 
 
 def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = world.topic()
-    world.produce(topic, 300)
-    world.mirror()
-    before = world.target_records(topic)
-    world.produce(topic, 300, seed=2)
+    topic = plain_world.topic()
+    plain_world.produce(topic, 300)
+    plain_world.mirror()
+    before = plain_world.target_records(topic)
+    plain_world.produce(topic, 300, seed=2)
     honest = gate_frame.frame
 
     def shifted(*reports: object, **options: object) -> object:
@@ -273,35 +302,35 @@ def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause
     with monkeypatch.context() as patch:
         patch.setattr(gate_frame, "frame", shifted)
         with pytest.raises(GateError, match=r"expect_column_pair_values_to_be_equal\(column_A=\"downstream_length\".*"):
-            world.mirror()
-    assert world.target_records(topic) == before, "something became visible"
-    world.assert_nothing_open()
-    failed = world.ledger.read("expectation_results").filter(f"NOT success AND subject = '{world.flow_name}'").collect()
+            plain_world.mirror()
+    assert plain_world.target_records(topic) == before, "something became visible"
+    plain_world.assert_nothing_open()
+    failed = [row for row in plain_world.memory.rows["expectation_results"] if not row["success"]]
     assert ["downstream_length" in row["expectation"] for row in failed] == [True]
-    assert world.mirror().records == 300
-    world.assert_equal(topic)
+    assert plain_world.mirror().records == 300
+    plain_world.assert_equal(topic)
 
 
 def test_a_transaction_that_timed_out_before_the_commit_is_copied_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = world.topic()
-    world.produce(topic, 300)
-    world.write_config(**{"mirrorlake.transaction.timeout.ms": "1000", "mirrorlake.batch.max.ms": "500"})
+    topic = plain_world.topic()
+    plain_world.produce(topic, 300)
+    plain_world.write_config(**{"mirrorlake.transaction.timeout.ms": "1000", "mirrorlake.batch.max.ms": "500"})
     honest, slow = gate_frame.frame, [True]
 
     def late(*reports: object, **options: object) -> object:
         if slow:
             slow.clear()
             deadline = time.monotonic() + 30
-            while time.monotonic() < deadline and not _aborted_by_coordinator(world):
+            while time.monotonic() < deadline and not _aborted_by_coordinator(plain_world):
                 time.sleep(0.2)
         return honest(*reports, **options)
 
     monkeypatch.setattr(gate_frame, "frame", late)
-    assert world.mirror().records == 300
-    assert any("was aborted before it could be committed" in line for line in world.lines)
-    world.assert_equal(topic)
+    assert plain_world.mirror().records == 300
+    assert any("was aborted before it could be committed" in line for line in plain_world.lines)
+    plain_world.assert_equal(topic)
 
 
 def _aborted_by_coordinator(world: World) -> bool:

@@ -192,7 +192,7 @@ def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(wo
 
 def mirror_other(world: World, flow: str) -> MirrorResult:
     return MirrorJob(
-        world.spark,
+        world.engine(),
         world.config,
         Flow.load(world.config, flow),
         world.ledger,

@@ -90,7 +90,7 @@ def test_expectations_that_do_not_load_are_refused_before_anything_is_created(
     suite = tmp_path / "suite.json"
     suite.write_text(text)
     with pytest.raises(ConfigurationError, match=message):
-        MirrorJob(world.spark, world.config, world.flow, world.ledger, suite)
+        MirrorJob(world.engine(), world.config, world.flow, world.ledger, suite)
     assert nothing_was_created(world)
 
 

@@ -12,6 +12,11 @@ from mirrorlake.errors import SourceError
 from tests.world import World, eventually, read_committed
 
 
+@pytest.fixture
+def world(plain_world: World) -> World:
+    return plain_world
+
+
 def test_latest_takes_what_comes_after_the_first_start_also_on_topics_that_were_idle_then(world: World) -> None:
     busy, idle = world.topic("busy", 2), world.topic("idle", 1)
     world.produce(busy, 100)
@@ -66,10 +71,7 @@ def test_a_time_and_offsets_are_kept_to_the_record(world: World) -> None:
         record for offset, record in world.source_records(by_offset)[0] if offset >= 120
     ]
     first = (
-        world.ledger.read("offset_syncs")
-        .filter(f"topic = '{by_offset}'")
-        .agg({"upstream_start": "min"})
-        .collect()[0][0]
+        min(run["upstream_start"] for run in world.ledger_map(by_offset)[0])
     )
     assert first == 120
 

@@ -176,6 +176,17 @@ class Ledger:
         table = self.read(name)
         return table.filter((table.source == source) & (table.target == target))
 
+    def granted_acls(self, flow: Flow) -> list[str]:
+        """Lists the access rights that mirrorlake has given and not taken back, as text; no others are ever taken back."""
+        from pyspark.sql import functions as F
+
+        table = self.of_flow("topology_changes", flow)
+        mine = table.filter((table.outcome == "applied") & table.kind.endswith("_acl"))
+        last = mine.groupBy(F.coalesce("after", "before").alias("acl")).agg(
+            F.max_by("kind", "changed_at").alias("kind")
+        )
+        return [row["acl"] for row in last.filter(F.col("kind") == "create_acl").collect()]
+
     def append(self, name: str, rows: Iterable[Any]) -> None:
         """Appends dataclass instances or dictionaries to a table; missing columns are null.
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import MirrorlakeError, first_line, unexpected
+from mirrorlake.spark.retries import Retries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
-FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
 POLL_S = 0.25
 
 
@@ -37,9 +37,11 @@ class Batches:
     once: bool = False
     _succeeded: bool = False
     _error: MirrorlakeError | None = None
-    _failing: tuple[float, int] | None = None
     _stopping: threading.Event = field(default_factory=threading.Event)
     _busy: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._retries = Retries(self.retry_timeout_s, self._stopping.wait, self.say)
 
     def run(
         self,
@@ -104,22 +106,12 @@ class Batches:
                 return
             try:
                 self.handle(frame, number)
-                self._succeeded, self._failing = True, None
+                self._succeeded = True
+                self._retries.succeeded()
             except MirrorlakeError as error:
-                if not error.retriable or not self._may_go_on(error):
+                if not self._retries.may_go_on(error):
                     self._error = error
                     raise
             except Exception as error:
                 self._error = unexpected("handling a micro-batch", error)
                 raise
-
-    def _may_go_on(self, error: MirrorlakeError) -> bool:
-        """Waits a little longer after each failure in a row; False once there was no success for too long."""
-        since, count = self._failing or (time.monotonic(), 0)
-        self._failing = (since, count + 1)
-        left_s = since + self.retry_timeout_s - time.monotonic()
-        if left_s <= 0:
-            return False
-        self.say(f"warning: {error.message} (trying again, for {left_s:.0f} s at most)")
-        self._stopping.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s))
-        return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ class Stopwatch:
         return sum(self.laps_ms.values())
 
 
-def stages(plan: Mapping[str, Any], clock: Stopwatch, reports: Sequence[SlotReport]) -> dict[str, float]:
+def stages(plan_ms: float, planned_at_ms: float, clock: Stopwatch, reports: Sequence[SlotReport]) -> dict[str, float]:
     """Where the time of a micro-batch went, in milliseconds.
 
     plan: asking both clusters. spark: from the plan to the call of the driver's code, all Spark's own. collect: the
@@ -44,8 +44,8 @@ def stages(plan: Mapping[str, Any], clock: Stopwatch, reports: Sequence[SlotRepo
     """
     slowest = max((report.stages_ms for report in reports), key=lambda laps: sum(laps.values()), default={})
     inside = {f"copy.{name}": value for name, value in slowest.items()}
-    waited_ms = max(0.0, clock.began_ms - plan["planned_at_ms"])  # two processes of one machine, one clock
-    return {"plan": plan["plan_ms"], "spark": waited_ms, **clock.laps_ms, **inside}
+    waited_ms = max(0.0, clock.began_ms - planned_at_ms)  # two processes of one machine, one clock
+    return {"plan": plan_ms, "spark": waited_ms, **clock.laps_ms, **inside}
 
 
 @dataclass(frozen=True)

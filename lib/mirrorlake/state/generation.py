@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from mirrorlake.config.flow import LONGEST_TRANSACTION_MS, Flow
 from mirrorlake.errors import ConfigurationError, SourceError, TargetError
+from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.model.gap import Gap
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_positions
@@ -59,12 +60,14 @@ def begin_generation(
     slots: int,
     beginning: Callable[[Mapping[PartitionKey, Position]], Beginning] = lambda known: Beginning(),
     sleep: Callable[[float], None] = time.sleep,
+    failpoint: Failpoint = never,
 ) -> int:
     """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
 
     Args:
         beginning: says what to add, given the positions that the flow has; empty for a flow that starts for the first
             time.
+        failpoint: called with the name of each step as it is reached; tests end the process there.
 
     Returns:
         The generation.
@@ -83,7 +86,7 @@ def begin_generation(
     if reason and not added.closes and added.reopens != reason:
         raise ConfigurationError(f"flow {flow.name} {CLOSED[reason].format(generation=generation)}")
     for attempt in range(ATTEMPTS):
-        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added):
+        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added, failpoint):
             return generation + 1
         sleep(random.uniform(0, 0.2 * 2**attempt))
         newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
@@ -102,6 +105,7 @@ def _open_generation(
     partitions: range,
     generation: int,
     added: Beginning,
+    failpoint: Failpoint,
 ) -> bool:
     """False if someone else has begun a transaction of one of the slots in the meantime."""
     timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
@@ -170,6 +174,7 @@ def _open_generation(
                 return False
     for slot, producer in producers.items():
         outcome = transaction.end(target, producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
+        failpoint("driver.opening")
         if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(
             target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms
         ):

@@ -27,6 +27,7 @@ from mirrorlake.jobs.failover.job import Failover, FailoverResult
 from mirrorlake.jobs.failover.plan import ALIVE, BEGIN, MODES, RUN, Choice
 from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import Cluster
@@ -209,7 +210,7 @@ class Failback:
         its place, and the next `begin` finds what is left."""
         return (
             MirrorJob(
-                self.spark,
+                SparkEngine(self.spark, self._say),
                 self.config,
                 self.away,
                 self.ledger,

@@ -30,6 +30,7 @@ from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.jobs.failover.rehearsal import DIFFERS, GONE, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.partition_key import PartitionKey
@@ -162,7 +163,14 @@ class Failover:
         if closed_for(states.values()):
             return 0
         return (
-            MirrorJob(self.spark, self.config, self.flow, self.ledger, self._suites / "offset_syncs.json", self._say)
+            MirrorJob(
+                SparkEngine(self.spark, self._say),
+                self.config,
+                self.flow,
+                self.ledger,
+                self._suites / "offset_syncs.json",
+                self._say,
+            )
             .run(None)
             .records
         )

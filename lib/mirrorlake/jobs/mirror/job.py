@@ -16,17 +16,15 @@ by itself), and anything to readers of uncommitted data.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
@@ -42,13 +40,14 @@ from mirrorlake.errors import (
     first_line,
 )
 from mirrorlake.failpoint import from_specification
-from mirrorlake.gate import Gate, require
-from mirrorlake.jobs.mirror import gate_frame
+from mirrorlake.gate import ExpectationResult, Gate
+from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, Run
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
-from mirrorlake.jobs.mirror.range_source import KafkaRanges
+from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.gap import LOSS
@@ -56,15 +55,12 @@ from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
-from mirrorlake.spark.query_loop import Batches
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.slot_report import SlotReport
-from mirrorlake.transforms.validate import validate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 HISTORY = 1_000  # micro-batches that are remembered for the picture
@@ -75,7 +71,7 @@ class MirrorJob:
     """Mirrors one flow until it is told to stop.
 
     Args:
-        spark: a classic session (not Connect) with Delta and the Kafka source; speculation must be off.
+        engine: runs the micro-batches.
         config: the property file, which the planning process reads too.
         flow: the flow of that file.
         ledger: where history goes.
@@ -88,19 +84,19 @@ class MirrorJob:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         config: str,
         flow: Flow,
-        ledger: Ledger,
+        ledger: Ledger | MemoryLedger,
         suite: str | Path,
         say: Callable[[str], None] = print,
         failpoint: str = "",
         closed_for: ClosedFor = ClosedFor.NOTHING,
     ) -> None:
-        self.spark, self.config, self.ledger, self._closed_for = spark, config, ledger, closed_for
+        self._engine, self.config, self.ledger, self._closed_for = engine, config, ledger, closed_for
         self._live = LiveFlow(config, flow)
         self._gate = Gate(suite)
-        self._say, self._fails_at, self._failpoint = say, failpoint, from_specification(failpoint)
+        self._say, self._failpoint = say, from_specification(failpoint)
         self._history: deque[Progress] = deque(maxlen=HISTORY)
         self._totals = Counter[str]()
         self._journal = Journal(ledger)
@@ -134,14 +130,20 @@ class MirrorJob:
         for warning in self.flow.warnings:
             self._say(f"warning: {warning}")
         self._prepare()
-        batches = Batches(self._mirror, self.flow.retry_timeout_ms / 1000, self._say)
         failure: MirrorlakeError | None = None
         try:
-            plans, place = (
-                self._plans(until_now=interval_s is None),
-                self._places.enter_context(self.ledger.checkpoint("mirror")),
+            self._engine.run(
+                Run(
+                    config=self.config,
+                    flow=self.flow,
+                    name=f"mirror {self.flow.name} {self._job_id}",
+                    checkpoint=self._places.enter_context(self.ledger.checkpoint("mirror")),
+                    interval_s=interval_s,
+                    run_for_s=run_for_s,
+                    handle=self._mirror,
+                    watch=self._tend,
+                )
             )
-            batches.run(plans, f"mirror {self.flow.name} {self._job_id}", place, interval_s, run_for_s, self._tend)
         except MirrorlakeError as error:
             failure = error
             self._note(error)
@@ -167,13 +169,7 @@ class MirrorJob:
     def _prepare(self) -> None:
         """Checks everything that can be checked, then creates what is missing and takes the flow over."""
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
-        if self.spark.conf.get("spark.speculation", "false") == "true":
-            raise ConfigurationError(
-                "spark.speculation is on: two attempts of one task would fence each other for ever. Set it to false "
-                "for this job"
-            )
-        for transform in flow.transforms:
-            validate(self.spark, transform)
+        self._engine.require_usable(flow)
         client_id = f"{flow.name}|driver"
         self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
         self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
@@ -197,7 +193,7 @@ class MirrorJob:
                     f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster "
                     "and its name stays. Rename it, or exclude it"
                 )
-        slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
+        slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(
             flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger, self._say
@@ -214,6 +210,7 @@ class MirrorJob:
             self._target,
             slots,
             lambda known: Beginning(() if known else tuple(self._first_positions(found)), closes=self._closed_for),
+            failpoint=self._failpoint,
         )
         self._say(
             f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with "
@@ -241,13 +238,6 @@ class MirrorJob:
         found = await self._target.update_metadata([topic])
         if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
             raise ResponseError(UNKNOWN_TOPIC, topic)
-
-    def _plans(self, *, until_now: bool) -> DataFrame:
-        self.spark.dataSource.register(KafkaRanges)
-        reader = (
-            self.spark.readStream.format("kafka_ranges").option("config", self.config).option("flow", self.flow.name)
-        )
-        return (reader.option("until", "now") if until_now else reader).load()
 
     def _start_ledger(self, interval_s: int | None) -> StreamingQuery:
         place = self._places.enter_context(self.ledger.checkpoint("ledger"))
@@ -365,83 +355,51 @@ class MirrorJob:
 
     # -- one micro-batch ----------------------------------------------------------------------------
 
-    def _mirror(self, frame: DataFrame, batch_id: int) -> None:
-        clock = Stopwatch()
-        rows = frame.collect()
-        plan = next(json.loads(row["detail"]) for row in rows if row["kind"] == "plan")
-        if not self._has_work(plan, rows):
+    def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> None:
+        """Handles one plan of the engine."""
+        if not self._has_work(plan):
             return
-        clock.lap("collect")
-        micro_batch = MicroBatch(self.flow, self._generation, self._target, self._say)
-        reports, failures = micro_batch.copy(frame, rows, self._fails_at)
-        clock.lap("copy")
-        self._failpoint("driver.copied")
-        cycle_id = f"{self._job_id}-{batch_id}"
-        moved = [report for report in reports if report.is_open]
-        if moved:
-            self._pass_gate(micro_batch, moved, cycle_id)
-        clock.lap("gate")
-        self._failpoint("driver.gated")
-        committed = []
-        for report in moved:
-            if failure := micro_batch.commit(report):
-                failures.append(failure)
-            else:
-                committed.append(report)
-            self._failpoint("driver.committing")
-        self._failpoint("driver.committed")
-        clock.lap("commit")
-        if committed:
-            self._report(batch_id, cycle_id, committed, stages(plan, clock, committed))
+        cycle_id = f"{self._job_id}-{number}"
+        batch = MicroBatch(self.flow, self._generation, self._target, self._gate, self._say, self._failpoint)
+        try:
+            outcome = batch.run(plan, tasks, cycle_id, clock, self._note_results)
+        except GateError:
+            self._journal.write()
+            raise
+        if outcome.committed:
+            stages_ms = stages(plan.plan_ms, plan.planned_at_ms, clock, outcome.committed)
+            self._report(number, cycle_id, outcome.committed, stages_ms)
             self._mm2.offset_syncs(
-                run for report in committed for stretch in report.stretches for run in stretch["runs"]
+                run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
         self._journal.write_if_due(age_s=math.inf)  # nobody else does it while a backlog is mirrored
-        if failures:
-            worst = max(failures, key=lambda failure: not failure.retriable)
-            if not (worst.retriable and committed):
+        if outcome.failures:
+            worst = max(outcome.failures, key=lambda failure: not failure.retriable)
+            if not (worst.retriable and outcome.committed):
                 raise worst
             self._say(f"warning: {worst.message} (the other slots went on; it is tried again)")
 
-    def _has_work(self, plan: Mapping[str, Any], rows: Sequence[Any]) -> bool:
+    def _has_work(self, plan: MirrorPlan) -> bool:
         """Takes notice of what a plan says besides its ranges; True if there is something to copy.
 
         Raises:
             MirrorlakeError: the plan could not be made, or is that of a newer job, or no topic can be mirrored.
         """
-        if plan["error"]:
-            raise errors.from_json(plan["error"])
-        generation = rows[0]["generation"]
-        if generation > self._generation:
-            raise fenced(self.flow, self._generation, generation)
-        if generation < self._generation:
+        if plan.error:
+            raise plan.error
+        if plan.generation > self._generation:
+            raise fenced(self.flow, self._generation, plan.generation)
+        if plan.generation < self._generation:
             return False  # made from the state before this job took over
-        self._lag = plan["lag"]
-        for line in plan["notes"]:
+        self._lag = plan.lag
+        for line in plan.notes:
             self._say(line)
-        self._ensure_topics({row["topic"]: row["partitions"] for row in rows if row["kind"] == "topic"}, plan["held"])
+        self._ensure_topics(dict(plan.topics), plan.held)
         self._failpoint("driver.planned")
-        return any(row["kind"] == "range" for row in rows)
+        return bool(plan.ranges)
 
-    def _pass_gate(self, micro_batch: MicroBatch, reports: list[SlotReport], cycle_id: str) -> None:
-        try:
-            frame = gate_frame.frame(reports, passes_over_losses=self.flow.passes_over_losses)
-            results = self._gate.evaluate(frame, self.flow.name, cycle_id)
-            self._journal.note("expectation_results", results)
-            require(
-                results,
-                f"flow {self.flow.name}, micro-batch {cycle_id}",
-                "the transactions were aborted, nothing became visible and no position moved",
-            )
-        except Exception as error:
-            micro_batch.reject(reports)
-            self._journal.write()
-            if isinstance(error, MirrorlakeError):
-                raise
-            raise GateError(
-                f"flow {self.flow.name}, micro-batch {cycle_id}: the gate could not be evaluated "
-                f"({first_line(error)}); the transactions were aborted"
-            ) from error
+    def _note_results(self, results: list[ExpectationResult]) -> None:
+        self._journal.note("expectation_results", results)
 
     # -- what people see ----------------------------------------------------------------------------
 

@@ -1,122 +1,175 @@
-"""One micro-batch of the mirror job: the copying tasks, and what becomes of the transactions that they leave open.
+"""One micro-batch of the mirror job, from its plan to the commit: copying tasks, gate, EndTxn.
 
-Readers of the target wait for a transaction until it is ended or expires. Those of returned reports are the driver's to
-end; where a task is lost or another micro-batch won't help, `copy` aborts all it can before it raises (not those of a
-newer job); and a slot that has failed with something that passes is ended by its next attempt, which begins with
+Readers of the target wait for a transaction until it is ended or expires. The driver ends those of returned reports.
+Where a task is lost or another micro-batch won't help, it aborts all it can before it raises, but never what a newer
+job has open. A slot that has failed with an error that passes is ended by its next attempt, which begins with
 InitProducerId.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from mirrorlake import errors
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import FencedError, MirrorlakeError, SourceError, TargetError
-from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
-from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.errors import FencedError, GateError, MirrorlakeError, TargetError, first_line
+from mirrorlake.failpoint import Failpoint
+from mirrorlake.gate import ExpectationResult, Gate, require
+from mirrorlake.jobs.mirror import gate_frame
+from mirrorlake.jobs.mirror.engine import CopyTasks
+from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import require_newest
 from mirrorlake.state.slot_report import SlotReport
-from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure, root_cause
-from mirrorlake.transforms.frame import planned_ranges, with_records
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+
+@dataclass(frozen=True)
+class BatchOutcome:
+    """The outcome of a micro-batch: the reports of the slots that are committed, and why the others are not."""
+
+    committed: list[SlotReport]
+    failures: list[MirrorlakeError]
 
 
 class MicroBatch:
-    """What the driver does to the slots of one plan.
+    """The driver's part of one micro-batch.
 
     Args:
-        flow, generation: what is mirrored, and which of its jobs this is.
+        flow: what is mirrored.
+        generation: of this job.
         target: where the transactions are.
+        gate: the expectations on offset syncs.
         say: called with a warning.
+        failpoint: called with the name of each step as it is reached; tests end the process there.
     """
 
-    def __init__(self, flow: Flow, generation: int, target: Cluster, say: Callable[[str], None]) -> None:
-        self.flow, self.generation, self.target, self._say = flow, generation, target, say
+    def __init__(
+        self,
+        flow: Flow,
+        generation: int,
+        target: Cluster,
+        gate: Gate,
+        say: Callable[[str], None],
+        failpoint: Failpoint,
+    ) -> None:
+        self._flow, self._generation, self._target, self._gate = flow, generation, target, gate
+        self._say, self._failpoint = say, failpoint
 
-    def copy(
-        self, frame: DataFrame, rows: Sequence[Any], fails_at: str = ""
-    ) -> tuple[list[SlotReport], list[MirrorlakeError]]:
-        """Runs one task for each slot; returns what they report, and why others could not.
+    def run(
+        self,
+        plan: MirrorPlan,
+        tasks: CopyTasks,
+        cycle_id: str,
+        clock: Stopwatch,
+        evaluated: Callable[[list[ExpectationResult]], None],
+    ) -> BatchOutcome:
+        """Copies, evaluates the gate and commits.
 
         Args:
-            frame: the plan, and `rows`, what was collected of it.
-            fails_at: where tasks die, in tests (`mirrorlake.failpoint`).
+            plan: what to copy.
+            tasks: runs the copying tasks.
+            cycle_id: of this micro-batch, for people.
+            clock: takes the time of each step.
+            evaluated: called with the results of the gate, whether it passed or not.
 
         Raises:
-            MirrorlakeError: a task was lost, or says what trying again won't help against. What was open is aborted
-                then.
+            GateError: an expectation failed or could not be evaluated; the transactions are aborted.
+            MirrorlakeError: a task was lost, or failed for good; what was open is aborted.
         """
-        planned = planned_ranges(rows)
-        slots = {one.slot for one in planned}
-        task = copy_task(self.flow, rows[0]["slots"], self.generation, fails_at)
-        work = frame.filter("kind = 'range'")
-        if any(self.flow.transform_of(one.topic) for one in planned):
-            work = with_records(work, self.flow, planned, rows[0]["slots"])
+        reports, failures = self._copy(plan, tasks)
+        clock.lap("copy")
+        self._failpoint("driver.copied")
+        moved = [report for report in reports if report.is_open]
+        if moved:
+            self._pass_gate(moved, cycle_id, evaluated)
+        clock.lap("gate")
+        self._failpoint("driver.gated")
+        committed = []
+        for report in moved:
+            if failure := self._commit(report):
+                failures.append(failure)
+            else:
+                committed.append(report)
+            self._failpoint("driver.committing")
+        self._failpoint("driver.committed")
+        clock.lap("commit")
+        return BatchOutcome(committed, failures)
+
+    # -- copy ---------------------------------------------------------------------------------------
+
+    def _copy(self, plan: MirrorPlan, tasks: CopyTasks) -> tuple[list[SlotReport], list[MirrorlakeError]]:
+        """Runs one task for each slot; returns their reports, and the errors of slots that may succeed later."""
+        slots = {one.slot for one in plan.ranges}
         try:
-            answers = work.mapInArrow(task, REPORT_SCHEMA).collect()
-        except Exception as error:
+            answers = tasks.run(self._flow, plan)
+        except MirrorlakeError:
             self._abort(slots)
-            if corrupt := corrupt_batch(error):
-                raise SourceError(
-                    f"flow {self.flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks "
-                    f"of cluster {self.flow.source}; to go on without that batch, take the topic out "
-                    "of the transform's topics, or delete its records up to there"
-                ) from None
-            raise TargetError(
-                f"flow {self.flow.name}: a copy task was lost: {root_cause(error)}", retriable=True
-            ) from None
-        reports = [SlotReport(**json.loads(answer["report"])) for answer in answers if answer["report"]]
-        failures = [errors.from_json(json.loads(answer["error"])) for answer in answers if answer["error"]]
-        if sorted(answer["slot"] for answer in answers) != sorted(slots):
+            raise
+        if sorted(answer.slot for answer in answers) != sorted(slots):
             self._abort(slots)
             raise MirrorlakeError(
-                f"flow {self.flow.name}: slots {sorted(slots)} were planned but "
-                f"{sorted(answer['slot'] for answer in answers)} answered; nothing was committed"
+                f"flow {self._flow.name}: slots {sorted(slots)} were planned but "
+                f"{sorted(answer.slot for answer in answers)} answered; nothing was committed"
             )
-        fatal = next(
-            (failure for failure in failures if isinstance(failure, FencedError)),
-            next((failure for failure in failures if not failure.retriable), None),
-        )
-        if fatal is not None:
-            self.reject(reports)
-            if not isinstance(fatal, FencedError):
+        reports = [answer.outcome for answer in answers if isinstance(answer.outcome, SlotReport)]
+        failures = [answer.outcome for answer in answers if isinstance(answer.outcome, MirrorlakeError)]
+        final = [failure for failure in failures if not failure.retriable]
+        if final:
+            error = next((failure for failure in final if isinstance(failure, FencedError)), final[0])
+            self._reject(reports)
+            if not isinstance(error, FencedError):
                 self._abort(slots - {report.slot for report in reports})
-            raise self._explained(fatal, frame.sparkSession)
+            raise tasks.explained(self._flow, error)
         return reports, failures
 
-    def commit(self, report: SlotReport) -> MirrorlakeError | None:
+    # -- gate ---------------------------------------------------------------------------------------
+
+    def _pass_gate(
+        self, reports: list[SlotReport], cycle_id: str, evaluated: Callable[[list[ExpectationResult]], None]
+    ) -> None:
+        flow, consequence = self._flow, "the transactions were aborted, nothing became visible and no position moved"
+        try:
+            frame = gate_frame.frame(reports, passes_over_losses=flow.passes_over_losses)
+            results = self._gate.evaluate(frame, flow.name, cycle_id)
+            evaluated(results)
+            require(results, f"flow {flow.name}, micro-batch {cycle_id}", consequence)
+        except Exception as error:
+            self._reject(reports)
+            if isinstance(error, MirrorlakeError):
+                raise
+            raise GateError(
+                f"flow {flow.name}, micro-batch {cycle_id}: the gate could not be evaluated ({first_line(error)}); "
+                "the transactions were aborted"
+            ) from error
+
+    # -- commit -------------------------------------------------------------------------------------
+
+    def _commit(self, report: SlotReport) -> MirrorlakeError | None:
         """Ends one slot's transaction; returns why it is not committed, if it isn't. What EndTxn leaves open is read
         from the log."""
-        outcome = transaction.end(self.target, report.producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
+        outcome = transaction.end(self._target, report.producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
         if outcome is transaction.Outcome.DECIDED:
             return None
         if offset_syncs.find_state(
-            self.target, self.flow.offset_syncs_topic, report.slot, report.producer, self.flow.connect_timeout_ms
+            self._target, self._flow.offset_syncs_topic, report.slot, report.producer, self._flow.connect_timeout_ms
         ):
             return None
         return TargetError(
-            f"flow {self.flow.name}, slot {report.slot}: the transaction was aborted before it could be committed (it "
+            f"flow {self._flow.name}, slot {report.slot}: the transaction was aborted before it could be committed (it "
             "took longer than "
-            f"mirrorlake.transaction.timeout.ms={self.flow.transaction_timeout_ms}, or another job began one); its "
+            f"mirrorlake.transaction.timeout.ms={self._flow.transaction_timeout_ms}, or another job began one); its "
             "records are copied again",
             retriable=True,
         )
 
-    def reject(self, reports: Iterable[SlotReport]) -> None:
+    def _reject(self, reports: Iterable[SlotReport]) -> None:
         """Aborts the transactions that these reports have left open."""
         for report in reports:
             if report.is_open:
-                transaction.end(self.target, report.producer, commit=False, timeout_ms=transaction.END_TIMEOUT_MS)
+                transaction.end(self._target, report.producer, commit=False, timeout_ms=transaction.END_TIMEOUT_MS)
 
     def _abort(self, slots: set[int]) -> None:
         """Aborts whatever is open in these slots, so that nothing holds back readers; a cluster that is away does it by
@@ -127,31 +180,14 @@ class MicroBatch:
         """
         for slot in slots:
             try:
-                require_newest(self.target, self.flow, slot, self.generation)
+                require_newest(self._target, self._flow, slot, self._generation)
                 transaction.begin(
-                    self.target,
-                    self.flow.transactional_id(slot),
-                    self.flow.transaction_timeout_ms,
+                    self._target,
+                    self._flow.transactional_id(slot),
+                    self._flow.transaction_timeout_ms,
                     transaction.END_TIMEOUT_MS,
                 )
             except FencedError:
                 raise
             except MirrorlakeError as error:
                 self._say(f"warning: {error.message}")
-
-    def _explained(self, error: MirrorlakeError, spark: SparkSession) -> MirrorlakeError:
-        """An error about a record that can't be transformed says what Spark finds wrong with it."""
-        what = error.anomaly
-        if what.get("kind") != AnomalyKind.TRANSFORM:
-            return error
-        key, offset, transform = (
-            (what["topic"], what["partition"]),
-            what["from_offset"],
-            self.flow.transform_of(str(what["topic"])),
-        )
-        with contextlib.suppress(Exception):  # the error itself must arrive, whatever else goes wrong
-            record = log_records(
-                spark, self.flow.source_connection, {key: offset}, {key: offset + 1}, "read_committed", {}
-            )
-            error.message += f". Spark says: {explain_failure(record, transform, *key, offset, what['reason'])}"
-        return SourceError(error.message, anomaly=what)

@@ -1,49 +1,31 @@
 """The streaming source `kafka_ranges`: plans as a stream, without records and without side effects.
 
-Its offset *is* the plan. Every call of latestOffset makes a new one from the positions that the slots have committed on
-the target and
-from what the source has by then, so it does not matter where Spark believes to be: a lost checkpoint directory costs
-nothing, and a plan that is planned twice finds its work done. An equal offset (nothing to do, nothing new) makes Spark
-wait.
+Its offset *is* the plan. Every call of latestOffset makes a new one (`planner.py`), so the place where Spark believes
+to be does not matter: a lost checkpoint directory costs nothing, and a range that is planned twice finds its work done.
+An equal offset (nothing to do, nothing new) makes Spark wait.
 
-Spark partitions: one for each slot with work, and one, first, with what the driver must know: the generation, topics,
-errors.
+Spark partitions: one for each slot with work, and one, first, with the plan for the driver.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from dataclasses import asdict, astuple
+from dataclasses import astuple, fields
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
-from mirrorlake.config.start import StartSpec
-from mirrorlake.errors import MirrorlakeError, SourceError
-from mirrorlake.jobs.mirror.readiness import Readiness
-from mirrorlake.jobs.mirror.start_offsets import find_starts
-from mirrorlake.model.copy_plan import Partition, Range, lag, make_plan
-from mirrorlake.model.gap import GapKind
-from mirrorlake.model.slot import Position, merge_positions
-from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic
-from mirrorlake.state import offset_syncs
+from mirrorlake.jobs.mirror.planner import Planner
+from mirrorlake.model.copy_plan import Range
 
 SCHEMA = """
   kind STRING, detail STRING, generation INT, slots INT,
   topic STRING, partition INT, topic_id STRING, partitions INT, slot INT, start BIGINT, end BIGINT, is_set_back BOOLEAN,
     incarnation INT, leader_epoch INT
 """
-
-VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # what differs from plan to plan though there is nothing new
-
-RETRY_TOPICS_S = 5.0
-RETRY_HELD_S = 30.0
 
 
 class Rows(InputPartition):
@@ -57,9 +39,7 @@ class KafkaRanges(DataSource):
     """`spark.readStream.format("kafka_ranges")`.
 
     Options: `config` (property file) and `flow`; `until` = `now` to stop at what the source has when the stream starts.
-    Rows have a
-    kind: `plan` (one a batch; detail is JSON with lag and error), `topic` (a topic of the flow) and `range` (offsets to
-    copy).
+    Rows have a kind: `plan` (one a batch, its detail the plan without ranges, as JSON) and `range` (offsets to copy).
     """
 
     @classmethod
@@ -71,80 +51,33 @@ class KafkaRanges(DataSource):
 
     def streamReader(self, schema: Any) -> RangesReader:  # noqa: N802 (Spark's name)
         flow = Flow.load(self.options["config"], self.options["flow"])
-        return RangesReader(LiveFlow(self.options["config"], flow), until_now=self.options.get("until") == "now")
+        return RangesReader(
+            Planner(LiveFlow(self.options["config"], flow), until_now=self.options.get("until") == "now")
+        )
 
 
 class RangesReader(DataSourceStreamReader):
-    """Makes the plans. Lives in a Python process of its own on the driver's machine."""
+    """Gives Spark the plans of a `Planner`. Lives in a Python process of its own on the driver's machine."""
 
-    def __init__(self, live: LiveFlow, until_now: bool) -> None:
-        self._live = live
-        self._until_now = until_now
-        self._until: dict[PartitionKey, int] | None = {} if until_now else None
-        self._number = 0
-        self._last: dict[str, Any] = {}
-        self._topics: dict[str, Topic] = {}
-        self._remote_ids: dict[str, str] = {}
-        self._readiness = Readiness()
-        self._starts: set[tuple[str, int, int]] = set()
-        self._looked_again = 0.0
-        self._generation = 0
-        self._slot_of: dict[PartitionKey, int] = {}
-        self._topics_due = 0.0
-        self._clusters: tuple[Cluster, Cluster] | None = None
-
-    @property
-    def flow(self) -> Flow:
-        return self._live.flow
+    def __init__(self, planner: Planner) -> None:
+        self._planner = planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"plan": 0}
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        began = time.perf_counter()
-        try:
-            plan = self._plan()
-        except MirrorlakeError as error:
-            plan = self._failed(error)
-        except Exception as error:
-            plan = self._failed(errors.unexpected(f"flow {self.flow.name}: planning", error))
-        # Work and errors are worth a batch every time; the rest only when it changes.
-        if (
-            "error" in plan
-            or plan["ranges"]
-            or plan["waiting"]
-            or plan
-            != {name: value for name, value in self._last.items() if name not in VOLATILE} | {"lag": plan["lag"]}
-        ):
-            self._number += 1
-            self._last = {
-                **plan,
-                "plan": self._number,
-                "plan_ms": 1000 * (time.perf_counter() - began),
-                "planned_at_ms": 1000 * time.time(),
-            }
-        return self._last
+        return self._planner.latest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Rows]:
         generation, slots = end.get("generation", -1), end.get("slots", 0)
-        detail = json.dumps(
-            {
-                "notes": end.get("notes", []),
-                "held": end.get("held", {}),
-                "error": end.get("error"),
-                **{name: end.get(name, 0) for name in VOLATILE if name != "plan"},
-            }
-        )
-        info: list[tuple[Any, ...]] = [("plan", detail, generation, slots, *[None] * 10)]
-        info += [
-            ("topic", None, generation, slots, topic, None, topic_id, partitions, *[None] * 6)
-            for topic, (partitions, topic_id) in end.get("topics", {}).items()
-        ]
+        detail = json.dumps({name: value for name, value in end.items() if name != "ranges"})
+        nothing = [None] * len(fields(Range))
         by_slot: dict[int, list[tuple[Any, ...]]] = {}
         for values in end.get("ranges", ()):
             planned = Range(**values)
             by_slot.setdefault(planned.slot, []).append(("range", None, generation, slots, *astuple(planned)))
-        return [Rows(info), *(Rows(rows) for _, rows in sorted(by_slot.items()))]
+        plan = Rows([("plan", detail, generation, slots, *nothing)])
+        return [plan, *(Rows(rows) for _, rows in sorted(by_slot.items()))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         assert isinstance(partition, Rows)  # what `partitions` has made
@@ -154,178 +87,4 @@ class RangesReader(DataSourceStreamReader):
         pass  # what is committed stands on the target
 
     def stop(self) -> None:
-        self._forget()
-
-    def _failed(self, error: MirrorlakeError) -> dict[str, Any]:
-        """An error as a plan, so that it reaches the driver as what it is."""
-        self._forget()
-        self._topics_due = 0.0  # new connections know no topics yet
-        return {"error": errors.to_json(error)}
-
-    # -- making a plan ------------------------------------------------------------------------------
-
-    def _plan(self) -> dict[str, Any]:
-        notes = self._live.poll()
-        if notes:
-            self._topics_due = 0.0
-        source, target = self._connected()
-        timeout_ms = self.flow.connect_timeout_ms
-        self._find_topics(source, target)
-        topic = self.flow.offset_syncs_topic
-        if topic not in target.topics:
-            target.refresh([topic], timeout_ms)
-        partitions = target.topics[topic].partitions if topic in target.topics else 0
-        states = offset_syncs.read_states(target, topic, range(partitions), timeout_ms)
-        newest = max(states.values(), key=lambda state: state.generation, default=None)
-        if newest is None:
-            raise errors.TargetError(
-                f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} holds no state; was it deleted "
-                "while the job runs?"
-            )
-        positions = merge_positions(states.values())
-        held = self._readiness.held(self.flow, self._topics, target, positions)
-        waiting = self._readiness.waiting
-        offered = self._offered(
-            source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)]
-        )
-        if self._until is not None:
-            for partition in offered:  # a topic may have to wait a little before it is offered
-                self._until.setdefault((partition.topic, partition.partition), partition.stable)
-        if newest.generation != self._generation:
-            self._generation, self._slot_of = newest.generation, {}
-        limit = (
-            (lambda topic: self.flow.transform_of(topic) is not None, self.flow.batch_max_transformed_records)
-            if self.flow.transforms
-            else None
-        )
-        ranges = make_plan(
-            offered, positions, newest.slots, self.flow.batch_max_records, self._until, self._slot_of, limit
-        )
-        self._slot_of.update(
-            {
-                (planned.topic, planned.partition): planned.slot
-                for planned in ranges
-                if (planned.topic, planned.partition) not in positions
-            }
-        )
-        starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
-        if (
-            starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S
-        ):  # no progress: a topic or a permission may be gone
-            self._topics_due, self._looked_again = 0.0, time.monotonic()
-            self._readiness.forget()
-        self._starts = starts
-        retry = int(time.monotonic() / RETRY_HELD_S) if held and not self._until_now else 0
-        return {
-            "generation": newest.generation,
-            "slots": newest.slots,
-            "lag": lag(offered, positions),
-            "notes": notes,
-            "held": {topic: why for topic, why in held.items() if topic not in waiting},
-            "waiting": bool(waiting),
-            "retry": retry,
-            "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()},
-            "ranges": [asdict(planned) for planned in ranges],
-        }
-
-    def _offered(self, source: Cluster, positions: dict[PartitionKey, Position], topics: list[str]) -> list[Partition]:
-        keys = [(topic, partition) for topic in topics for partition in range(self._topics[topic].partitions)]
-        ends = source.stable_ends(keys, self.flow.connect_timeout_ms) if keys else {}
-        stable = {key: offset for key, (offset, _) in ends.items()}
-        behind = {
-            topic
-            for topic, partition in keys
-            if (topic, partition) in positions and stable[topic, partition] < positions[topic, partition].upstream_next
-        }
-        if behind:  # a log that has become shorter may be that of another topic of the same name
-            self._topics.update(source.refresh(behind, self.flow.connect_timeout_ms, operations=True))
-        replaced = {key for key in keys if key in positions and _is_replaced(positions[key], self._topics[key[0]])}
-        new = [key for key in keys if key not in positions or key in replaced]
-        first = source.offsets(new, EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms) if new else {}
-        specs = {key: self.flow.start.of(key[0], is_first=False) for key in new if key not in replaced}
-        later = find_starts(
-            source, {key: spec for key, spec in specs.items() if spec != StartSpec()}, self.flow.connect_timeout_ms
-        )
-        offered = []
-        for key in keys:
-            count, topic_id = self._topics[key[0]].partitions, self._topics[key[0]].topic_id
-            is_set_back = key in positions and key not in replaced and stable[key] < positions[key].upstream_next
-            if (is_set_back or key in replaced) and not self.flow.passes_over_losses:
-                raise self._not_the_same_log(positions[key], topic_id, stable[key])
-            is_set_back = is_set_back or (
-                key in positions
-                and positions[key].target_topic_id
-                not in ("", self._remote_ids.get(positions[key].target_topic, positions[key].target_topic_id))
-            )
-            replaced_at = first.get(key, 0) if key in replaced else None
-            offered.append(
-                Partition(
-                    *key,
-                    topic_id,
-                    count,
-                    later.get(key, first.get(key, 0)),
-                    stable[key],
-                    key in later,
-                    is_set_back,
-                    replaced_at,
-                    ends[key][1],
-                )
-            )
-        return offered
-
-    def _not_the_same_log(self, position: Position, topic_id: str, stable: int) -> SourceError:
-        anomaly = {"topic": position.topic, "partition": position.partition, "from_offset": position.upstream_next}
-        where = f"flow {self.flow.name}, topic {position.topic}, partition {position.partition}"
-        on = "to mirror what it holds now behind what was mirrored, set mirrorlake.on.loss = continue"
-        if position.topic_id and topic_id and position.topic_id != topic_id:
-            return SourceError(
-                f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}, "
-                f"mirrored was {position.topic_id} up to offset "
-                f"{position.upstream_next}). Its new records are not mirrored; {on}",
-                anomaly={**anomaly, "kind": GapKind.RECREATED, "from_offset": 0, "to_offset": position.upstream_next},
-            )
-        return SourceError(
-            f"{where}: the log ends at offset {stable}, but {position.upstream_next} was mirrored already: cluster "
-            f"{self.flow.source} has lost records "
-            f"(unclean leader election or restored disks). Look at both sides; {on}",
-            anomaly={**anomaly, "kind": GapKind.TRUNCATED, "from_offset": stable, "to_offset": position.upstream_next},
-        )
-
-    def _find_topics(self, source: Cluster, target: Cluster) -> None:
-        """Looks for topics and partitions, and which remote topics there are, at the refresh interval."""
-        if self._topics and time.monotonic() < self._topics_due:
-            return
-        found = source.refresh(None, self.flow.connect_timeout_ms, operations=True)
-        self._topics = {name: topic for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
-        remote = (
-            target.refresh(
-                set(self.flow.remote_topics(self._topics).values()), self.flow.connect_timeout_ms, operations=True
-            )
-            if self._topics
-            else {}
-        )
-        self._remote_ids = {name: topic.topic_id for name, topic in remote.items() if topic.topic_id}
-        interval = self.flow.refresh_topics_interval_s or float("inf")
-        self._topics_due = time.monotonic() + (interval if self._topics else min(interval, RETRY_TOPICS_S))
-
-    def _connected(self) -> tuple[Cluster, Cluster]:
-        if self._clusters is None:
-            client_id, timeout_ms = f"{self.flow.name}|plan", self.flow.connect_timeout_ms
-            source = Cluster(self.flow.source_connection, "source", client_id, timeout_ms)
-            target = Cluster(self.flow.target_connection, "target", client_id, timeout_ms, source.net)
-            self._clusters = source.connect(), target.connect()
-        return self._clusters
-
-    def _forget(self) -> None:
-        """Drops the connections; the next plan makes new ones."""
-        for cluster in self._clusters or ():
-            cluster.close()
-        self._clusters = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_clusters": None}  # Spark pickles the reader for its tasks, which only call read
-
-
-def _is_replaced(position: Position, topic: Topic) -> bool:
-    """True if the topic isn't the one that the position is of."""
-    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id
+        self._planner.close()

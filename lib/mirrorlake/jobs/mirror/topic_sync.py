@@ -25,6 +25,7 @@ from mirrorlake.state.offset_syncs import TOPIC_CONFIG
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mirrorlake.ledger.memory import MemoryLedger
     from mirrorlake.ledger.store import Ledger
 
 APPLIED, PLANNED = "applied", "planned"
@@ -41,7 +42,9 @@ class Topology:
         say: called with a line for every change.
     """
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: Ledger, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, flow: Flow, source: Admin, target: Admin, ledger: Ledger | MemoryLedger, say: Callable[[str], None]
+    ) -> None:
         self.flow, self._source, self._target, self._ledger, self._say = flow, source, target, ledger, say
         self._settled: dict[str, int] = {}
         self._refused: dict[Change, str] = {}
@@ -184,26 +187,9 @@ class Topology:
                 "ACLs"
             )
             return []
-        return list(acl_changes(self.flow, source, target, self._given(), topics))
-
-    def _given(self) -> list[Acl]:
-        """The access rights that mirrorlake has given and not taken back, as the ledger has them: no others are ever
-        taken back."""
-        from pyspark.sql import functions as F
-
-        table = self._ledger.read("topology_changes")
-        mine = table.filter(
-            (table.source == self.flow.source)
-            & (table.target == self.flow.target)
-            & (table.outcome == APPLIED)
-            & table.kind.endswith("_acl")
+        return list(
+            acl_changes(self.flow, source, target, map(Acl.parse, self._ledger.granted_acls(self.flow)), topics)
         )
-        last = (
-            mine.groupBy(F.coalesce("after", "before").alias("acl"))
-            .agg(F.max_by("kind", "changed_at").alias("kind"))
-            .filter(F.col("kind") == Kind.CREATE_ACL.value)
-        )
-        return [Acl.parse(row["acl"]) for row in last.collect()]
 
     @staticmethod
     def _describe(admin: Admin, topics: Iterable[str]) -> dict[str, Any]:

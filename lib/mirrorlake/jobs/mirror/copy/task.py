@@ -18,6 +18,8 @@ from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.frame import split
 
+Connections = tuple[Cluster, Cluster, Provenance | None]  # source, target, who wrote what on the source
+
 REPORT_SCHEMA = "slot INT, report STRING, error STRING"
 
 
@@ -58,15 +60,24 @@ def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callab
     return task
 
 
-@lru_cache(maxsize=1)
-def worker_connections(flow: Flow) -> tuple[Cluster, Cluster, Provenance | None]:
-    """What this Spark worker keeps warm from one micro-batch to the next: both clusters, and what is known of who wrote
-    what."""
+def connect(flow: Flow, limits: Limits) -> Connections:
+    """Connects to both clusters of a flow, on one event loop.
+
+    Args:
+        flow: what is mirrored.
+        limits: what is known of the sizes that remote topics take; it grows with what they refuse.
+    """
     client_id = f"{flow.name}|copy"
     source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
     target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net)
-    target.limits = worker_limits(flow)
+    target.limits = limits
     return source.connect(), target.connect(), Provenance(flow, source) if flow.minds_provenance else None
+
+
+@lru_cache(maxsize=1)
+def worker_connections(flow: Flow) -> Connections:
+    """Keeps warm, between micro-batches, the connections of this Spark worker and what it knows of producers."""
+    return connect(flow, worker_limits(flow))
 
 
 @lru_cache(maxsize=1)

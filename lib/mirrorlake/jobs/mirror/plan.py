@@ -1,0 +1,67 @@
+"""The plan of one micro-batch, as the planner makes it and the driver gets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mirrorlake import errors
+from mirrorlake.errors import MirrorlakeError
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.transforms.frame import planned_ranges
+
+PLAN = "plan"
+
+
+@dataclass(frozen=True)
+class MirrorPlan:
+    """Offsets to copy, and what the driver has to know besides.
+
+    Attributes:
+        generation: of the states that the plan was made from.
+        slots: how many slots the flow has.
+        lag: source offsets that are stable and not mirrored, before this micro-batch.
+        ranges: the offsets that each slot copies.
+        topics: how many partitions each topic of the flow has.
+        held: why a topic is held back, by topic.
+        notes: lines about changes of the property file.
+        error: why no plan could be made.
+        plan_ms: how long planning took.
+        planned_at_ms: when the plan was ready, in ms since the epoch.
+    """
+
+    generation: int
+    slots: int
+    lag: int = 0
+    ranges: tuple[Range, ...] = ()
+    topics: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    error: MirrorlakeError | None = None
+    plan_ms: float = 0.0
+    planned_at_ms: float = 0.0
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Any]) -> MirrorPlan:
+        """Reads the rows of `kafka_ranges` of one micro-batch."""
+        values = next(json.loads(row["detail"]) for row in rows if row["kind"] == PLAN)
+        return replace(cls.from_values(values), ranges=tuple(planned_ranges(rows)))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> MirrorPlan:
+        """Reads the plain values that `Planner.latest` returns."""
+        error = values.get("error")
+        return cls(
+            generation=values.get("generation", -1),
+            slots=values.get("slots", 0),
+            lag=values.get("lag", 0),
+            ranges=tuple(Range(**planned) for planned in values.get("ranges", ())),
+            topics={topic: partitions for topic, (partitions, _) in values.get("topics", {}).items()},
+            held=values.get("held", {}),
+            notes=tuple(values.get("notes", ())),
+            error=errors.from_json(error) if error else None,
+            plan_ms=values.get("plan_ms", 0.0),
+            planned_at_ms=values.get("planned_at_ms", 0.0),
+        )

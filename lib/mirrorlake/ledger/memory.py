@@ -1,0 +1,68 @@
+"""A ledger in memory, for jobs without Spark: the map stays on the target, in the offset-syncs topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from mirrorlake.config.flow import Flow
+
+
+class NoStream:
+    """Stands for the ledger's stream where there is none."""
+
+    isActive = True  # noqa: N815 (StreamingQuery's name)
+
+    def stop(self) -> None:
+        """Does nothing."""
+
+    def awaitTermination(self) -> None:  # noqa: N802
+        """Returns at once."""
+
+    def exception(self) -> None:
+        """Returns None: nothing can fail."""
+
+
+class MemoryLedger:
+    """Keeps the rows of a job's tables as long as it lives.
+
+    Attributes:
+        rows: dictionaries by table, in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+
+    def ensure_tables(self) -> MemoryLedger:
+        """Returns the ledger itself: there is nothing to create."""
+        return self
+
+    def append(self, name: str, rows: Iterable[Any]) -> None:
+        """Keeps dataclass instances or dictionaries as rows of a table."""
+        self.rows.setdefault(name, []).extend(row if isinstance(row, dict) else asdict(row) for row in rows)
+
+    def checkpoint(self, name: str) -> AbstractContextManager[str]:
+        """Returns no directory: no query needs one."""
+        return nullcontext("")
+
+    def granted_acls(self, flow: Flow) -> list[str]:
+        """Lists the access rights that mirrorlake has given and not taken back, as text."""
+        last: dict[str, str] = {}
+        for row in self.rows.get("topology_changes", ()):
+            is_of_flow = (row["source"], row["target"]) == (flow.source, flow.target)
+            if is_of_flow and row["outcome"] == "applied" and str(row["kind"]).endswith("_acl"):
+                last[str(row["after"] or row["before"])] = str(row["kind"])
+        return [acl for acl, kind in last.items() if kind == "create_acl"]
+
+    def stream_offset_syncs(
+        self,
+        flow: Flow,
+        partitions: int,
+        interval_s: float | None,
+        checkpoint: str,
+        appended: Callable[[int, float], None] = lambda runs, seconds: None,
+    ) -> NoStream:
+        """Copies nothing: the topic itself has the map."""
+        return NoStream()

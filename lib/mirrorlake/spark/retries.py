@@ -1,0 +1,44 @@
+"""Retries of micro-batches that have failed with an error that may pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mirrorlake.errors import MirrorlakeError
+
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
+
+
+@dataclass
+class Retries:
+    """Counts failures in a row, and waits a little longer after each.
+
+    Args:
+        timeout_s: for this long retriable errors may follow each other without a success in between.
+        wait: called with the seconds to wait; returns early when the job is being stopped.
+        say: called with a line when something is retried.
+    """
+
+    timeout_s: float
+    wait: Callable[[float], object]
+    say: Callable[[str], None]
+    _failing: tuple[float, int] | None = None
+
+    def succeeded(self) -> None:
+        """Forgets the failures so far."""
+        self._failing = None
+
+    def may_go_on(self, error: MirrorlakeError) -> bool:
+        """Waits before the next attempt; returns False if the error is final, or time is up."""
+        if not error.retriable:
+            return False
+        since, count = self._failing or (time.monotonic(), 0)
+        self._failing = (since, count + 1)
+        left_s = since + self.timeout_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        self.say(f"warning: {error.message} (trying again, for {left_s:.0f} s at most)")
+        self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s))
+        return True
