@@ -46,9 +46,7 @@ def main() -> int:
         fill(clusters.source.bootstrap_servers, TOPIC, Load(given.records, given.bytes, given.codec, given.partitions))
         spark = local_session(ROOT, "bench", quick_start=False)
         drain(spark, clusters, TOPIC, given.records, "s")
-        job = Verification(
-            spark, flow_of("s"), ledger(spark), ROOT / "expectations/verification.json", say=lambda line: None
-        )
+        job = Verification(spark, flow_of("s"), ledger(spark), ROOT / "expectations/verification.json")
         rates = {
             mode: [rate(job, mode, given.records, number) for number in range(given.rounds + 1)][1:]
             for mode in ("full", "sample")

@@ -46,7 +46,9 @@ def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
         yield given
         return
     from mirrorlake.local.cluster import LocalCluster, running
+    from mirrorlake.log import quiet_kafka
 
+    quiet_kafka()
     base, jars = tmp_path_factory.mktemp("clusters"), root / ".local/jars/kafka"
     # the log cleaner wakes up every 15 s otherwise
     with (

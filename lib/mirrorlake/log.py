@@ -139,8 +139,8 @@ def quiet_kafka() -> None:
     logger = logging.getLogger("kafka")
     logger.setLevel(logging.ERROR)
     logger.propagate = False
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
+    if not any(isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+        logger.addHandler(logging.NullHandler())  # without one, Python prints errors on standard error
 
 
 def _formatter(name: str) -> logging.Formatter:

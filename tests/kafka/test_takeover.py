@@ -106,9 +106,9 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
         row["inferred"] for row in world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'").collect()
     )
 
-    proof = Verification(
-        world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append
-    ).run(VerificationScope("full"))
+    proof = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json").run(
+        VerificationScope("full")
+    )
     assert (proof.passed, proof.total("records")) == (True, sum(map(len, source.values()))), proof.statement()
 
     dice = random.Random(7)
@@ -126,7 +126,7 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
             unread = [record[1] for offset, record in records if offset >= offsets[topic, partition] and record[1]]
             assert [value for value in got[world.remote(topic), partition] if value in committed] == unread
 
-    closed = hand_back(world.flow, say=world.lines.append)
+    closed = hand_back(world.flow)
     assert closed.generation == 3
     assert {(one.topic, one.partition): one.mirrormaker_next for one in closed.positions} == {
         found.key: found.upstream_next for found in result.findings

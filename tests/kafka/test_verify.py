@@ -24,9 +24,9 @@ HOLE = None  # two offsets without a record: those of an aborted one, and of its
 
 
 def verify(world: World, mode: str = "full", **asked: str) -> VerificationResult:
-    return Verification(
-        world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json", world.lines.append
-    ).run(VerificationScope.parse(mode, **asked))
+    return Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json").run(
+        VerificationScope.parse(mode, **asked)
+    )
 
 
 def by_partition(result: VerificationResult) -> dict[int, PartitionVerification]:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
-from mirrorlake.log import JsonFormatter, TextFormatter, configure, ending, event, quiet_kafka
+from mirrorlake.jobs.checkpoint.offset_source import GroupOffsetsReader, Groups, KafkaGroupOffsets
+from mirrorlake.jobs.mirror.copy.task import copy_task
+from mirrorlake.jobs.mirror.range_source import KafkaRanges
+from mirrorlake.jobs.verification.run_digests import digest_task
+from mirrorlake.log import JsonFormatter, TextFormatter, configure, ending, event
 
 LOG = logging.getLogger("mirrorlake.tests.log")
 NAMES = ("mirrorlake", "kafka")
@@ -177,9 +182,31 @@ def test_kafka_python_prints_neither_payloads_nor_credentials(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    quiet_kafka()
     out = written({"MIRRORLAKE_LOG_LEVEL": "DEBUG"})
     client = logging.getLogger("kafka.net.connection")
     for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         client.log(level, "SaslAuthenticateRequest(auth_bytes=hunter2)")
     assert "hunter2" not in out.getvalue() + "".join(capsys.readouterr()) + caplog.text
+
+
+def test_spark_workers_keep_kafka_python_quiet_before_they_speak_to_kafka(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "mirrorlake.properties"
+    config.write_text("clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\na->b.enabled = true\n")
+    flow, options = Flow.load(config, "a->b"), {"config": str(config), "flow": "a->b"}
+    client = logging.getLogger("kafka")
+    entries: dict[str, Callable[[], object]] = {
+        "copy": lambda: [*copy_task(flow, 1, 1, "")(iter(()))],
+        "digests": lambda: [*digest_task(flow)(())],
+        "plans": lambda: KafkaRanges(options).streamReader(None),
+        "groups": lambda: KafkaGroupOffsets(options).streamReader(None),
+        "offsets": lambda: [*GroupOffsetsReader(flow).read(Groups(None, error="a broker is away"))],
+    }
+    for name, enter in entries.items():
+        client.setLevel(logging.DEBUG)
+        client.propagate, client.handlers = True, []
+        enter()
+        assert (client.level, client.propagate) == (logging.ERROR, False), name
+        client.error("SaslAuthenticateRequest(auth_bytes=hunter2)")
+    assert "hunter2" not in "".join(capsys.readouterr())

@@ -197,11 +197,8 @@ class Cluster:
         Raises:
             SourceError, TargetError: no broker answers in time, or authentication fails; with the cause.
         """
-        logger = logging.getLogger("kafka")
-        logger.setLevel(logging.ERROR)  # at DEBUG it prints payloads and credentials; what matters here is raised
-        causes = _Causes()
+        logger, causes = logging.getLogger("kafka"), _Causes()
         logger.addHandler(causes)
-        logger.propagate = False
         try:
             self._manager.bootstrap(self._connect_timeout_ms)
         except WireError as error:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.log import quiet_kafka
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.group_requests import group_offsets, list_groups
 
@@ -58,6 +59,7 @@ class KafkaGroupOffsets(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: Any) -> GroupOffsetsReader:  # noqa: N802 (Spark's name)
+        quiet_kafka()
         return GroupOffsetsReader(Flow.load(self.options["config"], self.options["flow"]))
 
 
@@ -87,6 +89,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
         return [Groups(None, shared=self._shared), *map(Groups, chunks)]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
+        quiet_kafka()
         assert isinstance(partition, Groups)  # what `partitions` has made
         if partition.error is not None:
             return iter([_row("cycle", error=partition.error)])

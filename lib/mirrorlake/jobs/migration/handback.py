@@ -3,13 +3,14 @@ mirrorlake has stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.replication_policy import RenameReplicationPolicy
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.log import ending, event
 from mirrorlake.model.slot import ClosedFor, merge_positions
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
@@ -19,6 +20,8 @@ from mirrorlake.state.generation import Beginning, begin_generation, is_closed
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,7 @@ class HandbackResult:
         return {"flow": self.flow, "generation": self.generation, "partitions": len(self.positions)}
 
 
-def hand_back(
-    flow: Flow, *, connector: str = "", dry_run: bool = False, say: Callable[[str], None] = print
-) -> HandbackResult:
+def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False) -> HandbackResult:
     """Closes the flow, so that no mirror job goes on with it, and writes the positions as MirrorMaker 2's source
     offsets.
 
@@ -66,6 +67,11 @@ def hand_back(
         ConfigurationError: MirrorMaker 2 has no names for such remote topics, or there is nothing to give back.
         TargetError: MirrorMaker 2 runs, or its offsets can't be written.
     """
+    with ending(log, "handback", flow=flow.name):
+        return _hand_back(flow, connector, dry_run=dry_run)
+
+
+def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
     if isinstance(flow.policy, RenameReplicationPolicy):
         raise ConfigurationError(
             f"flow {flow.name}: MirrorMaker 2 can't rename topics as {type(flow.policy).__name__} does: it would begin "
@@ -100,9 +106,14 @@ def hand_back(
         )
         if not dry_run:
             mirrormaker.write({(one.topic, one.partition): one.upstream_next for one in result})
-            say(
-                f"flow {flow.name}: generation {generation} closes it; MirrorMaker 2 goes on in {len(result)} "
-                f"partitions ({flow.mirrormaker.offsets_topic})"
+            log.info(
+                event(
+                    "flow_handed_back",
+                    flow=flow.name,
+                    generation=generation,
+                    partitions=len(result),
+                    offsets_topic=flow.mirrormaker.offsets_topic,
+                )
             )
     finally:
         target.close()

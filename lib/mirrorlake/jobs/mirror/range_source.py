@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.jobs.mirror.planner import Planner
+from mirrorlake.log import quiet_kafka
 from mirrorlake.model.copy_plan import Range
 
 SCHEMA = """
@@ -50,6 +51,7 @@ class KafkaRanges(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: Any) -> RangesReader:  # noqa: N802 (Spark's name)
+        quiet_kafka()
         flow = Flow.load(self.options["config"], self.options["flow"])
         return RangesReader(
             Planner(LiveFlow(self.options["config"], flow), until_now=self.options.get("until") == "now")

@@ -14,8 +14,8 @@ have expired, or have been compacted since: that is neither right nor wrong. The
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,12 +41,15 @@ from mirrorlake.jobs.verification.segments import (
 )
 from mirrorlake.jobs.verification.summarize import VerifiedMap, judge
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import ending, event
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.translation.versioned_map import Versions, current_map
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 FINDINGS_KEPT = 1_000  # of each partition
 EXAMPLES = 10
@@ -61,13 +64,10 @@ class Verification:
         flow: the flow.
         ledger: where the map is, and the results go.
         suite: path of the expectations for verifications.
-        say: called with a line of progress.
     """
 
-    def __init__(
-        self, spark: SparkSession, flow: Flow, ledger: Ledger, suite: str | Path, say: Callable[[str], None] = print
-    ) -> None:
-        self.spark, self.flow, self.ledger, self._say = spark, flow, ledger, say
+    def __init__(self, spark: SparkSession, flow: Flow, ledger: Ledger, suite: str | Path) -> None:
+        self.spark, self.flow, self.ledger = spark, flow, ledger
         self._gate = Gate(suite)
 
     def run(self, scope: VerificationScope) -> VerificationResult:
@@ -79,6 +79,10 @@ class Verification:
             SourceError, TargetError: a cluster can't be read.
             LedgerError: the tables can't be read or written.
         """
+        with ending(log, "verification", flow=self.flow.name, mode=scope.mode):
+            return self._run(scope)
+
+    def _run(self, scope: VerificationScope) -> VerificationResult:
         flow, started_at, verification_id = self.flow, datetime.now(UTC), uuid.uuid4().hex
         self.ledger.ensure_tables()
         versions = Versions.pinned(self.ledger, flow, scope.version)
@@ -103,7 +107,19 @@ class Verification:
             tuple(Finding(*(row[name] for name in (*PLACE, "kind", "detail"))) for row in examples),
         )
         self._store(result, wrong)
-        self._say(f"flow {flow.name}: {result.statement()}")
+        log.log(
+            logging.INFO if result.passed else logging.WARNING,
+            event(
+                "verification_finished",
+                flow=flow.name,
+                verification_id=verification_id,
+                mode=scope.mode,
+                passed=result.passed,
+                records=result.total("records"),
+                differences=result.total("differences"),
+                statement=result.statement(),
+            ),
+        )
         return result
 
     # -- looking ------------------------------------------------------------------------------------
@@ -129,9 +145,9 @@ class Verification:
             }
             if not found:
                 return list(uncovered.values()), None
-            self._say(
-                f"flow {self.flow.name}: comparing {len(found)} partitions, by version {versions.offset_syncs} of the "
-                "map"
+            version = versions.offset_syncs
+            log.info(
+                event("verification_begun", flow=self.flow.name, partitions=len(found), offset_syncs_version=version)
             )
             partitions, wrong = judge(self._map(scope, versions.offset_syncs, chosen, found, logs), logs)
         except MirrorlakeError:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.log import quiet_kafka
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LEADER_NOT_AVAILABLE, Cluster, Fetched, ResponseError, check
 from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
@@ -140,6 +141,7 @@ def digest_task(flow: Flow) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
+        quiet_kafka()
         schema = pa.schema(
             {"topic": pa.string(), "partition": pa.int32(), "upstream_end": pa.int64(), "error": pa.string()}
         )

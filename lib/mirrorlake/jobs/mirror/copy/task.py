@@ -13,6 +13,7 @@ from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
+from mirrorlake.log import quiet_kafka
 from mirrorlake.protocol.cluster import Cluster, Limits
 from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
@@ -30,6 +31,7 @@ def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callab
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
+        quiet_kafka()
         ranges, records = split(iter(batches))
         for slot in sorted({planned.slot for planned in ranges}):  # one, or none
             answer = copy_slot(
