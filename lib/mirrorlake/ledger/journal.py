@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 
 MIRROR, LEDGER, CHECKPOINT = "mirror", "ledger", "checkpoint"  # jobs
@@ -47,7 +48,7 @@ class Journal:
         clock: seconds, monotonic.
     """
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, ledger: Ledger | MemoryLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger, self._clock = ledger, clock
         self._rows: dict[str, list[Any]] = {}
         self._since: float | None = None

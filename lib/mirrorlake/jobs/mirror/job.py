@@ -47,7 +47,7 @@ from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
-from mirrorlake.ledger.memory import MemoryLedger
+from mirrorlake.ledger.memory import MemoryLedger, NoStream
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.gap import LOSS
@@ -102,7 +102,7 @@ class MirrorJob:
         self._journal = Journal(ledger)
         self._noted_at = time.monotonic()
         self._lag = 0
-        self._ledger_query: StreamingQuery | None = None
+        self._ledger_query: StreamingQuery | NoStream | None = None
         self._topics: dict[str, int] = {}
         self._held: dict[str, str] = {}
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
@@ -165,6 +165,10 @@ class MirrorJob:
             time.monotonic() - began,
             tuple(self._history),
         )
+
+    def stop(self) -> None:
+        """Ends the run after the micro-batch under way; may be called from another thread."""
+        self._engine.stop()
 
     def _prepare(self) -> None:
         """Checks everything that can be checked, then creates what is missing and takes the flow over."""
@@ -239,7 +243,7 @@ class MirrorJob:
         if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
             raise ResponseError(UNKNOWN_TOPIC, topic)
 
-    def _start_ledger(self, interval_s: int | None) -> StreamingQuery:
+    def _start_ledger(self, interval_s: int | None) -> StreamingQuery | NoStream:
         place = self._places.enter_context(self.ledger.checkpoint("ledger"))
         return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, place, self._note_append)
 
