@@ -82,6 +82,7 @@ test-bundle: setup  ## databricks.yml and workflows/ against schema and code; th
 lint: setup  ## ruff, the layers of the packages, types, and notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@PYTHONPATH=lib $(BIN)/lint-imports
+	@$(BIN)/mypy --no-error-summary
 	@PYTHONPATH=lib $(BIN)/python tools/check_notebooks.py
 
 .PHONY: bench
