@@ -177,7 +177,8 @@ class Ledger:
         return table.filter((table.source == source) & (table.target == target))
 
     def granted_acls(self, flow: Flow) -> list[str]:
-        """Lists the access rights that mirrorlake has given and not taken back, as text; no others are ever taken back."""
+        """Lists the access rights that mirrorlake has given and not taken back, as text; no others are ever taken
+        back."""
         from pyspark.sql import functions as F
 
         table = self.of_flow("topology_changes", flow)
