@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, first_line
+from mirrorlake.ledger import anomaly
+from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.tables import TABLES, column_definitions
+from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
 
 if TYPE_CHECKING:
@@ -332,35 +335,13 @@ class Ledger:
             gaps = gap_rows(states)
             self._insert_missing("gaps", gaps, bounds, (*SYNC_KEYS, "from_offset", "kind"))
             if any(row["lost"] for row in found):
-                self._merge_losses(gaps)
+                self._insert_missing(
+                    "anomalies", anomaly.of_losses(gaps), f"t.action = {literal(AnomalyAction.CONTINUE)}", anomaly.KEYS
+                )
         runs = sum(row["runs"] for row in found)
         if runs:
             self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
         return runs, {row["sync_partition"]: row["last"] for row in found if row["last"] is not None}
-
-    def _merge_losses(self, gaps: DataFrame) -> None:
-        from pyspark.sql import functions as F
-
-        details = F.create_map(*(F.lit(word) for pair in LOSS.items() for word in pair))
-        lost = gaps.filter(F.col("kind").isin(*LOSS)).select(
-            "source",
-            "target",
-            "topic",
-            "partition",
-            "kind",
-            "from_offset",
-            "to_offset",
-            (F.col("to_offset") - F.col("from_offset")).alias("records"),
-            details[F.col("kind")].alias("detail"),
-            F.lit("continue").alias("action"),
-            F.col("committed_at").alias("detected_at"),
-        )
-        self._insert_missing(
-            "anomalies",
-            lost,
-            "t.action = 'continue'",
-            ("source", "target", "topic", "partition", "kind", "from_offset", "to_offset", "detected_at"),
-        )
 
     def _insert_missing(self, name: str, rows: DataFrame, bounds: str, keys: Sequence[str]) -> None:
         from delta.tables import DeltaTable

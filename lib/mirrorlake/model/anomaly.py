@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from mirrorlake.model.gap import GapKind
+from mirrorlake.partition_key import PartitionKey
 
 
 class AnomalyKind(StrEnum):
@@ -29,4 +31,21 @@ class AnomalyAction(StrEnum):
     FOUND_AT_TAKEOVER = "none: found when taking over"
 
 
-Kind = GapKind | AnomalyKind
+KINDS: Mapping[str, GapKind | AnomalyKind] = {kind.value: kind for kind in (*GapKind, *AnomalyKind)}
+
+
+def about(
+    kind: GapKind | AnomalyKind, key: PartitionKey, from_offset: int, to_offset: int, **more: object
+) -> dict[str, object]:
+    """What an error says of the anomaly that has caused it (`MirrorlakeError.anomaly`).
+
+    Args:
+        kind: what was found.
+        key: topic and partition on the source.
+        from_offset: the first source offset concerned.
+        to_offset: the source offset after the last one.
+        more: records, or what only the driver needs to know.
+    """
+    topic, partition = key
+    found = {"topic": topic, "partition": partition, "from_offset": from_offset, "to_offset": to_offset}
+    return {"kind": kind, **found, **more}

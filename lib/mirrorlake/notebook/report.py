@@ -12,6 +12,7 @@ from mirrorlake.errors import ConfigurationError, LedgerError
 from mirrorlake.ledger import views
 from mirrorlake.ledger.journal import CHECKPOINT, MIRROR
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.parameters import moment
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class _Reader:
         odd = self._by_flow(
             oddities.groupBy("flow").agg(
                 F.count("*").alias("anomalies"),
-                F.sum(F.when(F.col("action") == "continue", F.col("records"))).alias("losses"),
+                F.sum(F.when(F.col("action") == AnomalyAction.CONTINUE, F.col("records"))).alias("losses"),
             )
         )
         unverified = verified.groupby("flow")["unverified"].sum() if len(verified) else {}

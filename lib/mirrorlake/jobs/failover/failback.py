@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,9 @@ from mirrorlake.jobs.failover.plan import ALIVE, BEGIN, MODES, RUN, Choice
 from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
@@ -259,30 +260,28 @@ class Failback:
 
     def _note(self, divergence: Divergence, decide: str, choice: Choice) -> None:
         """Writes down what is decided; what was written down before a death is not written again."""
-        now, action = datetime.now(UTC).replace(tzinfo=None), f"{decide}, signed by {choice.signed_by or 'nobody'}"
+        action = f"{decide}, signed by {choice.signed_by or 'nobody'}"
+        table = self.ledger.of_flow("anomalies", self.away)
         noted = (
-            self.ledger.of_flow("anomalies", self.away)
-            .filter("kind = 'diverged'")
+            table.filter(table.kind == AnomalyKind.DIVERGED)
             .select("topic", "partition", "from_offset", "to_offset", "action")
             .collect()
         )
         self.ledger.append(
             "anomalies",
             [
-                {
-                    "source": self.away.source,
-                    "target": self.away.target,
-                    "topic": tail.topic,
-                    "partition": tail.partition,
-                    "kind": "diverged",
-                    "from_offset": tail.from_offset,
-                    "to_offset": tail.to_offset,
-                    "records": tail.records,
-                    "action": action,
-                    "detected_at": now,
-                    "detail": f"written on {self.away.source} and not mirrored before the failover, "
-                    f"{tail.first_timestamp} to {tail.last_timestamp}",
-                }
+                Anomaly.of_flow(
+                    self.away,
+                    AnomalyKind.DIVERGED,
+                    action,
+                    f"written on {self.away.source} and not mirrored before the failover, {tail.first_timestamp} to "
+                    f"{tail.last_timestamp}",
+                    topic=tail.topic,
+                    partition=tail.partition,
+                    from_offset=tail.from_offset,
+                    to_offset=tail.to_offset,
+                    records=tail.records,
+                )
                 for tail in divergence.tails
                 if tail.records and (*tail.key, tail.from_offset, tail.to_offset, action) not in noted
             ],

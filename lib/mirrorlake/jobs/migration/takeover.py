@@ -17,7 +17,6 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,9 @@ from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import Finding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
 from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import NO_SLOT, ClosedFor, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
@@ -379,7 +380,7 @@ class Takeover:
         )
         with self.ledger.checkpoint("ledger") as place:
             self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
-        self.ledger.append("anomalies", self._anomalies(findings))
+        self.ledger.append("anomalies", [row for found in findings for row in self._anomalies(found)])
         self._say(
             f"flow {flow.name}: generation {generation} begins with {len(positions)} positions and {len(runs)} "
             "inferred runs"
@@ -390,41 +391,37 @@ class Takeover:
         """The end of the map; where there is none, everything on the target is from before."""
         return found.runs[-1].downstream_end if found.runs else self._ends[found.target_topic, found.partition]
 
-    def _anomalies(self, findings: Iterable[Finding]) -> Iterator[dict[str, Any]]:
-        common = {
-            "source": self.flow.source,
-            "target": self.flow.target,
-            "detected_at": datetime.now(UTC).replace(tzinfo=None),
-            "action": "none: found when taking over",
-        }
-        for found in findings:
-            where = {**common, "topic": found.topic, "partition": found.partition}
-            for first, last, count in found.gaps:
-                yield {
-                    **where,
-                    "kind": "missing",
-                    "from_offset": first,
-                    "to_offset": last + 1,
-                    "records": count,
-                    "detail": "on the source, and not on the target",
-                }
-            unlisted = found.missing - sum(count for _, _, count in found.gaps)
-            if unlisted:
-                yield {
-                    **where,
-                    "kind": "missing",
-                    "records": unlisted,
-                    "detail": f"in more than the first {GAPS_SHOWN} gaps",
-                }
-            if found.repeated:
-                yield {**where, "kind": "repeated", "records": found.repeated, "detail": "on the target more than once"}
-            if found.foreign:
-                yield {
-                    **where,
-                    "kind": "foreign",
-                    "records": found.foreign,
-                    "detail": "on the target, and not on the source: written by others, or gone from the source since",
-                }
+    def _anomalies(self, found: Finding) -> Iterator[Anomaly]:
+        """The rows of one partition."""
+
+        def anomaly(kind: AnomalyKind, records: int, detail: str, **offsets: int) -> Anomaly:
+            return Anomaly.of_flow(
+                self.flow,
+                kind,
+                AnomalyAction.FOUND_AT_TAKEOVER,
+                detail,
+                topic=found.topic,
+                partition=found.partition,
+                records=records,
+                **offsets,
+            )
+
+        for first, last, count in found.gaps:
+            yield anomaly(
+                AnomalyKind.MISSING,
+                count,
+                "on the source, and not on the target",
+                from_offset=first,
+                to_offset=last + 1,
+            )
+        unlisted = found.missing - sum(count for _, _, count in found.gaps)
+        if unlisted:
+            yield anomaly(AnomalyKind.MISSING, unlisted, f"in more than the first {GAPS_SHOWN} gaps")
+        if found.repeated:
+            yield anomaly(AnomalyKind.REPEATED, found.repeated, "on the target more than once")
+        if found.foreign:
+            detail = "on the target, and not on the source: written by others, or gone from the source since"
+            yield anomaly(AnomalyKind.FOREIGN, found.foreign, detail)
 
 
 def _run(key: PartitionKey, remote: str, numbers: Iterable[int]) -> Run:

@@ -46,10 +46,11 @@ from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
 from mirrorlake.ledger.memory import MemoryLedger, NoStream
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
@@ -297,19 +298,10 @@ class MirrorJob:
         self.ledger.append(
             "anomalies",
             [
-                self._anomaly(kind="held", topic=topic, detail=why, action="the others go on")
+                Anomaly.of_flow(self.flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, topic=topic)
                 for topic, why in new.items()
             ],
         )
-
-    def _anomaly(self, **values: object) -> dict[str, object]:
-        """A row of the table anomalies."""
-        return {
-            "source": self.flow.source,
-            "target": self.flow.target,
-            "detected_at": datetime.now(UTC).replace(tzinfo=None),
-            **values,
-        }
 
     def _tend(self) -> None:
         """What is done beside the micro-batches: the ledger stream, what was noted, and keeping topics in step."""
@@ -435,7 +427,7 @@ class MirrorJob:
         for warning in (warning for report in reports for warning in report.warnings):
             self._say(f"warning: {warning}")
             self.ledger.append(
-                "anomalies", [self._anomaly(kind=AnomalyKind.FOREIGN, detail=warning, action="continue")]
+                "anomalies", [Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)]
             )
         for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in LOSS):
             self._say(
@@ -448,9 +440,8 @@ class MirrorJob:
         """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error
         itself."""
         if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
-            row = self._anomaly(**{"kind": "stopped", **error.anomaly}, detail=error.message, action="stop")
             try:
-                self.ledger.append("anomalies", [row])
+                self.ledger.append("anomalies", [Anomaly.of_error(self.flow, error)])
             except MirrorlakeError as second:
                 self._say(f"warning: {second.message}")
 

@@ -17,6 +17,7 @@ from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.readiness import Readiness
 from mirrorlake.jobs.mirror.start_offsets import find_starts
+from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, lag, make_plan
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, merge_positions
@@ -212,7 +213,7 @@ class Planner:
         return offered
 
     def _not_the_same_log(self, position: Position, topic_id: str, stable: int) -> SourceError:
-        anomaly = {"topic": position.topic, "partition": position.partition, "from_offset": position.upstream_next}
+        key = (position.topic, position.partition)
         where = f"flow {self.flow.name}, topic {position.topic}, partition {position.partition}"
         on = "to mirror what it holds now behind what was mirrored, set mirrorlake.on.loss = continue"
         if position.topic_id and topic_id and position.topic_id != topic_id:
@@ -220,13 +221,13 @@ class Planner:
                 f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}, "
                 f"mirrored was {position.topic_id} up to offset "
                 f"{position.upstream_next}). Its new records are not mirrored; {on}",
-                anomaly={**anomaly, "kind": GapKind.RECREATED, "from_offset": 0, "to_offset": position.upstream_next},
+                anomaly=about(GapKind.RECREATED, key, 0, position.upstream_next),
             )
         return SourceError(
             f"{where}: the log ends at offset {stable}, but {position.upstream_next} was mirrored already: cluster "
             f"{self.flow.source} has lost records "
             f"(unclean leader election or restored disks). Look at both sides; {on}",
-            anomaly={**anomaly, "kind": GapKind.TRUNCATED, "from_offset": stable, "to_offset": position.upstream_next},
+            anomaly=about(GapKind.TRUNCATED, key, stable, position.upstream_next),
         )
 
     def _find_topics(self, source: Cluster, target: Cluster) -> None:

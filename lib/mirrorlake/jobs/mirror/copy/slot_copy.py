@@ -25,6 +25,7 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
 from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
+from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
@@ -246,13 +247,7 @@ class SlotCopy:
                 f"flow {self.flow.name}, partition {stretch.partition}: {what}; up to offset {stretch.upstream_next} "
                 "was mirrored before. See what has happened; to mirror "
                 "what the source holds now from its first record on, set mirrorlake.on.loss = continue",
-                anomaly={
-                    "kind": name,
-                    "topic": stretch.topic,
-                    "partition": stretch.partition,
-                    "from_offset": 0,
-                    "to_offset": stretch.upstream_next,
-                },
+                anomaly=about(name, stretch.key, 0, stretch.upstream_next),
             )
 
     # -- the copy -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import (
@@ -348,15 +349,8 @@ def where(stretches: Any) -> str:
     )
 
 
-def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, Any]:
-    return {
-        "kind": kind,
-        "topic": stretch.topic,
-        "partition": stretch.partition,
-        "from_offset": from_offset,
-        "to_offset": to_offset,
-        "records": to_offset - from_offset,
-    }
+def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, object]:
+    return about(kind, stretch.key, from_offset, to_offset, records=to_offset - from_offset)
 
 
 def _committed(fetched: Fetched) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, Cluster, ResponseError, is_unauthorized
@@ -150,18 +150,11 @@ class Outlet:
                 f"{stretch.partition} on cluster {self.flow.target}, at "
                 f"offset {foreign}, behind what was mirrored up to upstream offset {stretch.upstream_from}"
             )
-            anomaly = {
-                "kind": AnomalyKind.FOREIGN,
-                "topic": stretch.topic,
-                "partition": stretch.partition,
-                "from_offset": stretch.upstream_from,
-                "to_offset": stretch.upstream_from,
-            }
             if not self.flow.passes_over_losses:
                 raise TargetError(
                     f"{detail}. Take the right to write there away; if it is meant, set mirrorlake.topics.shared = "
                     "true",
-                    anomaly=anomaly,
+                    anomaly=about(AnomalyKind.FOREIGN, stretch.key, stretch.upstream_from, stretch.upstream_from),
                 )
             found.append(detail)
         return found

@@ -18,7 +18,7 @@ from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, OFFSET_OUT_OF_RANGE, Intake
-from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
@@ -189,14 +189,7 @@ class TransformedIntake:
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offset {record.offset}: "
                 f"the record can't be transformed: {reason}. Correct the "
                 f"expression, or set {transform.property_name('on.error')} = dead-letter",
-                anomaly={
-                    "kind": AnomalyKind.TRANSFORM,
-                    "topic": stretch.topic,
-                    "partition": stretch.partition,
-                    "from_offset": record.offset,
-                    "to_offset": record.offset + 1,
-                    "reason": reason,
-                },
+                anomaly=about(AnomalyKind.TRANSFORM, stretch.key, record.offset, record.offset + 1, reason=reason),
             )
 
     def _with_ids(
