@@ -11,7 +11,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.failover import failback
 from mirrorlake.jobs.failover.divergence import stretches
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
-from mirrorlake.jobs.failover.rehearsal import BOUNDS, DIFFERS, Rehearsal
+from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.state.generation import closed_for
 
@@ -123,9 +123,9 @@ def test_a_place_in_a_later_piece_is_not_held_against_the_run_that_was_chosen(mo
     }
     rehearsal = Rehearsal(None, None, {("a.t", 0): 120}, None, {})
     before = replace(LINE, upstream_offset=50, later_start=20, downstream_offset=20)
-    assert rehearsal.prove(before, run) == BOUNDS, "both sides have written at once: the record is another flow's"
+    assert rehearsal.prove(before, run) == Proof.BOUNDS, "both sides have written at once: the record is another flow's"
     assert rehearsal.prove(replace(before, later_start=None, downstream_offset=51), run).startswith(
-        f"{DIFFERS}: the timestamp"
+        f"{Proof.DIFFERS}: the timestamp"
     )
 
 

@@ -110,7 +110,7 @@ def failover_figure(lines: Sequence[Line]) -> Any:
     import matplotlib.pyplot as plt
 
     figure, (blocks, lags) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
-    kinds = Counter(kind for line in lines for kind, _ in line.blocks)
+    kinds = Counter(kind.value for line in lines for kind, _ in line.blocks)
     counts = {"go": sum(line.go for line in lines), "no-go": sum(not line.go for line in lines), **kinds}
     bars = blocks.barh(
         list(counts),

@@ -25,14 +25,15 @@ from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.failover import plan
-from mirrorlake.jobs.failover.plan import DEAD, PLAN, RUN, Choice, Line, gate_frame
+from mirrorlake.jobs.failover.plan import DEAD, PLAN, RUN, Choice, FailoverOutcome, Line, gate_frame
 from mirrorlake.jobs.failover.planner import PlanMaker
-from mirrorlake.jobs.failover.rehearsal import DIFFERS, GONE, Rehearsal, runs_of
+from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.slot import ClosedFor
+from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
@@ -42,15 +43,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
-COMMITTED, IN_STEP, HELD, NO_PLACE, REHEARSED, REFUSED = (
-    "committed",
-    "in_step",
-    "held",
-    "no_place",
-    "rehearsed",
-    "refused",
-)
-NO_GROUPS, CLOSED = "no_groups", "closed"  # the one row of a flow that was closed though no group reads it
+
+# The outcomes after which nobody has to look at a group again.
+MOVED = frozenset({FailoverOutcome.COMMITTED, FailoverOutcome.IN_STEP, FailoverOutcome.NO_PLACE})
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,7 @@ class Failover:
         proven = [
             replace(
                 line,
-                outcome=REHEARSED if line.has_place else NO_PLACE,
+                outcome=FailoverOutcome.REHEARSED if line.has_place else FailoverOutcome.NO_PLACE,
                 proof=rehearsal.prove(line, runs.get((line.topic or "", line.partition or 0, line.piece_to_start or 0)))
                 if line.has_place
                 else None,
@@ -203,7 +198,7 @@ class Failover:
         ]
         done = replace(result, lines=tuple(proven))
         self._record(done, choice)
-        wrong = [line for line in proven if (line.proof or "").startswith(DIFFERS)]
+        wrong = [line for line in proven if (line.proof or "").startswith(Proof.DIFFERS)]
         if wrong or not placed:
             what = (
                 f"group {wrong[0].group_id}, topic {wrong[0].topic}, partition {wrong[0].partition}: {wrong[0].proof}"
@@ -214,7 +209,7 @@ class Failover:
                 f"flow {self.flow.name}, rehearsal {result.failover_id}: {len(wrong)} of {len(proven)} places are not "
                 f"what the map says; do not fail over. {what}"
             )
-        gone = sum((line.proof or "").startswith(GONE) for line in proven)
+        gone = sum((line.proof or "").startswith(Proof.GONE) for line in proven)
         if gone:
             self._say(f"warning: {gone} places could not be proven: retention or compaction has taken their records")
         return done
@@ -224,7 +219,7 @@ class Failover:
             return self._close_without_groups(result, situation, choice)
         blocked = [line for line in result.lines if not line.go]
         if blocked and not choice.partial:
-            held = replace(result, lines=tuple(replace(line, outcome=HELD) for line in result.lines))
+            held = replace(result, lines=tuple(replace(line, outcome=FailoverOutcome.HELD) for line in result.lines))
             self._record(held, choice)
             kind, reason = blocked[0].open_blocks[0]
             raise GateError(
@@ -238,12 +233,13 @@ class Failover:
             self._pass_gate(movable, situation.target, result.failover_id)
         lines = self._commit(result.lines, situation.target)
         generation = 0
-        is_whole = choice.is_of_all and all(line.outcome in (COMMITTED, IN_STEP, NO_PLACE) for line in lines)
-        if is_whole if choice.closes is None else choice.closes:
+        is_whole = choice.is_of_all and all(line.outcome in MOVED for line in lines)
+        closes = is_whole if choice.closes is None else choice.closes
+        if closes:
             generation = self._close(situation.target)
         done = replace(result, lines=tuple(lines), generation=generation)
         self._record(done, choice)
-        refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(REFUSED)})
+        refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
                 f"flow {self.flow.name}, failover {result.failover_id}: cluster {self.flow.target} has refused "
@@ -261,7 +257,9 @@ class Failover:
                 "with groups empty and close = true"
             )
         done = replace(result, generation=self._close(situation.target))
-        self._record(replace(done, lines=(Line("", None, None, NO_GROUPS, outcome=CLOSED),)), choice)
+        self._record(
+            replace(done, lines=(Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED),)), choice
+        )
         return done
 
     def _close(self, target: Cluster) -> int:
@@ -289,12 +287,14 @@ class Failover:
 
         def outcome(line: Line) -> str:
             if not line.go:
-                return HELD
+                return FailoverOutcome.HELD
             if not line.has_place:
-                return NO_PLACE
+                return FailoverOutcome.NO_PLACE
             if line.target_offset == line.downstream_offset:
-                return IN_STEP
-            return f"{REFUSED}: {refusals[line.group_id]}" if line.group_id in refusals else COMMITTED
+                return FailoverOutcome.IN_STEP
+            if line.group_id in refusals:
+                return f"{FailoverOutcome.REFUSED}: {refusals[line.group_id]}"
+            return FailoverOutcome.COMMITTED
 
         return [replace(line, outcome=outcome(line)) for line in lines]
 
@@ -330,7 +330,7 @@ class Failover:
                     "previous_target_offset": line.target_offset,
                     "go": line.go,
                     "blocks": [f"{kind}: {reason}" for kind, reason in line.blocks],
-                    "accepted": list(line.accepted),
+                    "accepted": [kind.value for kind in line.accepted],
                 }
                 for line in result.lines
             ],

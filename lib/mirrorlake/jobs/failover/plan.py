@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.model.status import Status
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,19 +24,55 @@ PLAN, REHEARSE, RUN, BEGIN = "plan", "rehearse", "run", "begin"
 MODES = (PLAN, REHEARSE, RUN)  # and begin, of a failback
 AUTO, ALIVE, DEAD = "auto", "alive", "dead"
 
-BLOCKS = {
-    "members": "somebody consumes with the group, on the source or on the target",
-    "stale_map": "the ledger lacks what the target has; rehearse and run bring it up to date first",
-    "verification": "the last verification of the partition has failed",
-    "lag": "more records are not mirrored than max_lag",
-    "clamped": "the group has read past what is mirrored (it reads that again if it ever arrives)",
-    "not_mirrored": "the flow does not have the topic: the group has no place on the target for it",
-    "not_covered": "no single offset on the target is the group's place",
-    "ahead": "the group would be moved back on the target",
-    "again": "both sides have written at once: the group has read what lies behind its place on the target, and reads "
-    "it again",
-    "uncarried": "both sides have written at once: the flow back has yet to carry what lies before the group's place "
-    "on the target, and the group would skip it",
+
+class BlockKind(StrEnum):
+    """What may speak against a line, and what an operator accepts by."""
+
+    MEMBERS = "members"
+    STALE_MAP = "stale_map"
+    VERIFICATION = "verification"
+    LAG = "lag"
+    CLAMPED = "clamped"
+    NOT_MIRRORED = "not_mirrored"
+    NOT_COVERED = "not_covered"
+    AHEAD = "ahead"
+    AGAIN = "again"
+    UNCARRIED = "uncarried"
+
+
+class FailoverOutcome(StrEnum):
+    """What was done about a line."""
+
+    REHEARSED = "rehearsed"
+    COMMITTED = "committed"
+    IN_STEP = "in_step"
+    HELD = "held"
+    NO_PLACE = "no_place"
+    REFUSED = "refused"  # followed by the reason
+    CLOSED = "closed"  # of the one row of a flow that was closed though no group reads it
+
+
+Block = tuple[BlockKind, str]  # with the reason
+
+BLOCKS: Mapping[BlockKind, str] = {
+    BlockKind.MEMBERS: "somebody consumes with the group, on the source or on the target",
+    BlockKind.STALE_MAP: "the ledger lacks what the target has; rehearse and run bring it up to date first",
+    BlockKind.VERIFICATION: "the last verification of the partition has failed",
+    BlockKind.LAG: "more records are not mirrored than max_lag",
+    BlockKind.CLAMPED: "the group has read past what is mirrored (it reads that again if it ever arrives)",
+    BlockKind.NOT_MIRRORED: "the flow does not have the topic: the group has no place on the target for it",
+    BlockKind.NOT_COVERED: "no single offset on the target is the group's place",
+    BlockKind.AHEAD: "the group would be moved back on the target",
+    BlockKind.AGAIN: "both sides have written at once: the group has read what lies behind its place on the target, "
+    "and reads it again",
+    BlockKind.UNCARRIED: "both sides have written at once: the flow back has yet to carry what lies before the group's "
+    "place on the target, and the group would skip it",
+}
+# Statuses without a place that counts.
+BLOCKED: Mapping[Status, BlockKind] = {
+    Status.CLAMPED: BlockKind.CLAMPED,
+    Status.NOT_MIRRORED: BlockKind.NOT_MIRRORED,
+    Status.NOT_COVERED: BlockKind.NOT_COVERED,
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z?")
 PARAMETERS = {
@@ -71,7 +109,7 @@ class Choice:
     at: datetime | None = None
     source: str = AUTO
     max_lag: int = 0
-    accept: frozenset[str] = frozenset()
+    accept: frozenset[BlockKind] = frozenset()
     partial: bool = False
     closes: bool | None = None
     signed_by: str = ""
@@ -95,11 +133,10 @@ class Choice:
                 raise ConfigurationError(f"parameter {name} is '{values[name]}'; allowed is {', '.join(allowed)}")
         if not values["max_lag"].isdigit():
             raise ConfigurationError(f"parameter max_lag is '{values['max_lag']}'; allowed is a whole number from 0 up")
-        accept = frozenset(split_list(values["accept"]))
-        if accept - BLOCKS.keys():
-            raise ConfigurationError(
-                f"parameter accept names '{sorted(accept - BLOCKS.keys())[0]}'; allowed is {', '.join(BLOCKS)}"
-            )
+        accept = split_list(values["accept"])
+        unknown = sorted({*accept} - {*BlockKind})
+        if unknown:
+            raise ConfigurationError(f"parameter accept names '{unknown[0]}'; allowed is {', '.join(BlockKind)}")
         if values["mode"] in (RUN, BEGIN) and not values["signed_by"].strip():
             raise ConfigurationError(
                 "parameter signed_by is empty: what is done is recorded with the name of who answers for it (mode = "
@@ -107,16 +144,16 @@ class Choice:
             )
         groups = split_list(values["groups"])
         return cls(
-            values["mode"],
-            NameFilter("groups", groups or (".*",)),
-            _time(values["at"]),
-            values["source"],
-            int(values["max_lag"]),
-            accept,
-            values["partial"] == "true",
-            None if values["close"] == AUTO else values["close"] == "true",
-            values["signed_by"].strip(),
-            not groups,
+            mode=values["mode"],
+            groups=NameFilter("groups", groups or (".*",)),
+            at=_time(values["at"]),
+            source=values["source"],
+            max_lag=int(values["max_lag"]),
+            accept=frozenset(map(BlockKind, accept)),
+            partial=values["partial"] == "true",
+            closes=None if values["close"] == AUTO else values["close"] == "true",
+            signed_by=values["signed_by"].strip(),
+            is_of_all=not groups,
         )
 
 
@@ -155,7 +192,7 @@ class Line:
     group_id: str
     topic: str | None
     partition: int | None
-    status: str
+    status: Status
     upstream_offset: int | None = None
     seen_in: str = ""
     seen_at: datetime | None = None
@@ -176,13 +213,13 @@ class Line:
     piece_start: int | None = None
     piece_to_start: int | None = None
     later_start: int | None = None
-    blocks: tuple[tuple[str, str], ...] = ()
-    accepted: tuple[str, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    accepted: tuple[BlockKind, ...] = ()
     proof: str | None = None
     outcome: str | None = None
 
     @property
-    def open_blocks(self) -> tuple[tuple[str, str], ...]:
+    def open_blocks(self) -> tuple[Block, ...]:
         return tuple(block for block in self.blocks if block[0] not in self.accepted)
 
     @property
@@ -212,7 +249,7 @@ def blocks_of(
     members_on: Iterable[str],
     max_lag: int,
     uncarried: int = 0,
-) -> tuple[tuple[str, str], ...]:
+) -> tuple[Block, ...]:
     """What speaks against a line.
 
     Args:
@@ -223,22 +260,25 @@ def blocks_of(
         max_lag: so many records may be left behind.
         uncarried: records before its place that were written on the target, and that the flow back has yet to carry.
     """
-    found = [("members", f"somebody consumes with this group on cluster {alias}") for alias in members_on]
+    found: list[Block] = [
+        (BlockKind.MEMBERS, f"somebody consumes with this group on cluster {alias}") for alias in members_on
+    ]
     if not is_complete:
-        found.append(("stale_map", "the ledger is behind the states on the target"))
+        found.append((BlockKind.STALE_MAP, "the ledger is behind the states on the target"))
     if has_failed:
-        found.append(("verification", "the last verification of this partition has failed"))
+        found.append((BlockKind.VERIFICATION, "the last verification of this partition has failed"))
     lag = line.lag_seen if line.not_mirrored is None else line.not_mirrored
     if lag is not None and lag > max_lag:
         found.append(
             (
-                "lag",
+                BlockKind.LAG,
                 f"{lag:,} {'offsets were' if line.not_mirrored is None else 'records are'} not mirrored, allowed are "
                 f"{max_lag:,}",
             )
         )
-    if line.status in ("clamped", "not_mirrored", "not_covered"):
-        found.append((line.status, reason or BLOCKS[line.status]))
+    if line.status in BLOCKED:
+        kind = BLOCKED[line.status]
+        found.append((kind, reason or BLOCKS[kind]))
     if (
         line.target_offset is not None
         and line.downstream_offset is not None
@@ -246,21 +286,21 @@ def blocks_of(
     ):
         found.append(
             (
-                "ahead",
+                BlockKind.AHEAD,
                 f"the group is at {line.target_offset} on the target, and would go back to {line.downstream_offset}",
             )
         )
     if line.again:
         found.append(
             (
-                "again",
+                BlockKind.AGAIN,
                 f"{line.again:,} records that it has read lie at or behind {line.downstream_offset} on the target",
             )
         )
     if uncarried:
         found.append(
             (
-                "uncarried",
+                BlockKind.UNCARRIED,
                 f"{uncarried:,} records before {line.downstream_offset} on the target were written there, and the flow "
                 "back has yet to carry them",
             )

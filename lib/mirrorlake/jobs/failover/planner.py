@@ -11,9 +11,10 @@ from mirrorlake.config.flow import SCATTERED, Flow
 from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import Standing
 from mirrorlake.jobs.failover.backlog import uncarried
-from mirrorlake.jobs.failover.plan import Choice, Line, blocks_of
+from mirrorlake.jobs.failover.plan import BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.translation import two_way
@@ -117,7 +118,7 @@ class PlanMaker:
                 uncarried=skipped.get(_place(line), 0),
             )
             if self.flow.topics_shared and self._back is None and line.has_place:
-                blocks = (*blocks, ("not_covered", SHARED))
+                blocks = (*blocks, (BlockKind.NOT_COVERED, SHARED))
             judged.append(
                 replace(line, blocks=blocks, accepted=tuple(sorted({kind for kind, _ in blocks} & choice.accept)))
             )
@@ -131,7 +132,6 @@ class PlanMaker:
 
     def _line(self, one: Standing, row: dict[str, Any], target_offset: int | None) -> Line:
         names = (
-            "status",
             "target_topic",
             "target_partition",
             "downstream_offset",
@@ -141,7 +141,8 @@ class PlanMaker:
             "piece_to_start",
             "later_start",
         )
-        return replace(self._placeless(one), target_offset=target_offset, **{name: row[name] for name in names})
+        place = {name: row[name] for name in names}
+        return replace(self._placeless(one), status=Status(row["status"]), target_offset=target_offset, **place)
 
     def _placeless(self, one: Standing) -> Line:
         """All that is known of a position besides its place."""
@@ -150,11 +151,11 @@ class PlanMaker:
             one.group_id,
             one.topic,
             one.partition,
-            "not_covered" if one.topic is None or self.flow.scatters(one.topic) else "not_mirrored",
-            one.upstream_offset,
-            one.seen_in,
-            one.seen_at,
-            one.metadata,
+            Status.NOT_COVERED if one.topic is None or self.flow.scatters(one.topic) else Status.NOT_MIRRORED,
+            upstream_offset=one.upstream_offset,
+            seen_in=one.seen_in,
+            seen_at=one.seen_at,
+            metadata=one.metadata,
         )
         if one.topic is None or one.partition is None or not self.flow.mirrors_topic(one.topic):
             return line

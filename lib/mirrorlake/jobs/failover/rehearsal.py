@@ -9,6 +9,7 @@ from the source's bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -21,14 +22,18 @@ from mirrorlake.protocol.messages import Message, read_messages
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SAME, DIGEST, BOUNDS, END, DIFFERS, GONE = (
-    "same record",
-    "same digest",
-    "within bounds",
-    "at the end",
-    "differs",
-    "gone",
-)
+
+class Proof(StrEnum):
+    """What is found at a place; a reason follows DIFFERS and GONE."""
+
+    SAME = "same record"
+    DIGEST = "same digest"
+    BOUNDS = "within bounds"
+    END = "at the end"
+    DIFFERS = "differs"
+    GONE = "gone"
+
+
 DIGEST_BYTES = 16 << 20
 FETCH_BYTES = 1 << 20
 
@@ -76,12 +81,12 @@ class Rehearsal:
     def _prove(self, line: Line, key: PartitionKey, place: int, run: Mapping[str, Any] | None) -> str:
         end = self._ends.get(key, 0)
         if place > end:
-            return f"{DIFFERS}: {key[0]}-{key[1]} ends at {end} on the target, before {place}"
+            return f"{Proof.DIFFERS}: {key[0]}-{key[1]} ends at {end} on the target, before {place}"
         if line.piece_start is None:
-            return END
+            return Proof.END
         there = self._first(self._target, key, place, end)
         if there is None or there[0] != place:
-            return f"{GONE}: the target has no record at {place} any more (retention or compaction)"
+            return f"{Proof.GONE}: the target has no record at {place} any more (retention or compaction)"
         if (
             self._source is not None
             and self._flow.transform_of(str(line.topic)) is None
@@ -103,36 +108,36 @@ class Rehearsal:
         key = (str(line.topic), int(line.partition or 0))
         here = self._first(self._source, key, upstream, self._source_ends.get(key, upstream))
         if here is None or here[0] != upstream:
-            return f"{GONE}: the source has no record at {upstream} any more (retention or compaction)"
+            return f"{Proof.GONE}: the source has no record at {upstream} any more (retention or compaction)"
         return (
-            SAME
+            Proof.SAME
             if here[1:] == there[1:]
-            else f"{DIFFERS}: the record at {there[0]} on the target is not the one at {upstream} on the source"
+            else f"{Proof.DIFFERS}: the record at {there[0]} on the target is not the one at {upstream} on the source"
         )
 
     def _hold_against(self, run: Mapping[str, Any] | None, key: PartitionKey, there: Message) -> str:
         if run is None or not run["downstream_start"] <= there[0] < run["downstream_end"]:
             # where both sides have written at once, the place may be in a later piece than the one that was chosen
-            return BOUNDS
+            return Proof.BOUNDS
         if (
             run["last_timestamp"] is not None and there[1] > run["last_timestamp"]
         ):  # first_timestamp is that of first records, and no bound
             return (
-                f"{DIFFERS}: the timestamp of the record at {there[0]} on the target is {there[1]}, later than any of "
-                "its run's"
+                f"{Proof.DIFFERS}: the timestamp of the record at {there[0]} on the target is {there[1]}, later than "
+                "any of its run's"
             )
         if run["digest"] is None or run["bytes"] > DIGEST_BYTES or self._flow.transform_of(run["topic"]) is not None:
-            return BOUNDS
+            return Proof.BOUNDS
         place = (key, run["downstream_start"])
         if place not in self._digests:  # many groups stand in one run
             self._digests[place] = self._digest(*place, run["downstream_end"])
         found = self._digests[place]
         if found is None:
-            return BOUNDS
+            return Proof.BOUNDS
+        if found == run["digest"]:
+            return Proof.DIGEST
         return (
-            DIGEST
-            if found == run["digest"]
-            else f"{DIFFERS}: offsets {run['downstream_start']} to {run['downstream_end']} on the target have digest "
+            f"{Proof.DIFFERS}: offsets {run['downstream_start']} to {run['downstream_end']} on the target have digest "
             f"{found}, the run {run['digest']}"
         )
 
