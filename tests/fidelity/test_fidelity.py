@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from mirrorlake.config.flow import CONFIG_PROPERTIES_EXCLUDE
+from mirrorlake.config.options import CONFIG_PROPERTIES_EXCLUDE
 from mirrorlake.model.run import Run, translate
 from mirrorlake.protocol.cluster import Cluster
 
@@ -72,27 +72,31 @@ class Case:
                 (offset, created(record)) for offset, record in records if not self.log.is_filtered or offset % KEPT
             ]
             copies = target[partition]
-            if not self.log.is_compacted:  # else the cleaner may have taken some of the source's meanwhile
-                assert [record for _, record in copies] == [record for _, record in wanted], f"{self.topic}-{partition}"
-                self.compare_map(
-                    [row for row in rows if (row["topic"], row["partition"]) == (self.topic, partition)], wanted, copies
-                )
+            mine = [row for row in rows if (row["topic"], row["partition"]) == (self.topic, partition)]
+            if self.log.is_compacted:  # the cleaner may have taken some of the source's records meanwhile
+                self.compare_compacted(mine, wanted, copies)
             else:
-                there = iter([record for _, record in map(frozen, copies)])
-                missing = next(
-                    (
-                        f"offset {offset}, key {record[0]!r}"
-                        for offset, record in map(frozen, wanted)
-                        if record not in there
-                    ),
-                    None,
-                )  # in this order
-                assert missing is None, (
-                    f"{self.topic}-{partition}: {missing}; there is "
-                    f"{[(offset, record[0]) for offset, record in copies]}"
-                )
+                assert [record for _, record in copies] == [record for _, record in wanted], f"{self.topic}-{partition}"
+                self.compare_map(mine, wanted, copies)
             total += len(wanted)
         return total
+
+    def compare_compacted(
+        self, rows: list[Any], source: list[tuple[int, Record]], target: list[tuple[int, Record]]
+    ) -> None:
+        """Every copy is of one source offset by the map, in order and once; what the source still has is there, and
+        equal."""
+        origin = {
+            row["downstream_start"] + at: row["upstream_start"] + at for row in rows for at in range(row["records"])
+        }
+        strangers = [offset for offset, _ in target if offset not in origin]
+        assert strangers == [], f"{self.topic}: copies that are in no run"
+        upstream = [origin[offset] for offset, _ in target]
+        assert upstream == sorted(set(upstream)), f"{self.topic}: copies out of order, or twice"
+        copies = {offset: frozen(copy)[1] for offset, copy in zip(upstream, target, strict=True)}
+        kept = {offset: frozen((offset, record))[1] for offset, record in source}
+        assert kept.keys() - copies.keys() == set(), f"{self.topic}: missing on the target"
+        assert {offset: copies[offset] for offset in kept} == kept
 
     def compare_map(self, rows: list[Any], source: list[tuple[int, Record]], target: list[tuple[int, Record]]) -> None:
         names = list(Run.__dataclass_fields__)

@@ -1,106 +1,117 @@
-"""Every property a file may hold, and what becomes of it here. Names are those of MirrorMaker 2 (Kafka 4.3.0) and
+"""Every property that a file may hold, and its use here. Names are those of MirrorMaker 2 (Kafka 4.3.0) and
 mirrorlake's own."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from enum import StrEnum
 
-SUPPORTED, NOT_NEEDED, NOT_SUPPORTED, UNKNOWN = "supported", "not needed", "not supported", "unknown"
+from mirrorlake.config.options import CLIENTS, OPTIONS
 
-ACTED_ON = frozenset(
-    """
-    clusters enabled topics topics.exclude groups groups.exclude replication.policy.class replication.policy.separator
-    replication.policy.internal.topic.separator.enabled replication.factor offset-syncs.topic.replication.factor
-    refresh.topics.enabled
-    refresh.topics.interval.seconds refresh.groups.enabled refresh.groups.interval.seconds emit.checkpoints.enabled
-    emit.checkpoints.interval.seconds sync.group.offsets.enabled sync.group.offsets.interval.seconds
-    sync.topic.configs.enabled sync.topic.configs.interval.seconds
-    config.properties.exclude use.defaults.from sync.topic.acls.enabled sync.topic.acls.interval.seconds
-    topics.rename.regex topics.rename.replacement config.providers
-    mirrorlake.slots mirrorlake.batch.max.records mirrorlake.batch.max.transformed.records
-    mirrorlake.batch.max.bytes mirrorlake.batch.max.ms mirrorlake.transaction.timeout.ms
-    mirrorlake.retry.timeout.ms mirrorlake.connect.timeout.ms mirrorlake.ledger.interval.seconds
-    mirrorlake.same.cluster.allowed
-    schema.registry.url schema.registry.basic.auth.user.info
-    mirrorlake.topics.shared mirrorlake.on.loss mirrorlake.records mirrorlake.topic.configs mirrorlake.start
-    mirrorlake.start.new mirrorlake.paused
-    emit.offset-syncs.enabled offset-syncs.topic.location heartbeats.replication.enabled emit.heartbeats.enabled
-    emit.heartbeats.interval.seconds
-    heartbeats.topic.replication.factor checkpoints.topic.replication.factor
-    mirrorlake.topics.paused consumer.auto.offset.reset source.consumer.auto.offset.reset
-    mirrorlake.transforms mirrorlake.dead.letter.topic
-    consumer.isolation.level source.consumer.isolation.level group.id offset.storage.topic
-    offset.storage.replication.factor
-    """.split()
-)
-ACTED_ON_BELOW = ("target.topic.creation.", "config.providers.", "mirrorlake.start.topic.", "mirrorlake.transform.")
 
-WORKER = "there is no Connect worker: Spark runs the job, and Delta and the target keep its state"
-BATCHES = "record batches are passed through unopened"
-NEEDLESS = {
-    "offset.lag.max": "every offset is translated exactly, at any distance",
-    "exactly.once.support": "mirroring is exactly-once always",
-    "exactly.once.source.support": "mirroring is exactly-once always",
-    "transaction.boundary": "every micro-batch is one transaction of each slot",
-    "tasks.max": "mirrorlake.slots says how many copy side by side; partitions are shared out by Spark",
-    "tasks.max.enforce": "mirrorlake.slots says how many copy side by side",
-    "consumer.poll.timeout.ms": "a plan says what is to be read; nobody polls",
-    "admin.timeout.ms": "mirrorlake.connect.timeout.ms bounds every request",
-    "key.converter": BATCHES,
-    "value.converter": BATCHES,
-    "header.converter": BATCHES,
-    "dedicated.mode.enable.internal.rest": WORKER,
-    "listeners": WORKER,
-    "name": WORKER,
-    "config.action.reload": WORKER,
-    "scheduled.rebalance.max.delay.ms": WORKER,
-    "metric.names.formats": "metrics are rows in Delta",
-    "metric.reporters": "metrics are rows in Delta",
-    "client.id": "clients are called after their flow and role",
-}
-NEEDLESS_BELOW = (
-    "offset.storage.",
-    "offset.flush.",
-    "config.storage.",
-    "status.storage.",
-    "worker.",
-    "task.",
-    "topic.creation.",
-    "errors.",
-)
+class UseStatus(StrEnum):
+    """The ways in which mirrorlake treats a property."""
 
-MISSING = {
-    "topic.filter.class": "use topics and topics.exclude",
-    "group.filter.class": "use groups and groups.exclude",
-    "config.property.filter.class": "use config.properties.exclude",
-    "forwarding.admin.class": "topics are managed through Kafka itself",
-}
-MISSING_BELOW = ("transforms", "predicates")
+    SUPPORTED = "supported"
+    NOT_NEEDED = "not needed"
+    NOT_SUPPORTED = "not supported"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Line:
-    """What becomes of one property of a file."""
+class PropertyUse:
+    """The use of one property of a file.
+
+    Attributes:
+        name: as in the file.
+        status: how mirrorlake treats the property.
+        why: the reason, or what to use instead.
+    """
 
     name: str
-    status: str
+    status: UseStatus
     why: str = ""
 
     @property
     def warning(self) -> str | None:
-        """What to tell somebody who may count on it; None if it does what they expect."""
-        what = {NOT_SUPPORTED: "MirrorMaker 2's and not supported", UNKNOWN: "unknown"}.get(self.status)
-        return what and f"property {self.name} is {what}; it has no effect" + (f" ({self.why})" if self.why else "")
+        """A line for an operator who may count on the property; None if it has the effect that is expected."""
+        what = {UseStatus.NOT_SUPPORTED: "MirrorMaker 2's and not supported", UseStatus.UNKNOWN: "unknown"}
+        if self.status not in what:
+            return None
+        reason = f" ({self.why})" if self.why else ""
+        return f"property {self.name} is {what[self.status]}; it has no effect{reason}"
 
 
-def look_up(name: str, plain: str) -> Line:
-    """What becomes of `plain`, which the file calls `name` (with an alias or a flow in front)."""
+ALIAS = "<alias>."
+NAMED = tuple(option.name.removeprefix(ALIAS) for option in OPTIONS if option not in CLIENTS)
+ACTED_ON_BELOW = tuple(sorted({name.partition("<")[0] for name in NAMED if "<" in name}))
+ACTED_ON = frozenset(name for name in NAMED if not name.startswith(ACTED_ON_BELOW))
+
+WORKER = "there is no Connect worker: Spark runs the job, and Delta and the target keep its state"
+BATCHES = "record batches are passed through unopened"
+EXACTLY_ONCE = "mirroring is exactly-once always"
+METRICS = "metrics are rows in Delta"
+TRANSFORMS = "use mirrorlake.transforms, which are Spark SQL"
+
+# The properties of MirrorMaker 2 that have no effect here. One with a star stands for all that begin with its name.
+WITHOUT_EFFECT = (
+    PropertyUse("offset.lag.max", UseStatus.NOT_NEEDED, "every offset is translated exactly, at any distance"),
+    PropertyUse("exactly.once.support", UseStatus.NOT_NEEDED, EXACTLY_ONCE),
+    PropertyUse("exactly.once.source.support", UseStatus.NOT_NEEDED, EXACTLY_ONCE),
+    PropertyUse("transaction.boundary", UseStatus.NOT_NEEDED, "every micro-batch is one transaction of each slot"),
+    PropertyUse(
+        "tasks.max",
+        UseStatus.NOT_NEEDED,
+        "mirrorlake.slots says how many copy side by side; partitions are shared out by Spark",
+    ),
+    PropertyUse("tasks.max.enforce", UseStatus.NOT_NEEDED, "mirrorlake.slots says how many copy side by side"),
+    PropertyUse("consumer.poll.timeout.ms", UseStatus.NOT_NEEDED, "a plan says what is to be read; nobody polls"),
+    PropertyUse("admin.timeout.ms", UseStatus.NOT_NEEDED, "mirrorlake.connect.timeout.ms bounds every request"),
+    PropertyUse("key.converter", UseStatus.NOT_NEEDED, BATCHES),
+    PropertyUse("value.converter", UseStatus.NOT_NEEDED, BATCHES),
+    PropertyUse("header.converter", UseStatus.NOT_NEEDED, BATCHES),
+    PropertyUse("metric.names.formats", UseStatus.NOT_NEEDED, METRICS),
+    PropertyUse("metric.reporters", UseStatus.NOT_NEEDED, METRICS),
+    PropertyUse("client.id", UseStatus.NOT_NEEDED, "clients are called after their flow and role"),
+    PropertyUse("dedicated.mode.enable.internal.rest", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("listeners", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("name", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("config.action.reload", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("scheduled.rebalance.max.delay.ms", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("offset.storage.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("offset.flush.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("config.storage.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("status.storage.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("worker.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("task.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("topic.creation.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("errors.*", UseStatus.NOT_NEEDED, WORKER),
+    PropertyUse("topic.filter.class", UseStatus.NOT_SUPPORTED, "use topics and topics.exclude"),
+    PropertyUse("group.filter.class", UseStatus.NOT_SUPPORTED, "use groups and groups.exclude"),
+    PropertyUse("config.property.filter.class", UseStatus.NOT_SUPPORTED, "use config.properties.exclude"),
+    PropertyUse("forwarding.admin.class", UseStatus.NOT_SUPPORTED, "topics are managed through Kafka itself"),
+    PropertyUse("transforms*", UseStatus.NOT_SUPPORTED, TRANSFORMS),
+    PropertyUse("predicates*", UseStatus.NOT_SUPPORTED, TRANSFORMS),
+)
+SUGGESTED = ACTED_ON | {use.name for use in WITHOUT_EFFECT if not use.name.endswith("*")}
+
+
+def look_up(name: str, plain: str) -> PropertyUse:
+    """Finds the use of a property.
+
+    Args:
+        name: as in the file, for the result.
+        plain: without an alias or a flow in front.
+    """
     if plain in ACTED_ON or plain.startswith(ACTED_ON_BELOW):
-        return Line(name, SUPPORTED)
-    if plain in NEEDLESS or plain.startswith(NEEDLESS_BELOW):
-        return Line(name, NOT_NEEDED, NEEDLESS.get(plain, WORKER))
-    if plain in MISSING or plain.startswith(MISSING_BELOW):
-        return Line(name, NOT_SUPPORTED, MISSING.get(plain, "use mirrorlake.transforms, which are Spark SQL"))
-    near = difflib.get_close_matches(plain, ACTED_ON | NEEDLESS.keys() | MISSING.keys(), 1, cutoff=0.8)
-    return Line(name, UNKNOWN, f"did you mean {near[0]}?" if near else "")
+        return PropertyUse(name, UseStatus.SUPPORTED)
+    for use in WITHOUT_EFFECT:
+        if _is_meant(use.name, plain):
+            return PropertyUse(name, use.status, use.why)
+    near = difflib.get_close_matches(plain, SUGGESTED, 1, cutoff=0.8)
+    return PropertyUse(name, UseStatus.UNKNOWN, f"did you mean {near[0]}?" if near else "")
+
+
+def _is_meant(known: str, plain: str) -> bool:
+    return plain.startswith(known[:-1]) if known.endswith("*") else plain == known

@@ -8,15 +8,18 @@ Source: `MirrorMakerConfig` of Kafka 4.3.0. A connector property (topics, replic
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import javaproperties
 
-from mirrorlake.config import known_properties
+from mirrorlake.config import known_properties, options
 from mirrorlake.config.connection import Connection
-from mirrorlake.config.name_filter import split_list
+from mirrorlake.config.known_properties import PropertyUse, UseStatus
+from mirrorlake.config.name_filter import NameFilter, split_list
+from mirrorlake.config.option import Option, Patterns
 from mirrorlake.errors import ConfigurationError
 
 ARROW = "->"
@@ -77,7 +80,7 @@ class Properties:
     def flows(self) -> tuple[str, ...]:
         """Every enabled flow, as `source->target`."""
         pairs = [f"{source}{ARROW}{target}" for source in self.clusters for target in self.clusters if source != target]
-        return tuple(pair for pair in pairs if Scope(self, *pair.split(ARROW)).flag("enabled", default=False))
+        return tuple(pair for pair in pairs if Scope(self, *pair.split(ARROW)).read("enabled"))
 
     def scope(self, flow: str) -> Scope:
         """The properties as one flow sees them.
@@ -109,19 +112,19 @@ class Properties:
                     found[rest] = value.strip()
         return Connection(alias, tuple(sorted(found.items())))
 
-    def report(self) -> tuple[known_properties.Line, ...]:
-        """What becomes of every property of the file: supported, not needed here, not supported, or unknown, and
+    def report(self) -> tuple[PropertyUse, ...]:
+        """Finds the use of every property of the file: supported, not needed here, not supported, or unknown, and
         why."""
-        return tuple(self._line(name) for name in sorted(self.values))
+        return tuple(self._use(name) for name in sorted(self.values))
 
     def warnings(self) -> tuple[str, ...]:
-        """One line for each property that has no effect although its author may count on it."""
-        return tuple(line.warning for line in self.report() if line.warning)
+        """Gives a line for each property that has no effect although its author may count on it."""
+        return tuple(use.warning for use in self.report() if use.warning)
 
-    def _line(self, name: str) -> known_properties.Line:
+    def _use(self, name: str) -> PropertyUse:
         plain = self._without_scope(name)
         if is_client_property(_without_role(plain)):
-            return known_properties.Line(name, known_properties.SUPPORTED, "given to the clients of the cluster")
+            return PropertyUse(name, UseStatus.SUPPORTED, "given to the clients of the cluster")
         return known_properties.look_up(name, plain)
 
     def _without_scope(self, name: str) -> str:
@@ -154,32 +157,42 @@ class Scope:
                 return self.properties.values[key].strip()
         return default
 
-    def names(self, name: str, default: str) -> tuple[str, ...]:
-        return split_list(self.text(name, default))
+    def read(self, name: str, default: str | None = None) -> Any:
+        """Reads a property of the table of options, with its kind and default.
 
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.text(name, str(default)).lower()
-        if value not in ("true", "false"):
-            raise self._wrong(name, value, "true or false")
-        return value == "true"
+        Args:
+            name: as in the table, with any text in the place of its placeholders.
+            default: in the place of the table's, where other properties decide about it.
 
-    def integer(
-        self, name: str, default: int, minimum: int, maximum: int = 2**63 - 1, *, also: int | None = None
-    ) -> int:
-        """A whole number from minimum to maximum, or exactly `also`."""
-        value = self.text(name, str(default))
-        allowed = (
-            f"a whole number from {minimum}"
-            + (f" to {maximum}" if maximum < 2**63 - 1 else " up")
-            + (f", or {also}" if also is not None else "")
-        )
+        Raises:
+            ConfigurationError: the value is not allowed.
+            KeyError: the table has no such property.
+        """
+        option = options.find(name)
+        if default is None:
+            default = option.default.replace("<source>", self.source)
+        text = option.kind.normalize(self.text(name, default))
         try:
-            number = int(value)
+            return option.kind.parse(text)
         except ValueError:
-            raise self._wrong(name, value, allowed) from None
-        if number != also and not minimum <= number <= maximum:
-            raise self._wrong(name, value, allowed)
-        return number
+            raise ConfigurationError(
+                f"flow {self.flow}: property {name} is '{text}' in {self.properties.path}; allowed is "
+                f"{option.kind.allowed}"
+            ) from None
+
+    def source_consumer(self, name: str) -> str:
+        """Reads a property of the consumer with which MirrorMaker 2 reads the source, wherever it may stand."""
+        of_consumers = self.read(f"consumer.{name}")
+        of_cluster = self.properties.values.get(f"{self.source}.consumer.{name}", of_consumers)
+        return str(self.read(f"source.consumer.{name}", of_cluster)).strip()
+
+    def plain_fields(self) -> dict[str, Any]:
+        """Reads the fields of `Flow` that properties hold as they are, by the table of options."""
+        by_field: dict[str, list[Option]] = {}
+        for option in options.OPTIONS:
+            if option.field and not option.is_derived:
+                by_field.setdefault(option.field, []).append(option)
+        return {field: self._plain_field(found) for field, found in by_field.items()}
 
     def below(self, prefix: str) -> dict[str, str]:
         """All properties that begin with a prefix, without it."""
@@ -190,17 +203,12 @@ class Scope:
         }
         return {name: self.text(f"{prefix}{name}", "") for name in names}
 
-    def choice(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
-        """One of a few words."""
-        value = self.text(name, default)
-        if value not in allowed:
-            raise self._wrong(name, value, " or ".join(allowed))
+    def _plain_field(self, found: Sequence[Option]) -> Any:
+        values = [self.read(option.name) for option in found]
+        if isinstance(found[0].kind, Patterns):
+            return NameFilter(found[0].name, *values)
+        (value,) = values
         return value
-
-    def _wrong(self, name: str, value: str, allowed: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"flow {self.flow}: property {name} is '{value}' in {self.properties.path}; allowed is {allowed}"
-        )
 
 
 def is_client_property(name: str) -> bool:

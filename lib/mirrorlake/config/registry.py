@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirrorlake.config.properties import Properties
+from mirrorlake.config.properties import Properties, Scope
+from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
 
 
@@ -37,11 +39,35 @@ class SchemaRegistry:
                 f"property {alias}.schema.registry.url is '{url}'; allowed is an address that begins with http:// or "
                 "https://"
             )
-        return (
-            cls(alias, side, url, properties.values.get(f"{alias}.schema.registry.basic.auth.user.info", "").strip())
-            if url
-            else None
+        if not url:
+            return None
+        user_info = properties.values.get(f"{alias}.schema.registry.basic.auth.user.info", "").strip()
+        return cls(alias, side, url, user_info)
+
+    @classmethod
+    def pair(cls, scope: Scope, transforms: Sequence[Transform]) -> tuple[SchemaRegistry, SchemaRegistry] | None:
+        """Reads the registries of both sides of a flow; None if no transform needs them.
+
+        Raises:
+            ConfigurationError: a transform needs a registry that no property names, or a URL is none.
+        """
+        source, target = (
+            cls.of(scope.properties, scope.source, "source"),
+            cls.of(scope.properties, scope.target, "target"),
         )
+        needed_by = [
+            transform.property_name(f"{side}.schema.ids")
+            for transform in transforms
+            for side in transform.translated_ids
+        ]
+        if not needed_by:
+            return None
+        if source is None or target is None:
+            missing = scope.source if source is None else scope.target
+            raise ConfigurationError(
+                f"flow {scope.flow}: property {needed_by[0]} is translate, but {missing}.schema.registry.url is missing"
+            )
+        return source, target
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.alias}: {self.url})"

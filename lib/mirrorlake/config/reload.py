@@ -4,22 +4,16 @@ waits for a restart."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.config.options import OPTIONS
 from mirrorlake.errors import ConfigurationError
 
-# Which topics are copied, how fast, and what is kept in step. Connections, names, slots and state are for a new start.
-LIVE = frozenset(
-    """
-    topics topics_paused paused start batch_max_records batch_max_bytes refresh_topics_interval_s
-    sync_topic_configs_enabled sync_topic_configs_interval_s config_properties_excluded use_defaults_from topic_configs
-    topic_creation topic_creation_partitions replication_factor sync_topic_acls_enabled sync_topic_acls_interval_s
-    warnings
-    """.split()
-)
-
+# What a running job takes over. Connections, names, slots and state wait for a new start.
+LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
 
 SETTLING_S = 1.0  # a file may be seen half written
 
@@ -57,17 +51,15 @@ class LiveFlow:
         if not changed:
             return []
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
-        lines = (
-            [f"{self._config} has changed: {', '.join(sorted(changed & LIVE - {'warnings'}))} now in effect"]
-            if changed & LIVE - {"warnings"}
-            else []
-        )
-        later = sorted(changed - LIVE)
-        return lines + (
-            [f"warning: {self._config} has changed: {', '.join(later)} takes effect when the job is started again"]
-            if later
-            else []
-        )
+        return list(self._messages(changed))
+
+    def _messages(self, changed: set[str]) -> Iterator[str]:
+        if now := sorted(changed & LIVE - {"warnings"}):
+            yield f"{self._config} has changed: {', '.join(now)} now in effect"
+        if later := sorted(changed - LIVE):
+            yield (
+                f"warning: {self._config} has changed: {', '.join(later)} takes effect when the job is started again"
+            )
 
     def _stamp(self) -> tuple[int, int] | None:
         try:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from mirrorlake.config.name_filter import compile_patterns
+from mirrorlake.config.properties import Scope
 from mirrorlake.errors import ConfigurationError
 
 HEARTBEATS = "heartbeats"
+TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+LONGEST_TOPIC_NAME = 249
 GROUP = re.compile(r"\$(?:(\d+)|\{(\w+)\})")
 
 
@@ -152,3 +156,74 @@ def find_policy(name: str) -> type[DefaultReplicationPolicy]:
             "package.module.Class of a Python class derived from one of them"
         )
     return found
+
+
+def read_policy(scope: Scope) -> DefaultReplicationPolicy:
+    """Reads the policy of a flow.
+
+    Raises:
+        ConfigurationError: a property of the policy is missing, malformed or contradictory.
+    """
+    separator = scope.read("replication.policy.separator")
+    if not separator or not set(separator) <= TOPIC_CHARACTERS:
+        raise ConfigurationError(
+            f"flow {scope.flow}: property replication.policy.separator is '{separator}'; allowed are characters that a "
+            "topic name may have (letters, digits, . _ -)"
+        )
+    internal = separator if scope.read("replication.policy.internal.topic.separator.enabled") else "."
+    regex, replacement = (scope.read(f"topics.rename.{part}") for part in ("regex", "replacement"))
+    name = scope.read("replication.policy.class", RenameReplicationPolicy.__name__ if regex else None)
+    policy = find_policy(name)
+    if policy is not RenameReplicationPolicy:
+        if regex or replacement:
+            raise ConfigurationError(
+                f"flow {scope.flow}: topics.rename.regex and .replacement contradict replication.policy.class = "
+                f"{name}: leave the class out, or set RenameReplicationPolicy"
+            )
+        return policy(scope.source, separator, internal)
+    if not (regex and replacement):
+        raise ConfigurationError(
+            f"flow {scope.flow}: RenameReplicationPolicy needs both topics.rename.regex and topics.rename.replacement"
+        )
+    return RenameReplicationPolicy(scope.source, separator, internal, regex=regex, replacement=replacement)
+
+
+def names_tell_origin(scope: Scope, back: Scope) -> bool:
+    """Tells whether the names of topics say where records came from: both directions put the alias in front, in the
+    same way."""
+    one, other = read_policy(scope), read_policy(back)
+    is_plain = not any(policy.separator in alias for policy in (one, other) for alias in (scope.source, scope.target))
+    return one.puts_alias_in_front and other.puts_alias_in_front and is_plain and one.separator == other.separator
+
+
+def find_ring(scope: Scope) -> tuple[str, ...]:
+    """Finds a ring of three or more clusters through this flow in which records would go round for ever.
+
+    Names stop a record where two flows in a row put their alias in front: the second flow finds the alias of its own
+    target.
+
+    Returns:
+        The aliases along the ring, the source's at both ends; empty if there is no ring.
+    """
+    flows = [scope.properties.scope(flow) for flow in scope.properties.flows]
+    keeps_names = {(flow.source, flow.target): not read_policy(flow).puts_alias_in_front for flow in flows}
+    paths: list[tuple[str, ...]] = [(scope.source, scope.target)]
+    while paths:
+        path = paths.pop(0)
+        for target in (after for before, after in keeps_names if before == path[-1]):
+            ring = (*path, target)
+            if target == scope.source and len(path) > 2 and _goes_round([keeps_names[leg] for leg in pairwise(ring)]):
+                return ring
+            if target not in path:
+                paths.append(ring)
+    return ()
+
+
+def _goes_round(keeps_names: list[bool]) -> bool:
+    """Tells whether of any two flows in a row around a ring at least one keeps the names of topics."""
+    return all(keeps or keeps_names[at - 1] for at, keeps in enumerate(keeps_names))
+
+
+def is_topic_name(name: str) -> bool:
+    """Tells whether Kafka allows a topic of that name."""
+    return 0 < len(name) <= LONGEST_TOPIC_NAME and name not in (".", "..") and set(name) <= TOPIC_CHARACTERS

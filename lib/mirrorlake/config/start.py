@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 
+from mirrorlake.config.properties import Scope
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.errors import ConfigurationError
 
-EARLIEST, LATEST = "earliest", "latest"
+TOPIC_PREFIX = "mirrorlake.start.topic."
 OFFSETS = re.compile(r"\d+:\d+(\s*,\s*\d+:\d+)*")
+
+
+class StartWord(StrEnum):
+    """An end of a log, by the word for it in the property file."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
 
 
 @dataclass(frozen=True)
@@ -19,7 +27,7 @@ class StartSpec:
     """One place to begin: `earliest`, `latest`, a time, or offsets by partition (others of the topic begin at their
     first record)."""
 
-    word: str = EARLIEST
+    word: StartWord = StartWord.EARLIEST
     timestamp_ms: int | None = None
     offsets: tuple[tuple[int, int], ...] = ()
 
@@ -30,8 +38,8 @@ class StartSpec:
         Raises:
             ConfigurationError: it is none of these.
         """
-        if value in (EARLIEST, LATEST):
-            return cls(value)
+        if value in tuple(StartWord):
+            return cls(StartWord(value))
         if OFFSETS.fullmatch(value):
             pairs = [tuple(map(int, pair.split(":"))) for pair in value.split(",")]
             return cls(offsets=tuple(sorted((partition, offset) for partition, offset in pairs)))
@@ -39,7 +47,7 @@ class StartSpec:
             when = datetime.fromisoformat(value)
         except ValueError:
             raise ConfigurationError(
-                f"property {name} is '{value}'; allowed is {EARLIEST}, {LATEST}, a time such as "
+                f"property {name} is '{value}'; allowed is {StartWord.EARLIEST}, {StartWord.LATEST}, a time such as "
                 "2026-11-01T08:00:00+01:00 (UTC if it names no zone), "
                 "or, for one topic, offsets such as 0:1500, 1:1720"
             ) from None
@@ -61,16 +69,18 @@ class Start:
     topics: tuple[tuple[str, StartSpec], ...] = ()
 
     @classmethod
-    def parse(cls, flow: str, new: str, topics: Mapping[str, str]) -> Start:
-        """From the values of mirrorlake.start, mirrorlake.start.new and mirrorlake.start.topic.<topic>; see
-        `StartSpec.parse`."""
+    def parse(cls, scope: Scope) -> Start:
+        """Reads the starts of a flow.
+
+        Raises:
+            ConfigurationError: a start is none, or offsets are given for all topics; see `StartSpec.parse`.
+        """
+        flow = scope.read("mirrorlake.start", scope.source_consumer("auto.offset.reset"))
+        topics = sorted(scope.below(TOPIC_PREFIX).items())
         start = cls(
             StartSpec.parse("mirrorlake.start", flow),
-            StartSpec.parse("mirrorlake.start.new", new),
-            tuple(
-                (topic, StartSpec.parse(f"mirrorlake.start.topic.{topic}", value))
-                for topic, value in sorted(topics.items())
-            ),
+            StartSpec.parse("mirrorlake.start.new", scope.read("mirrorlake.start.new")),
+            tuple((topic, StartSpec.parse(f"{TOPIC_PREFIX}{topic}", value)) for topic, value in topics),
         )
         if start.flow.offsets or start.new.offsets:
             raise ConfigurationError(
@@ -87,5 +97,5 @@ class Start:
     def of(self, topic: str, *, is_first: bool) -> StartSpec:
         """Where the partitions of a topic begin; `is_first` while the flow has never mirrored anything."""
         if topic == HEARTBEATS:
-            return StartSpec(LATEST)  # a heartbeat says something when it is new
+            return StartSpec(StartWord.LATEST)  # a heartbeat says something when it is new
         return dict(self.topics).get(topic) or (self.flow if is_first else self.new)

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from mirrorlake.config import secret_reference
+from mirrorlake.config.mirrorlake_options import FORMATS, ON_ERROR, SCHEMA_IDS, TRANSFORM
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.config.properties import Scope
 from mirrorlake.errors import ConfigurationError
@@ -21,17 +22,10 @@ NAME = re.compile(r"[A-Za-z0-9_-]+")
 WHERE, KEY, VALUE, HEADERS, TIMESTAMP, PARTITION = "where", "key", "value", "headers", "timestamp", "partition"
 EXPRESSIONS = (WHERE, KEY, VALUE, HEADERS, TIMESTAMP, PARTITION)
 SIDES = (KEY, VALUE)
-BYTES, JSON, AVRO, CONFLUENT_AVRO = FORMATS = ("bytes", "json", "avro", "confluent-avro")
-STOP, DEAD_LETTER = ON_ERROR = ("stop", "dead-letter")
-KEEP, TRANSLATE = SCHEMA_IDS = ("keep", "translate")
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-KNOWN = (
-    "topics",
-    *EXPRESSIONS,
-    *(f"{side}.{what}" for side in SIDES for what in ("format", "schema", "schema.ids")),
-    "on.error",
-    "compression.type",
-)
+BYTES, JSON, AVRO, CONFLUENT_AVRO = FORMATS
+STOP, DEAD_LETTER = ON_ERROR
+KEEP, TRANSLATE = SCHEMA_IDS
+KNOWN = tuple(option.name.removeprefix(f"{PREFIX}<name>.") for option in TRANSFORM)
 
 
 @dataclass(frozen=True)
@@ -131,11 +125,9 @@ class Transform:
             partition=given.get(PARTITION, ""),
             key_format=_format(scope, f"{prefix}{KEY}."),
             value_format=_format(scope, f"{prefix}{VALUE}."),
-            translated_ids=tuple(
-                side for side in SIDES if scope.choice(f"{prefix}{side}.schema.ids", KEEP, SCHEMA_IDS) == TRANSLATE
-            ),
-            on_error=scope.choice(f"{prefix}on.error", STOP, ON_ERROR),
-            compression_type=scope.choice(f"{prefix}compression.type", "lz4", CODECS),
+            translated_ids=tuple(side for side in SIDES if scope.read(f"{prefix}{side}.schema.ids") == TRANSLATE),
+            on_error=scope.read(f"{prefix}on.error"),
+            compression_type=scope.read(f"{prefix}compression.type"),
         )
         if not transform.expressions and not transform.formats and not transform.translated_ids:
             raise ConfigurationError(
@@ -147,7 +139,7 @@ class Transform:
     @classmethod
     def parse_all(cls, scope: Scope) -> tuple[Transform, ...]:
         """The transforms that a flow names in mirrorlake.transforms, in that order; see `parse`."""
-        names = scope.names(TRANSFORMS, "")
+        names = scope.read(TRANSFORMS)
         for name in names:
             if not NAME.fullmatch(name):
                 raise ConfigurationError(
@@ -163,7 +155,7 @@ class Transform:
     def unused(scope: Scope) -> tuple[str, ...]:
         """Warnings: one for each transform that is configured although no flow of the file names it."""
         flows = (scope.properties.scope(flow) for flow in scope.properties.flows)
-        named = {name for flow in flows for name in flow.names(TRANSFORMS, "")}
+        named = {name for flow in flows for name in flow.read(TRANSFORMS)}
         configured = {name.partition(".")[0] for name in scope.below(PREFIX)}
         return tuple(
             f"transform {name} is configured, but no flow names it in {TRANSFORMS}; it has no effect"
@@ -189,7 +181,7 @@ def _require_sound(flow: str, name: str, part: str, text: str) -> None:
 
 
 def _format(scope: Scope, prefix: str) -> Format:
-    name, schema = scope.choice(f"{prefix}format", BYTES, FORMATS), scope.text(f"{prefix}schema", "")
+    name, schema = scope.read(f"{prefix}format"), scope.read(f"{prefix}schema")
     if bool(schema) != (name != BYTES):
         wrong = (
             f"is missing: {prefix}format = {name} needs one"

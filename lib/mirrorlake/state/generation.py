@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mirrorlake.config.flow import LONGEST_TRANSACTION_MS, Flow
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.mirrorlake_options import LONGEST_TRANSACTION_MS
 from mirrorlake.errors import ConfigurationError, SourceError, TargetError
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.model.gap import Gap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mirrorlake.config.start import LATEST, StartSpec
+from mirrorlake.config.start import StartSpec, StartWord
 from mirrorlake.errors import SourceError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
@@ -37,5 +37,5 @@ def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeou
                 )
             starts[key] = given
         else:
-            starts[key] = stable[key] if spec.word == LATEST else first[key]
+            starts[key] = stable[key] if spec.word == StartWord.LATEST else first[key]
     return starts

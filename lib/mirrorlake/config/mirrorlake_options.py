@@ -1,0 +1,289 @@
+"""The options that are mirrorlake's own; `options` joins them with MirrorMaker 2's."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from mirrorlake.config.option import Flag, Integer, Names, OneOf, Option, Patterns, Text
+
+# Brokers refuse a longer transaction by default (transaction.max.timeout.ms).
+LONGEST_TRANSACTION_MS = 900_000
+
+START = Text("earliest, latest, or a time such as 2026-11-01T08:00:00Z")
+TOPIC = Text("the name of a topic")
+FORMATS = ("bytes", "json", "avro", "confluent-avro")
+ON_ERROR = ("stop", "dead-letter")
+SCHEMA_IDS = ("keep", "translate")
+
+BATCHES = (
+    Option(
+        "mirrorlake.slots",
+        Integer(0, 1_000),
+        "0",
+        "Transactional ids that copy side by side. 0 is one for each task slot of the Spark cluster.",
+        field="slots",
+    ),
+    Option(
+        "mirrorlake.batch.max.records",
+        Integer(1),
+        "5000000",
+        "Offsets of one micro-batch, shared out over partitions.",
+        field="batch_max_records",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.batch.max.transformed.records",
+        Integer(1),
+        "200000",
+        "Offsets of one micro-batch in topics with a [transform](#transforms), which Spark reads as a whole before "
+        "they are written.",
+        field="batch_max_transformed_records",
+    ),
+    Option(
+        "mirrorlake.batch.max.bytes",
+        Integer(1 << 10),
+        str(1 << 30),
+        "Bytes that one slot copies in one micro-batch. A little more may be copied, as record batches are not split.",
+        field="batch_max_bytes",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.batch.max.ms",
+        Integer(100, LONGEST_TRANSACTION_MS),
+        "5000",
+        "Time for which one slot copies in one micro-batch.",
+        field="batch_max_ms",
+    ),
+    Option(
+        "mirrorlake.transaction.timeout.ms",
+        Integer(1_000, LONGEST_TRANSACTION_MS),
+        "60000",
+        "Time after which the target aborts a transaction whose driver is gone. At least twice "
+        "`mirrorlake.batch.max.ms`.",
+        field="transaction_timeout_ms",
+    ),
+    Option(
+        "mirrorlake.retry.timeout.ms",
+        Integer(0),
+        "300000",
+        "Time for which the job retries failures that may go away, without a success in between, before it stops.",
+        field="retry_timeout_ms",
+    ),
+    Option(
+        "mirrorlake.connect.timeout.ms",
+        Integer(100),
+        "30000",
+        "Deadline of a first contact, and of a single request with its retries.",
+        field="connect_timeout_ms",
+    ),
+    Option(
+        "mirrorlake.ledger.interval.seconds",
+        Integer(0),
+        "30",
+        "Time between two appends to `offset_syncs`, for which no other step waits. 0: only at the end.",
+        field="ledger_interval_s",
+    ),
+)
+
+CONTENTS = (
+    Option(
+        "mirrorlake.start",
+        START,
+        "earliest",
+        "Where partitions begin when the flow starts for the first time.",
+        field="start",
+        is_derived=True,
+        is_live=True,
+        default_description="`earliest`, or as `consumer.auto.offset.reset` says",
+    ),
+    Option(
+        "mirrorlake.start.new",
+        START,
+        "earliest",
+        "Where partitions of topics begin that appear later.",
+        field="start",
+        is_derived=True,
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.start.topic.<topic>",
+        Text(f"{START.form}, or offsets by partition such as 0:1500, 1:1720"),
+        "",
+        "Where the partitions of one topic begin, whenever they appear.",
+        field="start",
+        is_derived=True,
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.paused",
+        Flag(),
+        "false",
+        "Stops all copying. Positions stay.",
+        field="paused",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.topics.paused",
+        Patterns(),
+        "",
+        "Stops the copying of these topics. Positions stay.",
+        field="topics_paused",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.records",
+        OneOf(("all", "local")),
+        "all",
+        "With `local`, only records are mirrored that no flow has brought to the source.",
+        field="records",
+    ),
+    Option(
+        "mirrorlake.topics.shared",
+        Flag(),
+        "false",
+        "Whether others write to the remote topics, too: producers of the target, or other flows that are merged.",
+        field="topics_shared",
+        is_derived=True,
+        default_description="`false`; `true` where two flows keep names both ways",
+    ),
+    Option(
+        "mirrorlake.topic.configs",
+        OneOf(("all", "intersection")),
+        "all",
+        "With `intersection`, only properties of topics are kept in step that the target knows, too.",
+        field="topic_configs",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.on.loss",
+        OneOf(("stop", "continue")),
+        "stop",
+        "What the flow does where records are lost ([see below](#what-is-lost)): `stop`, or `continue` and write down "
+        "what is missing.",
+        field="passes_over_losses",
+        is_derived=True,
+    ),
+    Option(
+        "mirrorlake.same.cluster.allowed",
+        Flag(),
+        "false",
+        "Whether source and target may be one cluster.",
+        field="same_cluster_allowed",
+    ),
+)
+
+# A flow reads these for each of its transforms. `Transform` names the fields that they feed.
+TRANSFORM = (
+    Option(
+        "mirrorlake.transform.<name>.topics",
+        Patterns(),
+        "",
+        "Topics that the transform is for. Required.",
+    ),
+    Option(
+        "mirrorlake.transform.<name>.where",
+        Text("BOOLEAN"),
+        "",
+        "A record for which it is not true, or is NULL, is left out.",
+    ),
+    Option("mirrorlake.transform.<name>.key", Text("STRING or BINARY"), "", "New key. Without it, the key stays."),
+    Option(
+        "mirrorlake.transform.<name>.value", Text("STRING or BINARY"), "", "New value. Without it, the value stays."
+    ),
+    Option(
+        "mirrorlake.transform.<name>.headers",
+        Text("`ARRAY<STRUCT<key: STRING, value: BINARY>>`"),
+        "",
+        "New headers; `array()` for none. Without it, the headers stay.",
+    ),
+    Option(
+        "mirrorlake.transform.<name>.timestamp",
+        Text("TIMESTAMP, or BIGINT in ms"),
+        "",
+        "New timestamp. Without it, the timestamp stays.",
+    ),
+    Option(
+        "mirrorlake.transform.<name>.partition",
+        Text("INT"),
+        "",
+        "Partition on the target. Without it, the record keeps its partition.",
+    ),
+    *chain.from_iterable(
+        (
+            Option(
+                f"mirrorlake.transform.<name>.{side}.format",
+                OneOf(FORMATS),
+                "bytes",
+                f"Format by which `{side}_data` is read; `confluent-avro` is Avro behind the five bytes of a schema "
+                "registry.",
+            ),
+            Option(
+                f"mirrorlake.transform.<name>.{side}.schema",
+                Text(),
+                "",
+                "Schema of that format. For json a DDL (`id BIGINT, name STRING`) or a type (`MAP<STRING, STRING>`), "
+                "for Avro the writer's schema in JSON.",
+            ),
+            Option(
+                f"mirrorlake.transform.<name>.{side}.schema.ids",
+                OneOf(SCHEMA_IDS),
+                "keep",
+                "With `translate`, the schema id in front becomes that of the target's registry "
+                "([see below](#schema-registries)).",
+            ),
+        )
+        for side in ("key", "value")
+    ),
+    Option(
+        "mirrorlake.transform.<name>.on.error",
+        OneOf(ON_ERROR),
+        "stop",
+        "What happens when a record can't be transformed: the job stops, or the record goes to the dead-letter topic "
+        "as it is.",
+    ),
+    Option(
+        "mirrorlake.transform.<name>.compression.type",
+        OneOf(("none", "gzip", "snappy", "lz4", "zstd")),
+        "lz4",
+        "Compression of the batches that are written.",
+    ),
+)
+
+TRANSFORMS = (
+    Option(
+        "mirrorlake.transforms",
+        Names(),
+        "",
+        "Names of transforms. A topic takes the first one whose `topics` match.",
+        field="transforms",
+        is_derived=True,
+    ),
+    *TRANSFORM,
+    Option(
+        "mirrorlake.dead.letter.topic",
+        TOPIC,
+        "mirrorlake.dead-letters.<source>",
+        "Topic on the target for records that can't be transformed.",
+        field="dead_letter_topic",
+        is_derived=True,
+    ),
+)
+
+REGISTRIES = (
+    Option(
+        "<alias>.schema.registry.url",
+        Text("an address that begins with http:// or https://"),
+        "",
+        "Address of the cluster's schema registry.",
+        field="registries",
+        is_derived=True,
+    ),
+    Option(
+        "<alias>.schema.registry.basic.auth.user.info",
+        Text("`user:password`, or better a reference to it"),
+        "",
+        "Credentials for the registry.",
+        field="registries",
+        is_derived=True,
+    ),
+)

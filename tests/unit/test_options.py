@@ -1,0 +1,258 @@
+"""The table of options, and everything that derives from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from mirrorlake.config import reload
+from mirrorlake.config.flow import Flow, MirrorMakerSettings
+from mirrorlake.config.known_properties import ACTED_ON, ACTED_ON_BELOW, WITHOUT_EFFECT
+from mirrorlake.config.name_filter import NameFilter
+from mirrorlake.config.option import LARGEST, Flag, Integer, Names, OneOf, Option, Patterns, Text
+from mirrorlake.config.options import CLIENTS, CONFIG_PROPERTIES_EXCLUDE, OPTIONS, REGISTRIES, TABLES, find
+from mirrorlake.config.properties import Properties
+from mirrorlake.config.replication_policy import DefaultReplicationPolicy
+from mirrorlake.config.start import Start
+from mirrorlake.errors import ConfigurationError
+
+from tools.option_tables import PAGE, rewrite
+
+BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true"}
+OF_A_FLOW = [option for option in OPTIONS if "<" not in option.name and option.name not in ("clusters", "enabled")]
+CHECKED = [option for option in OF_A_FLOW if not isinstance(option.kind, Text | Names)]
+
+
+def flow(**changes: str) -> Flow:
+    return Flow.from_properties(Properties({**BASE, **changes}), "a->b")
+
+
+def edges(option: Option) -> tuple[list[str], list[str]]:
+    """Values of an option that are just allowed, and values that just are not."""
+    match option.kind:
+        case Flag():
+            return ["true", "False", " TRUE "], ["", "yes", "1"]
+        case OneOf(words):
+            return list(words), ["", words[0].upper(), "other"]
+        case Integer(minimum, maximum, also):
+            others = [] if also is None else [str(also)]
+            return (
+                [str(minimum), f" {maximum} ", *others],
+                ["", "1.5", "many", str(maximum + 1), *({str(minimum - 1)} - set(others))],
+            )
+    raise TypeError(option.kind)
+
+
+def test_every_default_is_allowed() -> None:
+    for option in OPTIONS:
+        if option.default:
+            option.kind.parse(option.kind.normalize(option.default))
+    assert [option.name for option in CHECKED if not option.default] == ["target.topic.creation.replication.factor"]
+
+
+def test_the_defaults_of_a_flow() -> None:
+    found = flow()
+    policy = DefaultReplicationPolicy("a")
+    expected = {
+        "source": "a",
+        "target": "b",
+        "policy": policy,
+        "topics": NameFilter("topics", (".*",), (r"mm2.*\.internal", r".*\.replica", "__.*")),
+        "groups": NameFilter("groups", (".*",), ("console-consumer-.*", "connect-.*", "__.*")),
+        "replication_factor": 2,
+        "offset_syncs_replication_factor": 3,
+        "refresh_topics_interval_s": 600,
+        "refresh_groups_interval_s": 600,
+        "emit_checkpoints_interval_s": 5,
+        "sync_group_offsets_enabled": False,
+        "sync_group_offsets_interval_s": 0,
+        "slots": 0,
+        "batch_max_records": 5_000_000,
+        "batch_max_transformed_records": 200_000,
+        "batch_max_bytes": 1 << 30,
+        "batch_max_ms": 5_000,
+        "transaction_timeout_ms": 60_000,
+        "retry_timeout_ms": 300_000,
+        "connect_timeout_ms": 30_000,
+        "ledger_interval_s": 30,
+        "same_cluster_allowed": False,
+        "sync_topic_configs_enabled": True,
+        "sync_topic_configs_interval_s": 600,
+        "config_properties_excluded": NameFilter(
+            "config.properties.exclude", tuple(name.strip() for name in CONFIG_PROPERTIES_EXCLUDE.split(","))
+        ),
+        "use_defaults_from": "target",
+        "topic_configs": "all",
+        "topic_creation": (),
+        "topic_creation_partitions": 1,
+        "sync_topic_acls_enabled": False,
+        "sync_topic_acls_interval_s": 600,
+        "heartbeats_replication_enabled": True,
+        "emit_heartbeats_enabled": False,
+        "emit_heartbeats_back": False,
+        "emit_heartbeats_interval_s": 1,
+        "heartbeats_replication_factor": 3,
+        "emit_checkpoints_enabled": True,
+        "checkpoints_replication_factor": 3,
+        "emit_offset_syncs_enabled": False,
+        "offset_syncs_location": "source",
+        "mirrormaker": MirrorMakerSettings("a-mm2", "mm2-offsets.a.internal", -1, "read_uncommitted"),
+        "start": Start(),
+        "paused": False,
+        "topics_paused": NameFilter("mirrorlake.topics.paused", ()),
+        "topics_shared": False,
+        "records": "all",
+        "minds_provenance": False,
+        "passes_over_losses": False,
+        "transforms": (),
+        "dead_letter_topic": "mirrorlake.dead-letters.a",
+        "registries": None,
+        "warnings": (),
+    }
+    connections = {"source_connection", "target_connection"}
+    names = [field.name for field in dataclasses.fields(Flow) if field.name not in connections]
+    assert {name: getattr(found, name) for name in names} == expected
+
+
+@pytest.mark.parametrize("option", CHECKED, ids=lambda option: option.name)
+@pytest.mark.parametrize("prefix", ["", "b.", "a->b."])
+def test_values_at_the_edge_are_taken_and_those_beyond_it_refused(option: Option, prefix: str) -> None:
+    allowed, refused = edges(option)
+    for text in allowed:
+        scope = Properties({**BASE, f"{prefix}{option.name}": text}).scope("a->b")
+        assert scope.read(option.name) == option.kind.parse(option.kind.normalize(text.strip()))
+    for text in refused:
+        with pytest.raises(ConfigurationError) as raised:
+            flow(**{f"{prefix}{option.name}": text})
+        assert raised.value.message == (
+            f"flow a->b: property {option.name} is '{option.kind.normalize(text)}' in the configuration; allowed is "
+            f"{option.kind.allowed}"
+        )
+
+
+def test_allowed_values_are_said_in_words() -> None:
+    kinds = (Flag(), OneOf(("a", "b")), Integer(1), Integer(0, 9), Integer(1, also=0), Integer(1, 9, also=-1))
+    assert [kind.allowed for kind in kinds] == [
+        "true or false",
+        "a or b",
+        "a whole number from 1 up",
+        "a whole number from 0 to 9",
+        "a whole number from 1 up, or 0",
+        "a whole number from 1 to 9, or -1",
+    ]
+    assert Integer(1).parse(str(LARGEST)) == LARGEST
+
+
+def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
+    fed = {option.field for option in OPTIONS if option.field}
+    assert {field.name for field in dataclasses.fields(Flow)} - fed == {
+        "source",
+        "target",
+        "source_connection",
+        "target_connection",
+        "emit_heartbeats_back",
+        "minds_provenance",
+        "warnings",
+    }
+    assert fed <= {field.name for field in dataclasses.fields(Flow)}
+
+
+def test_a_field_that_is_not_derived_has_one_option_or_is_a_filter() -> None:
+    by_field = defaultdict(list)
+    for option in OPTIONS:
+        by_field[option.field].append(option)
+    for field, found in by_field.items():
+        assert len({option.is_derived for option in found}) == 1, field
+        assert len({option.is_live for option in found}) == 1, field
+        if field and not found[0].is_derived:
+            assert len(found) == 1 or all(isinstance(option.kind, Patterns) for option in found), field
+
+
+def test_no_property_is_in_the_tables_twice() -> None:
+    names = [option.name for option in OPTIONS]
+    assert len(names) == len(set(names))
+    known = [use.name for use in WITHOUT_EFFECT]
+    assert len(known) == len(set(known))
+    assert [name for name in known if name in ACTED_ON or name.startswith(ACTED_ON_BELOW)] == []
+
+
+def test_an_option_is_found_with_any_text_for_its_placeholders() -> None:
+    for option in OPTIONS:
+        assert find(option.name) is option
+    assert find("mirrorlake.transform.mask.value.schema.ids").name == "mirrorlake.transform.<name>.value.schema.ids"
+    assert find("mirrorlake.start.topic.orders.eu").name == "mirrorlake.start.topic.<topic>"
+    with pytest.raises(KeyError):
+        find("mirrorlake.start.topic.")
+
+
+def test_the_report_on_a_file_knows_every_option() -> None:
+    names = [
+        re.sub(r"<\w+>", "a", option.name)
+        for option in (*OF_A_FLOW, *CLIENTS, *REGISTRIES, *(option for option in OPTIONS if "<" in option.name))
+    ]
+    found = Properties({**BASE, **dict.fromkeys(names, "x")}).report()
+    assert {use.name for use in found if use.status != "supported"} == set()
+    assert ACTED_ON_BELOW == (
+        "config.providers.",
+        "mirrorlake.start.topic.",
+        "mirrorlake.transform.",
+        "target.topic.creation.",
+    )
+
+
+def test_what_a_running_job_takes_over() -> None:
+    assert sorted(reload.LIVE) == [
+        "batch_max_bytes",
+        "batch_max_records",
+        "config_properties_excluded",
+        "paused",
+        "refresh_topics_interval_s",
+        "replication_factor",
+        "start",
+        "sync_topic_acls_enabled",
+        "sync_topic_acls_interval_s",
+        "sync_topic_configs_enabled",
+        "sync_topic_configs_interval_s",
+        "topic_configs",
+        "topic_creation",
+        "topic_creation_partitions",
+        "topics",
+        "topics_paused",
+        "use_defaults_from",
+        "warnings",
+    ]
+
+
+def test_a_changed_file_takes_effect_where_its_properties_are_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
+    file = tmp_path / "mm2.properties"
+
+    def write(**changes: str) -> None:
+        file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, **changes}.items()))
+
+    write()
+    live = reload.LiveFlow(file, Flow.load(file, "a->b"))
+    assert live.poll() == []
+    write(**{"topics": "orders", "mirrorlake.paused": "true", "mirrorlake.slots": "7", "topic": "x"})
+    assert live.poll() == [
+        f"{file} has changed: paused, topics now in effect",
+        f"warning: {file} has changed: slots takes effect when the job is started again",
+    ]
+    assert (live.flow.paused, live.flow.topics.include, live.flow.slots) == (True, ("orders",), 0)
+    assert live.flow.warnings == ("property topic is unknown; it has no effect (did you mean topics?)",)
+    write(**{"mirrorlake.slots": "many"})
+    (line,) = live.poll()
+    assert line.startswith(f"warning: {file} has changed and is not used: flow a->b: property mirrorlake.slots is 'ma")
+    assert live.flow.paused
+
+
+def test_the_page_has_the_tables_of_the_options() -> None:
+    page = PAGE.read_text()
+    assert re.findall(r"<!-- options: (.+) -->", page) == list(TABLES)
+    assert page.count("<!-- end of options -->") == len(TABLES)
+    assert rewrite(page) == page, "PYTHONPATH=lib .venv/bin/python tools/option_tables.py writes them"
