@@ -12,6 +12,8 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +32,8 @@ from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import RESETS
 
+from tests.log_lines import of_process
+
 ROOT = Path(__file__).resolve().parents[1]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_S = 180  # a cold JVM with another one beside it takes a minute to begin
@@ -42,7 +46,6 @@ class World:
     """Two clusters, a source alias nobody else uses, and a directory.
 
     Attributes:
-        lines: what the jobs have said.
         is_mirrored_by_spark: mirror jobs run on Spark; else in this process, with the same planner, tasks and gate.
         memory: the tables of a world without Spark.
     """
@@ -55,11 +58,11 @@ class World:
     properties: dict[str, str] = field(default_factory=dict)
     alias: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
     target_alias: str = "t"
-    lines: list[str] = field(default_factory=list)
     is_mirrored_by_spark: bool = False
     memory: MemoryLedger = field(default_factory=MemoryLedger)
 
     def __post_init__(self) -> None:
+        of_process()  # from here on, lines are kept
         self.directory.mkdir(exist_ok=True)
         self.warehouse = self.warehouse or str(self.directory / "warehouse")
         self.source_admin = AdminClient({"bootstrap.servers": self.source_servers, "log_level": 0})
@@ -111,11 +114,16 @@ class World:
             return self.memory
         return Ledger(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
 
+    @property
+    def lines(self) -> list[str]:
+        """What was logged in this process about this world."""
+        return [line for line in of_process() if self.alias in line]
+
     def engine(self, failpoint: str = "") -> Engine:
         """What runs the mirror jobs of this world: this process, or Spark where the test or a transform needs it."""
         if not self.is_mirrored_by_spark and not self.flow.transforms:
-            return InProcessEngine(say=self.lines.append, failpoint=from_specification(failpoint))
-        return SparkEngine(self.spark, self.lines.append, failpoint)
+            return InProcessEngine(failpoint=from_specification(failpoint))
+        return SparkEngine(self.spark, failpoint)
 
     def mirror_job(self, failpoint: str = "") -> MirrorJob:
         return MirrorJob(
@@ -124,7 +132,6 @@ class World:
             self.flow,
             self.ledger,
             ROOT / "expectations/offset_syncs.json",
-            self.lines.append,
             failpoint,
         )
 
@@ -134,10 +141,22 @@ class World:
         """Runs the mirror job: until all that is there now is mirrored, if nothing else is said."""
         return self.mirror_job(failpoint).run(interval_s, run_for_s)
 
+    @contextmanager
+    def mirroring(self, interval_s: float = 0.2) -> Iterator[Future[MirrorResult]]:
+        """Runs the mirror job beside the block; ends it between two micro-batches, and raises what has stopped it."""
+        job = self.mirror_job()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(job.run, interval_s)
+            try:
+                yield running
+            finally:
+                job.stop()
+            running.result(DEADLINE_S)
+
     def checkpoint(self, interval_s: float | None = None, run_for_s: float | None = None) -> CheckpointResult:
         """Runs one cycle of the checkpoint job, or several."""
         return CheckpointJob(
-            self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/checkpoints.json", self.lines.append
+            self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/checkpoints.json"
         ).run(interval_s, run_for_s)
 
     def checkpoints(self) -> dict[tuple[str, str | None, int | None], Any]:

@@ -18,15 +18,15 @@ def main(config: str, flow: str, warehouse: str, schema: str, diverged: str, exp
     from mirrorlake.jobs.failover import failback
     from mirrorlake.ledger.store import Ledger
     from mirrorlake.local.session import local_session
+    from mirrorlake.log import configure
 
+    configure()
     spark = local_session(ROOT, "failback process")
     print("ready", flush=True)
     sys.stdin.readline()
     failback.MirrorJob = partial(failback.MirrorJob, failpoint=os.environ.get(VARIABLE, ""))
     ledger = Ledger(spark, "spark_catalog", schema, warehouse)
-    job = failback.Failback(
-        spark, config, Flow.load(config, flow), ledger, ROOT / "expectations", lambda line: print(line, flush=True)
-    )
+    job = failback.Failback(spark, config, Flow.load(config, flow), ledger, ROOT / "expectations")
     print(job.carry_out(failback.choice({"mode": "begin", "signed_by": "ann"}), diverged, export).to_json(), flush=True)
 
 

@@ -19,11 +19,13 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
     from mirrorlake.config.flow import Flow
     from mirrorlake.failpoint import VARIABLE
     from mirrorlake.jobs.mirror.job import MirrorJob
+    from mirrorlake.log import configure
 
+    configure()
     fails_at = os.environ.get(VARIABLE, "")
     engine, ledger = on_spark(warehouse, schema, fails_at) if warehouse else in_process(fails_at)
     suite = ROOT / "expectations/offset_syncs.json"
-    job = MirrorJob(engine, config, Flow.load(config, flow), ledger, suite, say, fails_at)
+    job = MirrorJob(engine, config, Flow.load(config, flow), ledger, suite, fails_at)
     print(job.run(*map(float, times)) if times else job.run(None), flush=True)
 
 
@@ -33,7 +35,7 @@ def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:
     from mirrorlake.local.session import MASTER, local_session
 
     spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", MASTER))
-    return SparkEngine(spark, say, fails_at), Ledger(spark, "spark_catalog", schema, warehouse)
+    return SparkEngine(spark, fails_at), Ledger(spark, "spark_catalog", schema, warehouse)
 
 
 def in_process(fails_at: str) -> tuple[Any, Any]:
@@ -41,11 +43,7 @@ def in_process(fails_at: str) -> tuple[Any, Any]:
     from mirrorlake.jobs.mirror.in_process import InProcessEngine
     from mirrorlake.ledger.memory import MemoryLedger
 
-    return InProcessEngine(say=say, failpoint=from_specification(fails_at)), MemoryLedger()
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
+    return InProcessEngine(failpoint=from_specification(fails_at)), MemoryLedger()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from mirrorlake.failpoint import VARIABLE
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.copy import task
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
+from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.ledger import store
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
@@ -146,7 +147,7 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: Wo
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.extend(older.stdout or []))
     reader.start()
-    eventually(lambda: any(line.startswith("batch 0") for line in lines), 120, "the first batch of the older job")
+    eventually(lambda: any("micro_batch_committed" in line for line in lines), 120, "the first batch of the older job")
     stop = threading.Event()
 
     def produce() -> None:
@@ -157,8 +158,8 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: Wo
     producer = threading.Thread(target=produce)
     producer.start()
     try:
-        plain_world.mirror(interval_s=0.2, run_for_s=15)
-        assert older.wait(60) != 0
+        with plain_world.mirroring():
+            assert older.wait(60) != 0
     finally:
         stop.set()
         producer.join()
@@ -174,19 +175,24 @@ def test_two_jobs_started_at_the_same_moment_leave_one(plain_world: World) -> No
     plain_world.produce(topic, 2_000)
     plain_world.mirror()
     plain_world.produce(topic, 2_000, seed=2)
+    jobs = [plain_world.mirror_job() for _ in range(2)]
     outcomes: list[object] = []
 
-    def run() -> None:
+    def run(job: MirrorJob) -> None:
         try:
-            outcomes.append(plain_world.mirror(interval_s=0.2, run_for_s=15))
+            outcomes.append(job.run(0.2))
         except FencedError as error:
             outcomes.append(error)
 
-    jobs = [threading.Thread(target=run) for _ in range(2)]
+    threads = [threading.Thread(target=run, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: outcomes, what="the end of one of the jobs")
+    eventually(lambda: sum(map(len, plain_world.target_records(topic).values())) == 4_000, what="all records")
     for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join()
+        job.stop()
+    for thread in threads:
+        thread.join()
     assert sorted(isinstance(outcome, FencedError) for outcome in outcomes) == [False, True], outcomes
     plain_world.assert_equal(topic)
 

@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -281,11 +280,9 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
         Traffic(world.source_servers, topic, "a", pause_s=0.2).start(),
         Traffic(world.target_servers, topic, "b", pause_s=0.2).start(),
     ]
-    flows = [threading.Thread(target=one.mirror, kwargs={"interval_s": 0.2, "run_for_s": 5}) for one in (world, home)]
-    for thread in flows:
-        thread.start()
-    for thread in flows:
-        thread.join()
+    with world.mirroring(), home.mirroring():
+        eventually(lambda: all(len(one.acknowledged) > 20 for one in traffic))
+        eventually(lambda: all(sum(map(len, one.target_records(topic).values())) > 20 for one in (world, home)))
     seen = [len(one.acknowledged) for one in traffic]
     eventually(lambda: all(len(one.acknowledged) > count + 40 for one, count in zip(traffic, seen, strict=True)))
     for one in traffic:

@@ -418,7 +418,7 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         world.checkpoint()
         mirror, said = threading.Thread(target=_until_it_fails, args=(world,)), len(world.lines)
         mirror.start()
-        eventually(lambda: any("batch 1:" in text for text in world.lines[said:]) and len(traffic.acknowledged) > 900)
+        eventually(lambda: any(" batch=1 " in text for text in world.lines[said:]) and len(traffic.acknowledged) > 900)
         a.stop_broker(1, kill=True)
         traffic.stop()
         mirror.join()

@@ -3,7 +3,6 @@ once."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,8 +31,8 @@ def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
 
 
 @pytest.fixture
-def world(pair: dict[str, LocalCluster], spark: object, warehouse: str, tmp_path: Path) -> World:
-    world = World(pair["source"].bootstrap_servers, pair["target"].bootstrap_servers, tmp_path, spark, warehouse)
+def world(pair: dict[str, LocalCluster], tmp_path: Path) -> World:
+    world = World(pair["source"].bootstrap_servers, pair["target"].bootstrap_servers, tmp_path)
     world.write_config(
         **{
             "replication.factor": "2",
@@ -45,27 +44,23 @@ def world(pair: dict[str, LocalCluster], spark: object, warehouse: str, tmp_path
     return world
 
 
-def mirror_through(world: World, topic: str, trouble: Callable[[], None], run_for_s: float) -> None:
+def mirror_through(world: World, topic: str, trouble: Callable[[], None]) -> None:
     """Mirrors a growing topic while something happens, then what is left, and compares."""
-    failures: list[Exception] = []
-
-    def run() -> None:
-        try:
-            world.mirror(interval_s=0.1, run_for_s=run_for_s)
-        except Exception as error:
-            failures.append(error)
-
     world.produce(topic, 2_000, 4)
-    job = threading.Thread(target=run)
-    job.start()
-    eventually(lambda: any(line.startswith("batch") for line in world.lines), what="the first micro-batch")
-    trouble()
-    world.produce(topic, 1_000, 4, seed=2)
-    job.join()
-    assert not failures, failures[0]
+    with world.mirroring(interval_s=0.1):
+        eventually(lambda: batches(world), what="the first micro-batch")
+        trouble()
+        before = batches(world)
+        world.produce(topic, 1_000, 4, seed=2)
+        eventually(lambda: batches(world) > before, what="a micro-batch after the trouble")
     world.mirror()
     assert world.assert_equal(topic) >= 3_000
     world.assert_nothing_open()
+
+
+def batches(world: World) -> int:
+    """How many micro-batches the job has reported."""
+    return sum("micro_batch_committed" in line for line in world.lines)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -76,15 +71,12 @@ def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_
 
     def kill_and_start() -> None:
         pair[side].stop_broker(2, kill=True)
-        before = len(world.lines)
+        before = batches(world)
         world.produce(topic, 1_000, 4, seed=3)
-        eventually(
-            lambda: any(line.startswith("batch") for line in world.lines[before:]),
-            what="a micro-batch without the killed broker",
-        )
+        eventually(lambda: batches(world) > before, what="a micro-batch without the killed broker")
         pair[side].start_broker(2)
 
-    mirror_through(world, topic, kill_and_start, 25)
+    mirror_through(world, topic, kill_and_start)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -100,17 +92,17 @@ def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(
             pair[side].start_broker(broker, wait=False)
         pair[side].wait_ready()
 
-    mirror_through(world, topic, restart, 25)
+    mirror_through(world, topic, restart)
 
 
 def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
-    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path
+    servers: tuple[str, str], tmp_path: Path, root: Path
 ) -> None:
     """Without transaction.version=2 partitions are added to the transaction by a request of their own, and EndTxn does
     not move the epoch."""
     cluster = LocalCluster("older", tmp_path / "older", root / ".local/jars/kafka", features={"transaction.version": 0})
     with running(cluster):
-        world = World(servers[0], cluster.bootstrap_servers, tmp_path, spark, warehouse)
+        world = World(servers[0], cluster.bootstrap_servers, tmp_path)
         topic = world.topic()
         for seed in range(2):
             world.produce(topic, 500, seed=seed)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 import shutil
 import struct
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -81,7 +81,7 @@ def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flo
     assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
     assert world.gaps(topic) == [(0, 100, 150, "retention")]
     assert anomalies(world, "continue") == [("retention", topic, 0, 100, 150)]
-    assert any("offsets 100 to 150" in line and "deleted on the source" in line for line in world.lines)
+    assert any("from_offset=100 to_offset=150" in line and "deleted on the source" in line for line in world.lines)
     world.assert_accounted(topic)
     first_kept = world.target_records(topic)[0][100][0]
     assert position_after(world, topic, 120) == first_kept
@@ -128,25 +128,18 @@ def test_a_topic_created_anew_while_the_mirror_runs_is_noticed(world: World, pol
     topic = world.topic(partitions=1)
     world.write_config(**{"mirrorlake.on.loss": policy})
     world.produce(topic, 100, 1)
-    problems: list[Exception] = []
-
-    def run() -> None:
-        try:
-            world.mirror(interval_s=0.2, run_for_s=120 if policy == "stop" else 45)
-        except SourceError as error:
-            problems.append(error)
-
-    job = threading.Thread(target=run)
-    job.start()
-    eventually(lambda: len(world.target_records(topic)[0]) == 100)
-    recreate(world, topic)
-    world.produce(topic, 40, 1, seed=2)
-    job.join()
+    stops = pytest.raises(SourceError, match="was deleted and created anew")
+    with stops if policy == "stop" else nullcontext(), world.mirroring() as job:
+        eventually(lambda: len(world.target_records(topic)[0]) == 100)
+        recreate(world, topic)
+        world.produce(topic, 40, 1, seed=2)
+        if policy == "stop":
+            eventually(job.done, what="the end of the job")
+        else:
+            eventually(lambda: len(world.target_records(topic)[0]) == 140)
     if policy == "stop":
-        assert "was deleted and created anew" in str(problems[0])
         assert len(world.target_records(topic)[0]) == 100
     else:
-        assert problems == []
         assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
 
 

@@ -54,7 +54,10 @@ def mirrored(
     topic = world.topic("orders", 2)
     world.produce(topic, 300)
     world.commit("g", {(topic, 0): 40, (topic, 1): 7}, metadata="note")
-    world.mirror(interval_s=0.5, run_for_s=20)
+    with world.mirroring():
+        eventually(lambda: sum(map(len, world.target_records(topic).values())) == 300)
+        eventually(lambda: sum(map(len, read_committed(world.target_servers, "heartbeats").values())) > 0)
+    world.mirror()
     world.checkpoint()
     return world
 
@@ -131,11 +134,11 @@ def test_mirrormaker_2_carries_on_what_was_mirrored_here(
         assert {partition: [record for _, record in records] for partition, records in copied().items()} == {
             partition: [record for _, record in records] for partition, records in source.items()
         }
-        mirrored.mirror(interval_s=0.5, run_for_s=5)  # heartbeats, while MirrorMaker 2 runs
-        seen = eventually(
-            lambda: (found := probe(chain[2].bootstrap_servers, "a", "a-g"))["upstream"] == "[a, b]" and found,
-            60,
-            "heartbeats of both",
-        )
+        with mirrored.mirroring():  # heartbeats, while MirrorMaker 2 runs
+            seen = eventually(
+                lambda: (found := probe(chain[2].bootstrap_servers, "a", "a-g"))["upstream"] == "[a, b]" and found,
+                60,
+                "heartbeats of both",
+            )
         assert seen["hops"] == "2"
         assert "b.a.heartbeats" in seen["heartbeats"]

@@ -197,7 +197,6 @@ def mirror_other(world: World, flow: str) -> MirrorResult:
         Flow.load(world.config, flow),
         world.ledger,
         ROOT / "expectations/offset_syncs.json",
-        world.lines.append,
     ).run(None)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -70,9 +69,7 @@ def test_a_time_and_offsets_are_kept_to_the_record(world: World) -> None:
     assert [record for _, record in copied] == [
         record for offset, record in world.source_records(by_offset)[0] if offset >= 120
     ]
-    first = (
-        min(run["upstream_start"] for run in world.ledger_map(by_offset)[0])
-    )
+    first = min(run["upstream_start"] for run in world.ledger_map(by_offset)[0])
     assert first == 120
 
 
@@ -89,10 +86,11 @@ def test_a_running_job_pauses_and_resumes_and_takes_new_topics_from_its_file(wor
     world.write_config(topics=topic)
     world.produce(topic, 50, 1)
     world.produce(other, 20, 1)
-    job = threading.Thread(target=lambda: world.mirror(interval_s=0.3, run_for_s=45))
-    job.start()
-    copied = lambda name: sum(map(len, world.target_records(name).values()))  # noqa: E731
-    try:
+
+    def copied(name: str) -> int:
+        return sum(map(len, world.target_records(name).values()))
+
+    with world.mirroring():
         eventually(lambda: copied(topic) == 50)
         world.write_config(**{"mirrorlake.paused": "true"})
         eventually(lambda: "paused now in effect" in "".join(world.lines))
@@ -109,8 +107,6 @@ def test_a_running_job_pauses_and_resumes_and_takes_new_topics_from_its_file(wor
         world.write_config(topics=f"{topic}, {other}")
         eventually(lambda: copied_under_old_name(world, topic) == 100)
         assert "policy takes effect when the job is started again" in "".join(world.lines)
-    finally:
-        job.join()
 
 
 def copied_under_old_name(world: World, topic: str) -> int:

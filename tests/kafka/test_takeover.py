@@ -18,14 +18,14 @@ from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.state import generation
 
+from tests.log_lines import logged
 from tests.mirrormaker import mirrormaker
 from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
 
 
-def take_over(world: World, *, dry_run: bool = False, say: Any = None) -> TakeoverResult:
-    return Takeover(
-        world.spark, world.flow, world.ledger, ROOT / "expectations/takeover.json", say or world.lines.append
-    ).run(dry_run=dry_run)
+def take_over(world: World, *, dry_run: bool = False) -> TakeoverResult:
+    suite = ROOT / "expectations/takeover.json"
+    return Takeover(world.spark, world.flow, world.ledger, suite).run(dry_run=dry_run)
 
 
 def run_mirrormaker(world: World, *, kill: bool = False) -> Any:
@@ -224,12 +224,13 @@ def test_a_target_that_grows_while_it_is_compared_is_refused(world: World) -> No
     remote_topic(world, topic)
     copy(world, topic, 0, records[:20])
 
-    def interfere(line: str) -> None:
-        if "comparing" in line:
+    def interfere(event: str) -> None:
+        if event == "comparing_logs":
             copy(world, topic, 0, records[20:21])
 
-    with pytest.raises(GateError, match=r"log_end_now.*nothing was changed|nothing was changed.*log_end_now"):
-        take_over(world, say=interfere)
+    refused = r"log_end_now.*nothing was changed|nothing was changed.*log_end_now"
+    with logged(interfere), pytest.raises(GateError, match=refused):
+        take_over(world)
     failed = (
         world.ledger.read("expectation_results")
         .filter(f"suite = 'takeover' AND NOT success AND subject = '{world.flow_name}'")

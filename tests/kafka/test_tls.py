@@ -3,6 +3,10 @@ Spark's Kafka source."""
 
 from __future__ import annotations
 
+import contextlib
+import socketserver
+import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,9 +106,54 @@ def test_records_and_groups_are_mirrored_over_tls(world: World) -> None:
     assert {key[1]: offset for key, (offset, _) in world.committed(group).items()} == {0: 17, 1: 3}
 
 
-def test_a_cluster_that_is_not_trusted_is_refused_and_nothing_is_sent(world: World, tmp_path: Path) -> None:
-    world.topic()
+class Impostor:
+    """A server on a port of this machine that speaks TLS with a certificate of its own, and keeps what clients send."""
+
+    def __init__(self, certificate: Path) -> None:
+        self.connections, self.received = 0, b""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+        impostor = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                impostor.connections += 1
+                self.request.settimeout(5)
+                with contextlib.suppress(OSError), context.wrap_socket(self.request, server_side=True) as tls:
+                    while data := tls.recv(4096):
+                        impostor.received += data
+
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Impostor]:
+        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_a_cluster_that_is_not_trusted_is_refused_and_nothing_is_sent(
+    world: World, certificates: Certificates, tmp_path: Path, is_trusted: bool
+) -> None:
+    """With its authority trusted, the same server does receive requests: so it would see them."""
     (tmp_path / "others").mkdir()
-    world.write_config(**{f"{world.alias}.ssl.truststore.location": str(Certificates(tmp_path / "others").trusted)})
-    with pytest.raises(SourceError, match=r"can't be reached"):
-        world.mirror()
+    others = Certificates(tmp_path / "others")
+    with Impostor(others.store("impostor", "localhost")).listening() as impostor:
+        world.write_config(
+            **{
+                f"{world.alias}.bootstrap.servers": f"localhost:{impostor.port}",
+                "mirrorlake.connect.timeout.ms": "2000",
+                f"{world.alias}.ssl.truststore.location": str((others if is_trusted else certificates).trusted),
+            }
+        )
+        with pytest.raises(SourceError, match=r"can't be reached"):
+            world.mirror()
+        assert impostor.connections > 0
+        assert bool(impostor.received) == is_trusted

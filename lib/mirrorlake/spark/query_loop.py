@@ -3,6 +3,7 @@ batches."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import MirrorlakeError, first_line, unexpected
+from mirrorlake.log import event
+from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.spark.retries import Retries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 
@@ -27,13 +32,15 @@ class Batches:
         handle: called with the frame and number of each micro-batch. A retriable MirrorlakeError it raises is reported,
             and the next micro-batch tries again; any other one ends the query.
         retry_timeout_s: for this long retriable errors may follow each other without a success in between.
-        say: called with a line when something is retried.
+        flow: whose job this is.
+        metrics: where retries are counted.
         once: end the query after the first micro-batch that succeeds.
     """
 
     handle: Callable[[DataFrame, int], None]
     retry_timeout_s: float
-    say: Callable[[str], None]
+    flow: str
+    metrics: Metrics = field(default_factory=of_process)
     once: bool = False
     _succeeded: bool = False
     _error: MirrorlakeError | None = None
@@ -41,7 +48,7 @@ class Batches:
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._retries = Retries(self.retry_timeout_s, self._stopping.wait, self.say)
+        self._retries = Retries(self.retry_timeout_s, self._stopping.wait, self.flow, self.metrics)
 
     def run(
         self,
@@ -70,7 +77,7 @@ class Batches:
         try:
             self._wait(query, deadline, watch, drain=interval_s is None and not self.once)
         except KeyboardInterrupt:
-            self.say("interrupted: finishing the micro-batch")
+            log.info(event("interrupted", flow=self.flow, query=name))
         except MirrorlakeError as error:
             self._error = self._error or error
         except Exception as error:  # Spark's account of what a micro-batch has raised
@@ -84,12 +91,21 @@ class Batches:
         if self._error is not None:
             raise self._error
 
+    def stop(self) -> None:
+        """Ends the run after the micro-batch under way; may be called from another thread."""
+        self._stopping.set()
+
     def _wait(self, query: StreamingQuery, deadline: float | None, watch: Callable[[], None], *, drain: bool) -> None:
         if drain:
             query.processAllAvailable()
             return
         # Waiting here and not in the JVM lets an interrupt through at once, and cleanly.
-        while query.isActive and not self._is_done and (deadline is None or time.monotonic() < deadline):
+        while (
+            query.isActive
+            and not self._is_done
+            and not self._stopping.is_set()
+            and (deadline is None or time.monotonic() < deadline)
+        ):
             self._stopping.wait(POLL_S)
             watch()
         problem = query.exception()

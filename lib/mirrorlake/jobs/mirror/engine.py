@@ -9,6 +9,7 @@ from typing import Protocol
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.mirror.plan import MirrorPlan
+from mirrorlake.metrics import Metrics
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.slot_report import SlotReport
 
@@ -51,6 +52,7 @@ class Run:
         run_for_s: seconds after which to stop; None for no limit.
         handle: called with each plan; what it raises is retried or ends the run.
         watch: called a few times a second while an interval is set; what it raises ends the run.
+        metrics: where retries are counted.
     """
 
     config: str
@@ -61,6 +63,7 @@ class Run:
     run_for_s: float | None
     handle: Handle
     watch: Callable[[], None]
+    metrics: Metrics
 
 
 class Engine(Protocol):
@@ -83,3 +86,6 @@ class Engine(Protocol):
         Raises:
             MirrorlakeError: what ended the run.
         """
+
+    def stop(self) -> None:
+        """Ends the run after the micro-batch under way; may be called from another thread."""

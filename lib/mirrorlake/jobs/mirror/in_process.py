@@ -6,6 +6,7 @@ protocol, and for small flows without transforms.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +20,12 @@ from mirrorlake.jobs.mirror.copy.task import Connections, connect
 from mirrorlake.jobs.mirror.engine import Run, TaskAnswer
 from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planner import Planner
+from mirrorlake.log import event
 from mirrorlake.protocol.cluster import Limits
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.05
 
@@ -31,13 +35,13 @@ class InProcessEngine:
 
     Args:
         parallelism: how many slots a flow has that does not say so itself.
-        say: called with a line when something is retried.
         failpoint: called by tasks with the name of each step; tests end the process there.
     """
 
-    def __init__(self, parallelism: int = 2, say: Callable[[str], None] = print, failpoint: Failpoint = never) -> None:
-        self.parallelism, self._say = parallelism, say
+    def __init__(self, parallelism: int = 2, failpoint: Failpoint = never) -> None:
+        self.parallelism = parallelism
         self._tasks = InProcessTasks(failpoint)
+        self._stopping = threading.Event()
 
     def require_usable(self, flow: Flow) -> None:
         if flow.transforms:
@@ -45,11 +49,11 @@ class InProcessEngine:
 
     def run(self, run: Run) -> None:
         planner = Planner(LiveFlow(run.config, run.flow), until_now=run.interval_s is None)
-        retries = Retries(run.flow.retry_timeout_ms / 1000, threading.Event().wait, self._say)
+        retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
         seen, number = 0, 0
         try:
-            while deadline is None or time.monotonic() < deadline:
+            while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
                 began, values = time.monotonic(), planner.latest()
                 if values.get("plan", 0) == seen and run.interval_s is None:
                     return
@@ -60,7 +64,7 @@ class InProcessEngine:
                 if run.interval_s is not None:
                     self._wait_until(began + run.interval_s, deadline, run.watch)
         except KeyboardInterrupt:
-            self._say("interrupted: the micro-batch was finished")
+            log.info(event("interrupted", flow=run.flow.name, query=run.name))
         finally:
             planner.close()
             self._tasks.close()
@@ -75,13 +79,14 @@ class InProcessEngine:
             if not retries.may_go_on(error):
                 raise
 
-    @staticmethod
-    def _wait_until(due: float, deadline: float | None, watch: Callable[[], None]) -> None:
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _wait_until(self, due: float, deadline: float | None, watch: Callable[[], None]) -> None:
         """Calls `watch` until it is time for the next plan."""
         until = due if deadline is None else min(due, deadline)
         watch()
-        while (left_s := until - time.monotonic()) > 0:
-            time.sleep(min(POLL_S, left_s))
+        while (left_s := until - time.monotonic()) > 0 and not self._stopping.wait(min(POLL_S, left_s)):
             watch()
 
 

@@ -16,11 +16,12 @@ by itself), and anything to readers of uncommitted data.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
 from mirrorlake.ledger.memory import MemoryLedger, NoStream
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import ending, event
+from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.slot import ClosedFor, Position
@@ -64,6 +67,8 @@ from mirrorlake.state.slot_report import SlotReport
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
+log = logging.getLogger(__name__)
+
 HISTORY = 1_000  # micro-batches that are remembered for the picture
 IDLE_NOTE_S = 60.0  # so often a job that has nothing to do says that it is there
 
@@ -77,10 +82,10 @@ class MirrorJob:
         flow: the flow of that file.
         ledger: where history goes.
         suite: path of the expectations for offset syncs.
-        say: called with a line of progress.
         failpoint: where to die, in tests (`mirrorlake.failpoint`).
         closed_for: the flow is closed for this reason, and stays so whatever becomes of this job: no other one can go
             on with it. NOTHING: it must be open.
+        metrics: those of the process if None.
     """
 
     def __init__(
@@ -90,25 +95,27 @@ class MirrorJob:
         flow: Flow,
         ledger: Ledger | MemoryLedger,
         suite: str | Path,
-        say: Callable[[str], None] = print,
         failpoint: str = "",
         closed_for: ClosedFor = ClosedFor.NOTHING,
+        metrics: Metrics | None = None,
     ) -> None:
         self._engine, self.config, self.ledger, self._closed_for = engine, config, ledger, closed_for
         self._live = LiveFlow(config, flow)
-        self._gate = Gate(suite)
-        self._say, self._failpoint = say, from_specification(failpoint)
+        self._metrics = metrics or of_process()
+        self._gate = Gate(suite, self._metrics)
+        self._failpoint = from_specification(failpoint)
         self._history: deque[Progress] = deque(maxlen=HISTORY)
         self._totals = Counter[str]()
         self._journal = Journal(ledger)
         self._noted_at = time.monotonic()
         self._lag = 0
+        self._runs = Counter[str]()
         self._ledger_query: StreamingQuery | NoStream | None = None
         self._topics: dict[str, int] = {}
         self._held: dict[str, str] = {}
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
-        self._mm2 = mm2_topics.Emitter(flow, say)
+        self._mm2 = mm2_topics.Emitter(flow)
         self._places = contextlib.ExitStack()
         self._job_id = uuid.uuid4().hex[:8]
 
@@ -127,9 +134,15 @@ class MirrorJob:
             MirrorlakeError: of the kind that says who has to act. What was committed before stays committed; nothing is
                 left open.
         """
+        with ending(log, "mirror", flow=self.flow.name):
+            result = self._run(interval_s, run_for_s)
+        log.info(event("mirror_finished", **result.to_json()))
+        return result
+
+    def _run(self, interval_s: float | None, run_for_s: float | None) -> MirrorResult:
         began = time.monotonic()
         for warning in self.flow.warnings:
-            self._say(f"warning: {warning}")
+            log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         self._prepare()
         failure: MirrorlakeError | None = None
         try:
@@ -143,6 +156,7 @@ class MirrorJob:
                     run_for_s=run_for_s,
                     handle=self._mirror,
                     watch=self._tend,
+                    metrics=self._metrics,
                 )
             )
         except MirrorlakeError as error:
@@ -201,7 +215,7 @@ class MirrorJob:
         slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(
-            flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger, self._say
+            flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger
         )
         self._sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
@@ -217,10 +231,17 @@ class MirrorJob:
             lambda known: Beginning(() if known else tuple(self._first_positions(found)), closes=self._closed_for),
             failpoint=self._failpoint,
         )
-        self._say(
-            f"flow {flow.name}: generation {self._generation}, {slots} slots, {len(topics)} topics with "
-            f"{sum(topics.values())} partitions"
+        log.info(
+            event(
+                "generation_opened",
+                flow=flow.name,
+                generation=self._generation,
+                slots=slots,
+                topics=len(topics),
+                partitions=sum(topics.values()),
+            )
         )
+        self._metrics.generation.labels(flow.name).set(self._generation)
 
     def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
         """Where partitions start that are there when the flow starts for the first time, as far as that has to be
@@ -260,6 +281,15 @@ class MirrorJob:
             runs=runs,
         )
         self._journal.note("cycles", [cycle])
+        self._metrics.ledger_appends.labels(self.flow.name).inc()
+        self._metrics.ledger_runs.labels(self.flow.name).inc(runs)
+        self._note_runs(appended=runs)
+
+    def _note_runs(self, **counts: int) -> None:
+        """Counts runs that were committed, or appended to the ledger; those of an earlier job are appended, too."""
+        self._runs.update(counts)
+        behind = max(0, self._runs["committed"] - self._runs["appended"])
+        self._metrics.ledger_lag_runs.labels(self.flow.name).set(behind)
 
     def _finish_ledger(self, failure: MirrorlakeError | None) -> None:
         """Appends what is still missing in the ledger, unless a newer job has it now; trouble here must not hide why
@@ -277,7 +307,7 @@ class MirrorJob:
             )
             if failure is None:
                 raise problem from None
-            self._say(f"warning: {problem.message}")
+            log.warning(event("ledger_behind", flow=self.flow.name, generation=self._generation, error=problem))
         self._failpoint("driver.ledger")
 
     def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
@@ -291,16 +321,16 @@ class MirrorJob:
             raise TargetError(next(iter(failures.values())))
         new = {topic: why for topic, why in failures.items() if self._held.get(topic) != why}
         for topic, why in new.items():
-            self._say(f"warning: topic {topic} is held back, the others go on: {why}")
+            log.warning(event("topic_held", flow=self.flow.name, topic=topic, reason=why))
         for topic in self._held.keys() - failures.keys():
-            self._say(f"topic {topic} is mirrored again")
+            log.info(event("topic_released", flow=self.flow.name, topic=topic))
+        self._metrics.held_topics.labels(self.flow.name).set(len(failures))
         self._held, self._topics = failures, topics
-        self.ledger.append(
-            "anomalies",
+        self._append_anomalies(
             [
                 Anomaly.of_flow(self.flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, topic=topic)
                 for topic, why in new.items()
-            ],
+            ]
         )
 
     def _tend(self) -> None:
@@ -338,7 +368,8 @@ class MirrorJob:
         except MirrorlakeError as error:
             if not error.retriable:
                 raise
-            self._say(f"warning: {error.message} (topics are kept in step again later)")
+            log.warning(event("topics_not_in_step", flow=flow.name, error=error))
+            self._metrics.retries.labels(flow.name, type(error).__name__).inc()
 
     def _keep_ledger(self) -> None:
         """Starts the ledger stream once the mirror is on its way, and notices when it has ended."""
@@ -356,7 +387,7 @@ class MirrorJob:
         if not self._has_work(plan):
             return
         cycle_id = f"{self._job_id}-{number}"
-        batch = MicroBatch(self.flow, self._generation, self._target, self._gate, self._say, self._failpoint)
+        batch = MicroBatch(self.flow, self._generation, self._target, self._gate, self._failpoint)
         try:
             outcome = batch.run(plan, tasks, cycle_id, clock, self._note_results)
         except GateError:
@@ -373,7 +404,18 @@ class MirrorJob:
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
                 raise worst
-            self._say(f"warning: {worst.message} (the other slots went on; it is tried again)")
+            log.warning(
+                event(
+                    "slots_failed",
+                    flow=self.flow.name,
+                    generation=self._generation,
+                    batch=number,
+                    failed=len(outcome.failures),
+                    committed=len(outcome.committed),
+                    error=worst,
+                )
+            )
+            self._metrics.retries.labels(self.flow.name, type(worst).__name__).inc()
 
     def _has_work(self, plan: MirrorPlan) -> bool:
         """Takes notice of what a plan says besides its ranges; True if there is something to copy.
@@ -388,8 +430,11 @@ class MirrorJob:
         if plan.generation < self._generation:
             return False  # made from the state before this job took over
         self._lag = plan.lag
+        self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for line in plan.notes:
-            self._say(line)
+            level = logging.WARNING if line.startswith("warning: ") else logging.INFO
+            detail = line.removeprefix("warning: ")
+            log.log(level, event("configuration_changed", flow=self.flow.name, detail=detail))
         self._ensure_topics(dict(plan.topics), plan.held)
         self._failpoint("driver.planned")
         return bool(plan.ranges)
@@ -423,27 +468,44 @@ class MirrorJob:
         )
         self._history.append(progress)
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
-        self._say(str(progress))
+        log.info(
+            event("micro_batch_committed", flow=self.flow.name, generation=self._generation, **progress.fields())
+        )
+        self._measure(progress)
         for warning in (warning for report in reports for warning in report.warnings):
-            self._say(f"warning: {warning}")
-            self.ledger.append(
-                "anomalies", [Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)]
+            log.warning(event("foreign_records", flow=self.flow.name, batch=batch_id, detail=warning))
+            self._append_anomalies(
+                [Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)]
             )
         for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in LOSS):
-            self._say(
-                f"warning: flow {self.flow.name}, topic {lost['topic']}, partition {lost['partition']}, offsets "
-                f"{lost['from_offset']} to {lost['to_offset']}: {LOSS[lost['kind']]} "
-                f"({lost['kind']}; the flow goes on, as mirrorlake.on.loss says)"
-            )
+            where = {name: lost[name] for name in ("topic", "partition", "from_offset", "to_offset", "kind")}
+            log.warning(event("records_lost", flow=self.flow.name, batch=batch_id, **where, detail=LOSS[lost["kind"]]))
+            self._metrics.anomalies.labels(self.flow.name, lost["kind"]).inc()
+
+    def _measure(self, progress: Progress) -> None:
+        flow, metrics = self.flow.name, self._metrics
+        metrics.micro_batches.labels(flow).inc()
+        metrics.mirrored_records.labels(flow).inc(progress.records)
+        metrics.mirrored_bytes.labels(flow).inc(progress.bytes)
+        metrics.lag_records.labels(flow).set(progress.lag)
+        metrics.last_commit_seconds.labels(flow).set(progress.finished_at.timestamp())
+        for stage in STAGES:
+            metrics.stage_seconds.labels(flow, stage).observe(progress.stages_ms[stage] / 1000)
+        self._note_runs(committed=progress.runs)
 
     def _note(self, error: MirrorlakeError) -> None:
         """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error
         itself."""
         if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
             try:
-                self.ledger.append("anomalies", [Anomaly.of_error(self.flow, error)])
+                self._append_anomalies([Anomaly.of_error(self.flow, error)])
             except MirrorlakeError as second:
-                self._say(f"warning: {second.message}")
+                log.warning(event("anomaly_not_recorded", flow=self.flow.name, error=second))
+
+    def _append_anomalies(self, rows: Sequence[Anomaly]) -> None:
+        for row in rows:
+            self._metrics.anomalies.labels(self.flow.name, row.kind).inc()
+        self.ledger.append("anomalies", rows)
 
     def _note_cycle(self, cycle: Cycle) -> None:
         self._noted_at = time.monotonic()

@@ -8,6 +8,7 @@ InitProducerId.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -18,12 +19,15 @@ from mirrorlake.gate import ExpectationResult, Gate, require
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.engine import CopyTasks
 from mirrorlake.jobs.mirror.plan import MirrorPlan
+from mirrorlake.log import event
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import require_newest
 from mirrorlake.state.slot_report import SlotReport
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,6 @@ class MicroBatch:
         generation: of this job.
         target: where the transactions are.
         gate: the expectations on offset syncs.
-        say: called with a warning.
         failpoint: called with the name of each step as it is reached; tests end the process there.
     """
 
@@ -52,11 +55,10 @@ class MicroBatch:
         generation: int,
         target: Cluster,
         gate: Gate,
-        say: Callable[[str], None],
         failpoint: Failpoint,
     ) -> None:
         self._flow, self._generation, self._target, self._gate = flow, generation, target, gate
-        self._say, self._failpoint = say, failpoint
+        self._failpoint = failpoint
 
     def run(
         self,
@@ -190,4 +192,12 @@ class MicroBatch:
             except FencedError:
                 raise
             except MirrorlakeError as error:
-                self._say(f"warning: {error.message}")
+                log.warning(
+                    event(
+                        "transaction_not_aborted",
+                        flow=self._flow.name,
+                        generation=self._generation,
+                        slot=slot,
+                        error=error,
+                    )
+                )

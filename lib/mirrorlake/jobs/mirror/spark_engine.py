@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mirrorlake import errors
@@ -32,12 +31,13 @@ class SparkEngine:
 
     Args:
         spark: a classic session (not Connect) with Delta and the Kafka source; speculation must be off.
-        say: called with a line when something is retried.
         fails_at: where tasks die, in tests (`mirrorlake.failpoint`).
     """
 
-    def __init__(self, spark: SparkSession, say: Callable[[str], None] = print, fails_at: str = "") -> None:
-        self.spark, self._say, self._fails_at = spark, say, fails_at
+    def __init__(self, spark: SparkSession, fails_at: str = "") -> None:
+        self.spark, self._fails_at = spark, fails_at
+        self._batches: Batches | None = None
+        self._is_stopped = False
 
     @property
     def parallelism(self) -> int:
@@ -63,8 +63,15 @@ class SparkEngine:
         plans = self.spark.readStream.format("kafka_ranges").option("config", run.config).option("flow", run.flow.name)
         if run.interval_s is None:
             plans = plans.option("until", "now")
-        batches = Batches(handle, run.flow.retry_timeout_ms / 1000, self._say)
-        batches.run(plans.load(), run.name, run.checkpoint, run.interval_s, run.run_for_s, run.watch)
+        self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics)
+        if self._is_stopped:
+            return
+        self._batches.run(plans.load(), run.name, run.checkpoint, run.interval_s, run.run_for_s, run.watch)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._batches is not None:
+            self._batches.stop()
 
 
 class SparkTasks:

@@ -8,14 +8,16 @@ stop the others: its error is returned, and it is tried again the next time.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
+from mirrorlake.log import ending, event
 from mirrorlake.protocol.acls import Acl, acl_changes
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
 from mirrorlake.protocol.cluster import Cluster
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from mirrorlake.ledger.memory import MemoryLedger
     from mirrorlake.ledger.store import Ledger
 
+log = logging.getLogger(__name__)
+
 APPLIED, PLANNED = "applied", "planned"
 DESCRIBED_AT_ONCE = 500
 
@@ -39,13 +43,10 @@ class Topology:
         flow: whose topics.
         source, target: both clusters.
         ledger: where changes are recorded, and which access rights mirrorlake has given.
-        say: called with a line for every change.
     """
 
-    def __init__(
-        self, flow: Flow, source: Admin, target: Admin, ledger: Ledger | MemoryLedger, say: Callable[[str], None]
-    ) -> None:
-        self.flow, self._source, self._target, self._ledger, self._say = flow, source, target, ledger, say
+    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: Ledger | MemoryLedger) -> None:
+        self.flow, self._source, self._target, self._ledger = flow, source, target, ledger
         self._settled: dict[str, int] = {}
         self._refused: dict[Change, str] = {}
         self._new_configs: dict[str, dict[str, str]] = {}
@@ -181,11 +182,9 @@ class Topology:
             return []
         source, target = self._source.acls(), self._target.acls()
         if source is None or target is None:
-            self._say(
-                "warning: sync.topic.acls.enabled, but cluster "
-                f"{self.flow.source if source is None else self.flow.target} has no authorizer, or does not show its "
-                "ACLs"
-            )
+            cluster = self.flow.source if source is None else self.flow.target
+            reason = "sync.topic.acls.enabled, but the cluster has no authorizer, or does not show its ACLs"
+            log.warning(event("acls_not_synced", flow=self.flow.name, cluster=cluster, reason=reason))
             return []
         return list(
             acl_changes(self.flow, source, target, map(Acl.parse, self._ledger.granted_acls(self.flow)), topics)
@@ -262,7 +261,7 @@ class Topology:
             outcome = refusals[change].message if change in refusals else APPLIED
             if self._refused.get(change) == outcome:
                 continue  # said and written down when it was first refused
-            self._say(str(change) if outcome == APPLIED else f"warning: {outcome}")
+            self._log(change, outcome)
             if outcome != APPLIED:
                 self._refused[change] = outcome
             rows.append(
@@ -281,6 +280,19 @@ class Topology:
                 }
             )
         self._ledger.append("topology_changes", rows)
+
+    def _log(self, change: Change, outcome: str) -> None:
+        about = {
+            "flow": self.flow.name,
+            "kind": change.kind.value,
+            "topic": change.target_topic,
+            "property": change.name or None,
+        }
+        if outcome == APPLIED:
+            said = event("topic_changed", **about, before=change.before, after=change.after, note=change.note or None)
+            log.info(said)
+        else:
+            log.warning(event("topic_change_refused", **about, error=outcome))
 
 
 @dataclass(frozen=True)
@@ -314,15 +326,20 @@ class TopologyResult:
         ).fillna("")
 
 
-def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool, say: Callable[[str], None] = print) -> TopologyResult:
+def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
     """The topics job: finds the topics of a flow and makes those on the target like them, or (`dry_run`) only says what
     it would do.
 
     Raises:
         MirrorlakeError: a cluster can't be reached, or names contradict each other.
     """
+    with ending(log, "topics", flow=flow.name):
+        return _keep_in_step(flow, ledger, dry_run=dry_run)
+
+
+def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
     for warning in flow.warnings:
-        say(f"warning: {warning}")
+        log.warning(event("configuration_warning", flow=flow.name, detail=warning))
     source = Cluster(flow.source_connection, "source", f"{flow.name}|topics", flow.connect_timeout_ms).connect()
     try:
         topics = {
@@ -338,7 +355,6 @@ def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool, say: Callable[[st
         Admin(flow.source_connection, "source", flow.name),
         Admin(flow.target_connection, "target", flow.name),
         ledger,
-        say,
     )
     planned = topology.plan(topics)
     if dry_run:
