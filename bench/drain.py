@@ -38,12 +38,7 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
     config = _config_of(alias)
     config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
     return MirrorJob(
-        SparkEngine(spark, lambda line: None),
-        str(config),
-        flow_of(alias),
-        ledger(spark),
-        ROOT / "expectations/offset_syncs.json",
-        say=lambda line: None,
+        SparkEngine(spark), str(config), flow_of(alias), ledger(spark), ROOT / "expectations/offset_syncs.json"
     )
 
 

@@ -20,6 +20,7 @@ from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.local.session import local_session
+from mirrorlake.log import configure
 
 from bench.clusters import ROOT
 
@@ -27,6 +28,7 @@ MIRROR_INTERVAL_S = 1.0  # that of mirror.ipynb where its trigger is empty
 
 
 def main(what: str, config: str, name: str, warehouse: str, result: str, given_s: str = "") -> None:
+    configure()
     flow = Flow.load(config, name)
     spark = local_session(ROOT, f"bench {what}")
     signal.signal(
@@ -34,9 +36,9 @@ def main(what: str, config: str, name: str, warehouse: str, result: str, given_s
     )  # PySpark's would cancel what runs, and with it the micro-batch that is to be finished
     ledger = Ledger(spark, "spark_catalog", "bench", warehouse)
     if what == "mirror":
-        done = MirrorJob(
-            SparkEngine(spark, _say), config, flow, ledger, ROOT / "expectations/offset_syncs.json", _say
-        ).run(_interval_s(given_s, MIRROR_INTERVAL_S))
+        done = MirrorJob(SparkEngine(spark), config, flow, ledger, ROOT / "expectations/offset_syncs.json").run(
+            _interval_s(given_s, MIRROR_INTERVAL_S)
+        )
         found: dict[str, Any] = {
             **done.to_json(),
             "history": [
@@ -45,21 +47,14 @@ def main(what: str, config: str, name: str, warehouse: str, result: str, given_s
         }
     else:
         interval_s = _interval_s(given_s, flow.emit_checkpoints_interval_s)
-        found = (
-            CheckpointJob(spark, config, flow, ledger, str(ROOT / "expectations/checkpoints.json"), _say)
-            .run(interval_s)
-            .to_json()
-        )
+        suite = str(ROOT / "expectations/checkpoints.json")
+        found = CheckpointJob(spark, config, flow, ledger, suite).run(interval_s).to_json()
     Path(result).write_text(json.dumps(found))
     spark.stop()
 
 
 def _interval_s(given: str, default_s: float) -> float | None:
     return (float(given) or None) if given else default_s
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":

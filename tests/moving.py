@@ -16,9 +16,9 @@ from tests.world import ROOT, World, consume_as
 
 def failover(world: World, **given: str) -> FailoverResult:
     """What the notebook does with these parameters."""
-    return Failover(
-        world.spark, world.config, world.flow, world.ledger, ROOT / "expectations", world.lines.append
-    ).carry_out(Choice.parse(given))
+    return Failover(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations").carry_out(
+        Choice.parse(given)
+    )
 
 
 def line(result: FailoverResult, group: str, partition: int = 0) -> Line:
@@ -96,7 +96,6 @@ def home_of(world: World) -> World:
         world.alias,
     )
     other.properties |= {f"{other.flow_name}.enabled": "true", f"{world.flow_name}.enabled": "true"}
-    other.lines = world.lines
     other.write_config()
     return other
 
@@ -104,9 +103,9 @@ def home_of(world: World) -> World:
 def failback(world: World, decide: str = "", export: str = "", **given: str) -> FailbackResult:
     """What the notebook does with these parameters."""
     choice = Choice.parse(given, (*MODES, BEGIN))
-    return Failback(
-        world.spark, world.config, world.flow, world.ledger, ROOT / "expectations", world.lines.append
-    ).carry_out(choice, decide, export)
+    return Failback(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations").carry_out(
+        choice, decide, export
+    )
 
 
 def assert_nothing_is_lost_but_what_is_listed(

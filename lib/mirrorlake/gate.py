@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.metrics import Metrics, of_process
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,12 +44,14 @@ class Gate:
 
     Args:
         path: the suite's JSON file.
+        metrics: where evaluations are counted; those of the process if None.
 
     Raises:
         ConfigurationError: the file can't be read, does not parse, is empty, or holds something that is no expectation.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, metrics: Metrics | None = None) -> None:
+        self._metrics = metrics or of_process()
         specification = _read(Path(path))
         gx = _great_expectations()
         try:
@@ -80,12 +83,23 @@ class Gate:
 
         Args:
             frame: what to look at.
-            subject: what it is about, for people: a flow, say.
+            subject: the flow that it is about.
             cycle_id: which micro-batch or cycle.
 
         Raises:
             GateError: not every expectation was evaluated, so that nothing can be said.
         """
+        self._metrics.gate_evaluations.labels(subject, self.name).inc()
+        passed = False
+        try:
+            results = self._evaluate(frame, subject, cycle_id)
+            passed = all(result.success for result in results)
+        finally:
+            if not passed:
+                self._metrics.gate_failures.labels(subject, self.name).inc()
+        return results
+
+    def _evaluate(self, frame: pd.DataFrame, subject: str, cycle_id: str) -> list[ExpectationResult]:
         evaluated_at = datetime.now(UTC).replace(tzinfo=None)
         outcome = self._validation.run(
             batch_parameters={"dataframe": frame},

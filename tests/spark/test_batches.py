@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.metrics import Metrics
 from mirrorlake.spark.query_loop import Batches
 from pyspark.sql.streaming import StreamingQuery
+
+from tests.log_lines import logged
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def test_a_micro_batch_that_comes_while_the_query_is_being_stopped_does_not_hold
 
     monkeypatch.setattr(StreamingQuery, "stop", stop_late)
     monkeypatch.setattr(Batches, "_batch", enter_seen)
-    Batches(lambda frame, number: handled.append((number, stopping.is_set())), 10, print).run(
+    Batches(lambda frame, number: handled.append((number, stopping.is_set())), 10, "a->b").run(
         endless, "stopped", str(tmp_path), interval_s=0, run_for_s=2
     )
     assert handled
@@ -56,29 +59,35 @@ def test_it_is_stopped_between_two_micro_batches_never_inside_one(endless: Any, 
             raise ConfigurationError("noticed beside it")
 
     with pytest.raises(ConfigurationError, match="noticed beside it"):
-        Batches(slow, 10, print).run(endless, "slow", str(tmp_path), interval_s=0, watch=watch)
+        Batches(slow, 10, "a->b").run(endless, "slow", str(tmp_path), interval_s=0, watch=watch)
     assert ended == [1, "end"]
 
 
 def test_retriable_errors_are_tried_again_and_said_until_the_deadline(endless: Any, tmp_path: Any) -> None:
     attempts: list[int] = []
-    said: list[str] = []
+    metrics = Metrics()
 
     def twice(frame: Any, number: int) -> None:
         attempts.append(number)
         if len(attempts) < 3:
             raise TargetError("a broker is away", retriable=True)
 
-    Batches(twice, 60, said.append, once=True).run(endless, "retried", str(tmp_path / "a"), interval_s=0)
+    with logged() as said:
+        batches = Batches(twice, 60, "a->b", metrics, once=True)
+        batches.run(endless, "retried", str(tmp_path / "a"), interval_s=0)
     assert len(attempts) == 3
-    assert [line for line in said if "a broker is away" in line] == said
-    assert len(said) == 2
+    assert [line.partition(" left_s=")[0] for line in said] == [
+        f"WARNING retrying flow=a->b failures={number}" for number in (1, 2)
+    ]
+    assert all(line.endswith('error="a broker is away"') for line in said)
+    labels = {"flow": "a->b", "kind": "TargetError"}
+    assert metrics.registry.get_sample_value("mirrorlake_retries_total", labels) == 2
 
     def always(frame: Any, number: int) -> None:
         raise TargetError("a broker is away", retriable=True)
 
     with pytest.raises(TargetError, match="a broker is away"):
-        Batches(always, 1, said.append).run(endless, "given up", str(tmp_path / "b"), interval_s=0)
+        Batches(always, 1, "a->b").run(endless, "given up", str(tmp_path / "b"), interval_s=0)
 
 
 def test_what_a_micro_batch_raises_ends_the_query_and_is_raised_as_it_was(endless: Any, tmp_path: Any) -> None:
@@ -86,4 +95,4 @@ def test_what_a_micro_batch_raises_ends_the_query_and_is_raised_as_it_was(endles
         raise ConfigurationError("not like this")
 
     with pytest.raises(ConfigurationError, match="not like this"):
-        Batches(refuses, 10, print).run(endless, "refused", str(tmp_path), interval_s=0, run_for_s=30)
+        Batches(refuses, 10, "a->b").run(endless, "refused", str(tmp_path), interval_s=0, run_for_s=30)

@@ -8,9 +8,10 @@ tombstone is never written: MirrorMaker 2's readers fail on it.
 
 from __future__ import annotations
 
+import logging
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -19,7 +20,10 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.log import event
 from mirrorlake.protocol.admin import Admin, NewTopic
+
+log = logging.getLogger(__name__)
 
 CONFIG = {"cleanup.policy": "compact"}
 VERSION = 0
@@ -60,20 +64,13 @@ class Mm2Topic:
         connection: of the cluster.
         topic: its name there.
         replication_factor: that it is created with; where the cluster has too few brokers, its default is taken.
-        client_id: what brokers call the producer.
-        say: called with a line about trouble.
+        flow: whose job writes it.
     """
 
-    def __init__(
-        self, connection: Connection, topic: str, replication_factor: int, client_id: str, say: Callable[[str], None]
-    ) -> None:
-        self._connection, self._topic, self._replication_factor, self._client_id, self._say = (
-            connection,
-            topic,
-            replication_factor,
-            client_id,
-            say,
-        )
+    def __init__(self, connection: Connection, topic: str, replication_factor: int, flow: str) -> None:
+        self._connection, self._topic, self._flow = connection, topic, flow
+        self._replication_factor = replication_factor
+        self._client_id = f"{flow}|mm2"  # what brokers call the producer
         self._producer: Producer | None = None
         self._trouble = ""
         self._not_before = 0.0
@@ -137,7 +134,7 @@ class Mm2Topic:
 
     def _complain(self, trouble: str) -> None:
         if trouble != self._trouble:
-            self._say(f"warning: {trouble}")
+            log.warning(event("mm2_topic_not_written", flow=self._flow, topic=self._topic, error=trouble))
         self._trouble, self._not_before = trouble, time.monotonic() + RETRY_S
 
 
@@ -146,15 +143,14 @@ class Emitter:
 
     Args:
         flow: the flow, as its job was started.
-        say: called with a line about trouble.
     """
 
-    def __init__(self, flow: Flow, say: Callable[[str], None]) -> None:
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._due = 0.0
 
         def topic(connection: Connection, name: str, replication_factor: int) -> Mm2Topic:
-            return Mm2Topic(connection, name, replication_factor, f"{flow.name}|mm2", say)
+            return Mm2Topic(connection, name, replication_factor, flow.name)
 
         source, target = flow.source_connection, flow.target_connection
         self._heartbeats = topic(target, HEARTBEATS, flow.heartbeats_replication_factor)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.log import event
+from mirrorlake.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
 
@@ -18,12 +23,14 @@ class Retries:
     Args:
         timeout_s: for this long retriable errors may follow each other without a success in between.
         wait: called with the seconds to wait; returns early when the job is being stopped.
-        say: called with a line when something is retried.
+        flow: whose job tries again.
+        metrics: where retries are counted.
     """
 
     timeout_s: float
     wait: Callable[[float], object]
-    say: Callable[[str], None]
+    flow: str
+    metrics: Metrics
     _failing: tuple[float, int] | None = None
 
     def succeeded(self) -> None:
@@ -39,6 +46,7 @@ class Retries:
         left_s = since + self.timeout_s - time.monotonic()
         if left_s <= 0:
             return False
-        self.say(f"warning: {error.message} (trying again, for {left_s:.0f} s at most)")
+        log.warning(event("retrying", flow=self.flow, failures=count + 1, left_s=round(left_s), error=error))
+        self.metrics.retries.labels(self.flow, type(error).__name__).inc()
         self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s))
         return True

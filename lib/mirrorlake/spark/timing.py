@@ -63,13 +63,19 @@ class Progress:
     seconds: float
     stages_ms: dict[str, float]
 
-    def __str__(self) -> str:
-        rate = self.records / self.seconds if self.seconds else 0.0
-        stages = ", ".join(f"{name} {value / 1000:.2f}" for name, value in self.stages_ms.items() if "." not in name)
-        return (
-            f"batch {self.batch}: {self.records:,} records of {self.partitions} partitions in {self.seconds:.2f} s "
-            f"({rate:,.0f}/s, {self.bytes / max(self.seconds, 1e-9) / 1e6:.1f} MB/s), lag {self.lag:,} [{stages}]"
-        )
+    def fields(self) -> dict[str, int | float]:
+        """Returns what a log line says of it."""
+        seconds = max(self.seconds, 1e-9)
+        return {
+            "batch": self.batch,
+            "records": self.records,
+            "partitions": self.partitions,
+            "seconds": round(self.seconds, 2),
+            "records_per_s": round(self.records / seconds),
+            "mb_per_s": round(self.bytes / seconds / 1e6, 1),
+            "lag": self.lag,
+            **{f"{name}_s": round(self.stages_ms[name] / 1000, 2) for name in STAGES},
+        }
 
 
 @dataclass(frozen=True)

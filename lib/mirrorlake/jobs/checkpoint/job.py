@@ -13,10 +13,11 @@ once it is mirrored, unless a later cycle finishes it.
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from mirrorlake.jobs.checkpoint.offset_source import KafkaGroupOffsets
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import CHECKPOINT, Cycle, Journal
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import ending, event
+from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
 
 GONE = "the group is gone on the source; on the target it stays"
 SHARE_GROUP = (
@@ -91,7 +95,7 @@ class CheckpointJob:
         flow: the flow of that file.
         ledger: where the runs are, and history goes.
         suite: path of the expectations for checkpoints.
-        say: called with a line of progress.
+        metrics: those of the process if None.
     """
 
     def __init__(
@@ -101,11 +105,11 @@ class CheckpointJob:
         flow: Flow,
         ledger: Ledger,
         suite: str,
-        say: Callable[[str], None] = print,
+        metrics: Metrics | None = None,
     ) -> None:
         self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
-        self._gate = Gate(suite)
-        self._say = say
+        self._metrics = metrics or of_process()
+        self._gate = Gate(suite, self._metrics)
         self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
         self._known: dict[GroupKey, Checkpoint] = {}
@@ -120,8 +124,7 @@ class CheckpointJob:
             flow.target_connection,
             flow.policy.checkpoints_topic(),
             flow.checkpoints_replication_factor,
-            f"{flow.name}|mm2",
-            say,
+            flow.name,
         )
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
@@ -130,10 +133,26 @@ class CheckpointJob:
         Raises:
             MirrorlakeError: of the kind that says who has to act.
         """
+        with ending(log, "checkpoint", flow=self.flow.name):
+            result = self._run(interval_s, run_for_s)
+        log.info(
+            event(
+                "checkpoint_finished",
+                flow=result.flow,
+                cycles=result.cycles,
+                groups=result.groups,
+                positions=result.positions,
+                rows=result.rows,
+                seconds=round(result.seconds, 3),
+            )
+        )
+        return result
+
+    def _run(self, interval_s: float | None, run_for_s: float | None) -> CheckpointResult:
         began = time.monotonic()
         flow = self.flow
         for warning in flow.warnings:
-            self._say(f"warning: {warning}")
+            log.warning(event("configuration_warning", flow=flow.name, detail=warning))
         self._target = Cluster(
             flow.target_connection, "target", f"{flow.name}|checkpoint", flow.connect_timeout_ms
         ).connect()
@@ -146,7 +165,7 @@ class CheckpointJob:
         reader = (
             self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
         )
-        batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, self._say, once=interval_s is None)
+        batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, flow.name, self._metrics, once=interval_s is None)
         try:
             with self.ledger.checkpoint("checkpoint") as checkpoint:
                 batches.run(reader.load(), f"checkpoint {flow.name} {self._job_id}", checkpoint, interval_s, run_for_s)
@@ -205,6 +224,7 @@ class CheckpointJob:
             row.key: row for row in synced if row.sync in SETTLED
         }
         self._count(listed, synced, changed, batch_id, clock.total_ms / 1000)
+        self._measure(clock)
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
@@ -448,14 +468,29 @@ class CheckpointJob:
             Counter(row.status for row in synced),
             Counter(row.sync for row in synced if row.sync),
         )
-        statuses, syncs = (
-            ", ".join(f"{count:,} {name}" for name, count in sorted(counter.items())) or "none"
-            for counter in (counts.statuses, counts.syncs)
+        log.info(
+            event(
+                "checkpoint_cycle",
+                flow=self.flow.name,
+                cycle=batch_id,
+                groups=len(listed),
+                positions=len(synced),
+                **{f"status_{name}": count for name, count in sorted(counts.statuses.items())},
+                **{f"sync_{name}": count for name, count in sorted(counts.syncs.items())},
+                rows=len(changed),
+                seconds=round(seconds, 2),
+            )
         )
-        self._say(
-            f"cycle {batch_id}: {len(listed):,} groups, {len(synced):,} positions ({statuses}); on the target: "
-            f"{syncs}; {len(changed):,} rows in {seconds:.2f} s"
-        )
+
+    def _measure(self, clock: Stopwatch) -> None:
+        flow, metrics, counts = self.flow.name, self._metrics, self._counts
+        metrics.checkpoint_cycles.labels(flow).inc()
+        for stage, stage_ms in clock.laps_ms.items():
+            metrics.checkpoint_stage_seconds.labels(flow, stage).observe(stage_ms / 1000)
+        for status in Status:
+            metrics.checkpoint_positions.labels(flow, status).set(counts.statuses[status])
+        for outcome in SyncOutcome:
+            metrics.synced_positions.labels(flow, outcome).set(counts.syncs[outcome])
 
 
 def gate_frame(translated: Iterable[dict[str, Any]], known: Mapping[GroupKey, Checkpoint]) -> pd.DataFrame:

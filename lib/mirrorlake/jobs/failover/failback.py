@@ -13,7 +13,8 @@ and `away` is opened
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import ending, event
+from mirrorlake.metrics import of_process
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import Cluster
@@ -38,6 +41,8 @@ from mirrorlake.state.generation import Beginning, begin_generation, closed_for
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 DROP, REAPPLY = "drop", "reapply"
 PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name not in ("at", "source")} | {
@@ -94,7 +99,7 @@ class Failback:
     """One failback.
 
     Args:
-        spark, config, ledger, suites, say: as for `Failover`.
+        spark, config, ledger, suites: as for `Failover`.
         flow: the flow that was failed over.
 
     Raises:
@@ -108,7 +113,6 @@ class Failback:
         flow: Flow,
         ledger: Ledger,
         suites: str | Path,
-        say: Callable[[str], None] = print,
     ) -> None:
         home = way_back(config, flow)
         if home is None:
@@ -116,15 +120,8 @@ class Failback:
                 f"flow {flow.name}: the flow back, {flow.target}->{flow.source}, is not enabled in {config}: set "
                 f"{flow.target}->{flow.source}.enabled = true"
             )
-        self.spark, self.config, self.home, self.away, self.ledger, self._suites, self._say = (
-            spark,
-            config,
-            home,
-            flow,
-            ledger,
-            Path(suites),
-            say,
-        )
+        self.spark, self.config, self.home, self.away = spark, config, home, flow
+        self.ledger, self._suites = ledger, Path(suites)
 
     def carry_out(self, choice: Choice, decide: str = "", export: str = "") -> FailbackResult:
         """Does what the choice says; its mode may also be `begin`.
@@ -137,6 +134,10 @@ class Failback:
             ConfigurationError: the flow away was not failed over, or it is not decided about its diverged tail.
             GateError: as `Failover.carry_out`; or something has diverged and nobody has decided about it.
         """
+        with ending(log, "failback", flow=self.away.name, mode=choice.mode):
+            return self._carry_out(choice, decide, export)
+
+    def _carry_out(self, choice: Choice, decide: str, export: str) -> FailbackResult:
         if decide not in ("", DROP, REAPPLY):
             raise ConfigurationError(
                 f"parameter diverged is '{decide}'; allowed is {DROP}, {REAPPLY}, or empty to look"
@@ -164,7 +165,7 @@ class Failback:
                 "are not decided about; nothing was changed. "
                 f"Run this notebook with mode = {BEGIN} and diverged = {DROP} or {REAPPLY} first"
             )
-        result = Failover(self.spark, self.config, self.home, self.ledger, self._suites, self._say).carry_out(choice)
+        result = Failover(self.spark, self.config, self.home, self.ledger, self._suites).carry_out(choice)
         reopened = self._reopen() if result.generation else 0
         return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
 
@@ -202,7 +203,7 @@ class Failback:
                 )
             else:
                 reapplied = self._reapply()
-            self._say(f"flow {self.away.name}: {divergence.records} diverged records: {decide}")
+            log.info(event("divergence_decided", flow=self.away.name, records=divergence.records, decision=decide))
         self._open(self.home, there)
         return FailbackResult(self.away.name, choice.mode, divergence, decide if divergence.records else "", reapplied)
 
@@ -211,12 +212,11 @@ class Failback:
         its place, and the next `begin` finds what is left."""
         return (
             MirrorJob(
-                SparkEngine(self.spark, self._say),
+                SparkEngine(self.spark),
                 self.config,
                 self.away,
                 self.ledger,
                 self._suites / "offset_syncs.json",
-                self._say,
                 closed_for=ClosedFor.FAILOVER,
             )
             .run(None)
@@ -227,9 +227,8 @@ class Failback:
         """Lets the flow away go on, now that everybody is back."""
         with connected(self.away, Choice(source=ALIVE)) as (here, _):
             generation = self._open(self.away, here)
-        self._say(
-            f"flow {self.away.name}: generation {generation} opens it again: start its mirror and checkpoint jobs"
-        )
+        to_do = "start its mirror and checkpoint jobs"
+        log.info(event("flow_reopened", flow=self.away.name, generation=generation, to_do=to_do))
         return generation
 
     def _open(self, flow: Flow, target: Cluster) -> int:
@@ -267,22 +266,21 @@ class Failback:
             .select("topic", "partition", "from_offset", "to_offset", "action")
             .collect()
         )
-        self.ledger.append(
-            "anomalies",
-            [
-                Anomaly.of_flow(
-                    self.away,
-                    AnomalyKind.DIVERGED,
-                    action,
-                    f"written on {self.away.source} and not mirrored before the failover, {tail.first_timestamp} to "
-                    f"{tail.last_timestamp}",
-                    topic=tail.topic,
-                    partition=tail.partition,
-                    from_offset=tail.from_offset,
-                    to_offset=tail.to_offset,
-                    records=tail.records,
-                )
-                for tail in divergence.tails
-                if tail.records and (*tail.key, tail.from_offset, tail.to_offset, action) not in noted
-            ],
-        )
+        anomalies = [
+            Anomaly.of_flow(
+                self.away,
+                AnomalyKind.DIVERGED,
+                action,
+                f"written on {self.away.source} and not mirrored before the failover, {tail.first_timestamp} to "
+                f"{tail.last_timestamp}",
+                topic=tail.topic,
+                partition=tail.partition,
+                from_offset=tail.from_offset,
+                to_offset=tail.to_offset,
+                records=tail.records,
+            )
+            for tail in divergence.tails
+            if tail.records and (*tail.key, tail.from_offset, tail.to_offset, action) not in noted
+        ]
+        of_process().anomalies.labels(self.away.name, AnomalyKind.DIVERGED).inc(len(anomalies))
+        self.ledger.append("anomalies", anomalies)

@@ -12,9 +12,9 @@ expectations, and only then groups are moved. With the source dead,
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,13 +25,14 @@ from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.failover import plan
-from mirrorlake.jobs.failover.plan import DEAD, PLAN, RUN, Choice, FailoverOutcome, Line, gate_frame
+from mirrorlake.jobs.failover.plan import ALIVE, DEAD, PLAN, RUN, Choice, FailoverOutcome, Line, gate_frame
 from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import ending, event
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
@@ -42,6 +43,8 @@ from mirrorlake.state.generation import Beginning, begin_generation, closed_for
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 
 # The outcomes after which nobody has to look at a group again.
@@ -96,7 +99,6 @@ class Failover:
         flow: the flow of that file.
         ledger: where the maps are, and the record goes.
         suites: the directory of the expectations (`failover.json`, and `offset_syncs.json` for the final mirror run).
-        say: called with a line of progress.
     """
 
     def __init__(
@@ -106,16 +108,8 @@ class Failover:
         flow: Flow,
         ledger: Ledger,
         suites: str | Path,
-        say: Callable[[str], None] = print,
     ) -> None:
-        self.spark, self.config, self.flow, self.ledger, self._suites, self._say = (
-            spark,
-            config,
-            flow,
-            ledger,
-            Path(suites),
-            say,
-        )
+        self.spark, self.config, self.flow, self.ledger, self._suites = spark, config, flow, ledger, Path(suites)
         self._gate = Gate(self._suites / "failover.json")
         self._back = way_back(config, flow)
 
@@ -128,10 +122,22 @@ class Failover:
             GateError: something speaks against a run, or a rehearsal has found another record than the map says; no
                 group was touched.
         """
+        with ending(log, "failover", flow=self.flow.name, mode=choice.mode):
+            return self._carry_out(choice)
+
+    def _carry_out(self, choice: Choice) -> FailoverResult:
         self.ledger.ensure_tables()
         failover_id = uuid.uuid4().hex
         with connected(self.flow, choice) as (target, source):
-            self._say(f"flow {self.flow.name}: {choice.mode}, source {'alive' if source is not None else DEAD}")
+            log.info(
+                event(
+                    "failover_begun",
+                    flow=self.flow.name,
+                    failover_id=failover_id,
+                    mode=choice.mode,
+                    source=DEAD if source is None else ALIVE,
+                )
+            )
             drained = self._drain(target) if choice.mode == RUN and source is not None and choice.at is None else 0
             if choice.mode != PLAN:
                 self._catch_up(target, source)
@@ -157,18 +163,8 @@ class Failover:
             )
         if closed_for(states.values()):
             return 0
-        return (
-            MirrorJob(
-                SparkEngine(self.spark, self._say),
-                self.config,
-                self.flow,
-                self.ledger,
-                self._suites / "offset_syncs.json",
-                self._say,
-            )
-            .run(None)
-            .records
-        )
+        suite = self._suites / "offset_syncs.json"
+        return MirrorJob(SparkEngine(self.spark), self.config, self.flow, self.ledger, suite).run(None).records
 
     def _catch_up(self, target: Cluster, source: Cluster | None) -> None:
         """The ledger learns what the offset-syncs topics hold, as far as their clusters are alive."""
@@ -211,7 +207,8 @@ class Failover:
             )
         gone = sum((line.proof or "").startswith(Proof.GONE) for line in proven)
         if gone:
-            self._say(f"warning: {gone} places could not be proven: retention or compaction has taken their records")
+            reason = "retention or compaction has taken their records"
+            log.warning(event("places_not_proven", flow=self.flow.name, places=gone, reason=reason))
         return done
 
     def _run(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
@@ -264,7 +261,8 @@ class Failover:
 
     def _close(self, target: Cluster) -> int:
         generation = close(self.flow, target)
-        self._say(f"flow {self.flow.name}: generation {generation} closes it; notebooks/failback.ipynb opens it again")
+        opened_by = "notebooks/failback.ipynb"
+        log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
         return generation
 
     def _pass_gate(self, lines: list[Line], target: Cluster, failover_id: str) -> None:

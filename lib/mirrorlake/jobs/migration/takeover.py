@@ -14,8 +14,9 @@ as an anomaly.
 from __future__ import annotations
 
 import json
+import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECOR
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import ending, event
+from mirrorlake.metrics import of_process
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import NO_SLOT, ClosedFor, Position, merge_positions
@@ -51,6 +54,8 @@ from mirrorlake.state.generation import Beginning, begin_generation, is_closed
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,6 @@ class Takeover:
         flow: the flow, with the names MirrorMaker 2 gives to topics.
         ledger: where the map and the anomalies go.
         suite: path of the expectations for a map that was inferred.
-        say: called with a line of progress.
         connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
     """
 
@@ -106,10 +110,9 @@ class Takeover:
         flow: Flow,
         ledger: Ledger,
         suite: str | Path,
-        say: Callable[[str], None] = print,
         connector: str = "",
     ) -> None:
-        self.spark, self.flow, self.ledger, self._say = spark, flow, ledger, say
+        self.spark, self.flow, self.ledger = spark, flow, ledger
         self._gate = Gate(suite)
         self._target_admin = Admin(flow.target_connection, "target", flow.name)
         self._mirrormaker = MirrorMaker(flow, self._target_admin, connector)
@@ -124,6 +127,10 @@ class Takeover:
                 its source.
             GateError: the map that was found is not one; nothing is changed.
         """
+        with ending(log, "takeover", flow=self.flow.name):
+            return self._run(dry_run=dry_run)
+
+    def _run(self, *, dry_run: bool) -> TakeoverResult:
         flow = self.flow
         if flow.topics_shared:
             raise ConfigurationError(
@@ -163,9 +170,12 @@ class Takeover:
         self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
         keys = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
         if not keys:
-            self._say(f"flow {flow.name}: nothing to take over: no remote topic holds records that are not known here")
+            reason = "no remote topic holds records that are not known here"
+            log.info(event("nothing_to_take_over", flow=flow.name, reason=reason))
             return []
-        self._say(f"flow {flow.name}: comparing {len(keys)} partitions of {len({topic for topic, _ in keys})} topics")
+        log.info(
+            event("comparing_logs", flow=flow.name, topics=len({topic for topic, _ in keys}), partitions=len(keys))
+        )
         stamped = self._stamped({remotes[topic] for topic, _ in keys})
         isolation = flow.mirrormaker.isolation
         end = source.call(
@@ -358,9 +368,7 @@ class Takeover:
         flow = self.flow
         transaction.require_transactions(target, flow.connect_timeout_ms, flow.transactional_id(0))
         slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
-        topology = Topology(
-            flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger, self._say
-        )
+        topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger)
         partitions = topology.ensure_offset_syncs(slots)
         positions = tuple(
             Position(
@@ -380,10 +388,18 @@ class Takeover:
         )
         with self.ledger.checkpoint("ledger") as place:
             self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
-        self.ledger.append("anomalies", [row for found in findings for row in self._anomalies(found)])
-        self._say(
-            f"flow {flow.name}: generation {generation} begins with {len(positions)} positions and {len(runs)} "
-            "inferred runs"
+        anomalies = [row for found in findings for row in self._anomalies(found)]
+        for row in anomalies:
+            of_process().anomalies.labels(flow.name, row.kind).inc()
+        self.ledger.append("anomalies", anomalies)
+        log.info(
+            event(
+                "flow_taken_over",
+                flow=flow.name,
+                generation=generation,
+                positions=len(positions),
+                inferred_runs=len(runs),
+            )
         )
         return generation
 

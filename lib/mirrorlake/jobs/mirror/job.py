@@ -468,15 +468,11 @@ class MirrorJob:
         )
         self._history.append(progress)
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
-        log.info(
-            event("micro_batch_committed", flow=self.flow.name, generation=self._generation, **progress.fields())
-        )
+        log.info(event("micro_batch_committed", flow=self.flow.name, generation=self._generation, **progress.fields()))
         self._measure(progress)
         for warning in (warning for report in reports for warning in report.warnings):
             log.warning(event("foreign_records", flow=self.flow.name, batch=batch_id, detail=warning))
-            self._append_anomalies(
-                [Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)]
-            )
+            self._append_anomalies([Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)])
         for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in LOSS):
             where = {name: lost[name] for name in ("topic", "partition", "from_offset", "to_offset", "kind")}
             log.warning(event("records_lost", flow=self.flow.name, batch=batch_id, **where, detail=LOSS[lost["kind"]]))
