@@ -9,7 +9,7 @@ import pytest
 from mirrorlake.ledger.views import FUNCTIONS, VIEWS, Definition
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_every_test_that_a_document_names_exists() -> None:
@@ -27,6 +27,19 @@ def test_every_test_that_a_document_names_exists() -> None:
 def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
     assert [link for link in links if link and "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_every_file_and_make_target_that_the_page_for_contributors_names_exists() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    lines = [line.partition("#")[0].split() for code in re.findall(r"`+([^`]+)`+", page) for line in code.splitlines()]
+    words = {word for line in lines for word in line if not word.startswith((".", "PYTHONPATH="))}
+    files = {word for word in words if re.fullmatch(r"[\w./-]+/[\w.-]*|[\w-]+\.(md|toml|txt)", word)}
+    assert len(files) > 40
+    assert {file for file in files if not (ROOT / file).exists()} == set()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {word for line in lines if line[:1] == ["make"] for word in line[1:] if "=" not in word}
+    assert len(named) > 8
+    assert named - targets == set()
 
 
 def test_the_design_has_a_row_for_every_package() -> None:
