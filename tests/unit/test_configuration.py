@@ -80,7 +80,7 @@ def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: P
         (
             "a->b",
             {"sync.group.offsets.enabled": "true", "emit.checkpoints.enabled": "false"},
-            "offsets are synced from checkpoints",
+            "Offsets are synced from checkpoints: set both to true, or sync.group.offsets.enabled to false",
         ),
         (
             "a->b",
@@ -257,7 +257,7 @@ def test_two_topics_with_one_remote_name_are_refused_unless_shared() -> None:
 
 @pytest.mark.parametrize("replacement", ["mm2-x.internal", "a b", "..", "__x"])
 def test_a_remote_name_that_is_none_is_refused(replacement: str) -> None:
-    with pytest.raises(ConfigurationError, match="which is no name for a topic"):
+    with pytest.raises(ConfigurationError, match="which is not a valid topic name"):
         flow(**{"topics.rename.regex": "t", "topics.rename.replacement": replacement}).remote_topics(["t"])
 
 

@@ -131,13 +131,13 @@ def test_identity_policy_keeps_names_but_for_heartbeats() -> None:
 def test_a_rule_renames_names_that_match_whole_as_java_does(
     regex: str, replacement: str, topic: str, remote: str
 ) -> None:
-    assert RenameReplicationPolicy("s", ".", ".", regex, replacement).remote_topic(topic) == remote
+    assert RenameReplicationPolicy("s", regex=regex, replacement=replacement).remote_topic(topic) == remote
 
 
 @pytest.mark.parametrize("replacement", ["$3", "${nobody}"])
 def test_a_replacement_that_names_no_group_is_refused(replacement: str) -> None:
     with pytest.raises(ConfigurationError, match=r"which topics.rename.regex .* does not have"):
-        RenameReplicationPolicy("s", ".", ".", "(a)(b)", replacement)
+        RenameReplicationPolicy("s", regex="(a)(b)", replacement=replacement)
 
 
 def test_an_own_policy_is_a_python_class_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

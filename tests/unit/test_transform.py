@@ -132,8 +132,8 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
         (of("where", ""), "property mirrorlake.transform.gdpr.where is empty"),
         (
             of("value", "sha2(value, '${env:SALT}')"),
-            r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}; it would be readable in Spark's "
-            r"plans",
+            r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}; its value would be readable in "
+            r"Spark's plans",
         ),
         (of("on.error", "skip"), "mirrorlake.transform.gdpr.on.error is 'skip' .*allowed is stop or dead-letter"),
         (
@@ -146,14 +146,14 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
             "gdpr.value.schema is missing: mirrorlake.transform.gdpr.value.format = json needs one",
         ),
         (of("key.schema", "x INT"), "gdpr.key.schema has no use: set mirrorlake.transform.gdpr.key.format"),
-        (of("value.format", "avro"), "gdpr.value.schema is 'country STRING', which is no JSON"),
+        (of("value.format", "avro"), "gdpr.value.schema is 'country STRING', which is not JSON"),
         (
             {**of("where", None), **of("value.format", None), **of("value.schema", None)},
-            "transform gdpr says nothing about records; give at least one of",
+            "transform gdpr does nothing to records; give at least one of",
         ),
         (
             {"mirrorlake.dead.letter.topic": "a/b"},
-            "mirrorlake.dead.letter.topic is 'a/b', which is no name for a topic",
+            "mirrorlake.dead.letter.topic is 'a/b', which is not a valid topic name",
         ),
     ],
 )

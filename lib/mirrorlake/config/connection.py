@@ -1,8 +1,8 @@
-"""One model of how to reach a cluster, rendered into the three dialects that talk to it.
+"""The connection to a cluster, rendered for each of the three client libraries.
 
-The model is the set of Java client properties of the property file (`bootstrap.servers`, `security.protocol`, `sasl.*`,
-`ssl.*`), with references to secrets unresolved. Each dialect's method resolves them at the last moment, where the
-client is built.
+A connection is the set of Java client properties of the property file (`bootstrap.servers`, `security.protocol`,
+`sasl.*`, `ssl.*`), with references to secrets unresolved. The method for each library resolves them at the last moment,
+where the client is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;]+)""")
 
-# Client properties that mean the same to librdkafka; everything else the Java client knows is its own tuning.
+# Client properties with the same meaning in librdkafka. The Java client's other properties tune the Java client.
 TO_LIBRDKAFKA = {
     "client.id": "client.id",
     "security.protocol": "security.protocol",
@@ -30,8 +30,8 @@ TO_LIBRDKAFKA = {
     "reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
 }
 
-# Where a stretch ends with a transaction's marker, a consumer asks once more and waits for what does not come: half a
-# second for each task, if nothing else is said.
+# Where a stretch of a log ends with a transaction's marker, a consumer fetches once more, and no record comes. With the
+# default of this property, each task would wait for half a second.
 SPARK_READS = {"kafka.fetch.max.wait.ms": "50"}
 
 Setting = str | int | float | bool  # of librdkafka
@@ -39,7 +39,7 @@ Setting = str | int | float | bool  # of librdkafka
 
 @dataclass(frozen=True, repr=False)
 class Connection:
-    """How to reach one cluster.
+    """The properties with which clients reach one cluster.
 
     Args:
         alias: the cluster's name in the property file.
@@ -91,7 +91,7 @@ class Connection:
         return dict(self.properties).get("security.protocol", "PLAINTEXT").upper()
 
     def librdkafka(self, **settings: Setting) -> dict[str, Setting]:
-        """The configuration of a confluent-kafka client; `settings` win."""
+        """Renders the configuration of a confluent-kafka client; `settings` win."""
         values = self._resolved()
         rendered: dict[str, Setting] = {"bootstrap.servers": values["bootstrap.servers"]}
         rendered.update({ours: values[theirs] for theirs, ours in TO_LIBRDKAFKA.items() if theirs in values})
@@ -109,7 +109,7 @@ class Connection:
         return {**rendered, **settings}
 
     def kafka_python(self, **settings: object) -> dict[str, object]:
-        """The configuration of kafka-python's connection manager; `settings` win."""
+        """Renders the configuration of kafka-python's connection manager; `settings` win."""
         values = self._resolved()
         rendered: dict[str, object] = {
             "bootstrap_servers": values["bootstrap.servers"].split(","),
@@ -127,7 +127,7 @@ class Connection:
         return {**rendered, **settings}
 
     def spark(self, **settings: str) -> dict[str, str]:
-        """The options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win."""
+        """Renders the options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win."""
         return {**SPARK_READS, **{f"kafka.{name}": value for name, value in self._resolved().items()}, **settings}
 
     def _resolved(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A flow: everything one job needs to know about mirroring one cluster into another."""
+"""A flow: the configuration of the jobs that mirror one cluster into another."""
 
 from __future__ import annotations
 
@@ -24,14 +24,22 @@ from mirrorlake.errors import ConfigurationError
 CREATION = "target.topic.creation."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
-# Why `Flow.scatters` leaves a group without a place.
-SCATTERED = "the topic's transform decides about partitions, so no one position on the target stands for this one"
+# The reason to record for a group's position in a topic that `Flow.scatters`.
+SCATTERED = (
+    "the topic's transform decides about partitions, so no single position on the target corresponds to this one"
+)
 
 
 @dataclass(frozen=True)
 class MirrorMakerSettings:
-    """What MirrorMaker 2 uses for the same flow: the group of its workers, the topic on the target with its source
-    offsets, and how it reads."""
+    """The settings of MirrorMaker 2 for the same flow.
+
+    Attributes:
+        group_id: the group of its workers.
+        offsets_topic: the topic on the target with its source offsets.
+        offsets_replication_factor: the replication factor with which that topic is created.
+        isolation: the isolation level with which it reads the source.
+    """
 
     group_id: str
     offsets_topic: str
@@ -51,35 +59,24 @@ class MirrorMakerSettings:
 
 @dataclass(frozen=True)
 class Flow:
-    """`source->target`, validated. Built by `Flow.load`; names and defaults are MirrorMaker 2's unless they start with
-    mirrorlake.
+    """The flow `source->target`, validated. `Flow.load` builds it. Most fields are the values of properties; the table
+    of options (`config.options`) has their defaults, bounds and meaning.
 
     Attributes:
-        slots: transactional ids that copy side by side; 0 is one for each task slot of the Spark cluster.
-        batch_max_records, batch_max_transformed_records, batch_max_bytes, batch_max_ms: limits of one micro-batch; the
-            records of the flow, and those of its topics that have a transform; the bytes and the copying time of each
-            slot.
-        transaction_timeout_ms: after this the target aborts a transaction whose driver is gone.
-        retry_timeout_ms: for this long retriable failures are retried without progress before the job stops.
-        topic_configs: which properties of topics are kept in step, `all` that the source has, or the `intersection`,
-            those that the target knows too.
-        topic_creation: properties that remote topics are created with, whatever the source has.
-        topic_creation_partitions: the fewest partitions that they are created with.
-        emit_heartbeats_back: whether the flow back would emit heartbeats, too, which is how the target's clients learn
-            of this source.
-        emit_offset_syncs_enabled, offset_syncs_location: whether MirrorMaker 2's offset syncs are written, and to which
-            side.
+        source, target: the aliases of the clusters.
+        batch_max_records, batch_max_transformed_records: the limits of one micro-batch of the whole flow.
+        batch_max_bytes, batch_max_ms: the limits of one micro-batch of each slot.
+        refresh_topics_interval_s, refresh_groups_interval_s: the time between two looks for new ones; 0 if there is one
+            look only.
+        topic_creation: the properties that remote topics are created with, whatever the source has.
+        emit_heartbeats_back: whether the flow back would emit heartbeats. The target's clients learn of this source by
+            them.
         start: where partitions begin that were never mirrored.
-        paused, topics_paused: what is not copied for now; positions stay.
-        topics_shared: others write to the remote topics too, such as producers of the target or other flows.
-        records: which records of a topic are mirrored, `all` or `local`, those that no flow has brought to the source.
-        passes_over_losses: whether the flow goes on, and writes down what is lost, where records can't be had any more;
-            else it stops.
-        minds_provenance: whether a record must be asked where it came from, because names can't tell.
-        transforms: what is done to the records of some topics; of those whose filter takes a topic, the first is for
-            it.
-        registries: the schema registries of source and target, where transforms translate ids.
-        dead_letter_topic: the topic on the target for records that can't be transformed, where their transform says so.
+        minds_provenance: whether a task must look where records came from, because names do not tell.
+        passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
+        transforms: a topic takes the first transform whose filter takes it.
+        registries: the schema registries of source and target; None if no transform translates ids.
+        warnings: lines for the operator about properties without effect.
     """
 
     source: str
@@ -139,22 +136,24 @@ class Flow:
 
     @property
     def name(self) -> str:
+        """The flow as `source->target`."""
         return f"{self.source}->{self.target}"
 
     @property
     def offset_syncs_topic(self) -> str:
-        """The topic on the target that holds state and runs; one partition for each slot."""
+        """The topic on the target that holds state and runs, with one partition for each slot."""
         return offset_syncs_topic(self.source)
 
     def transactional_id(self, slot: int) -> str:
+        """Names the transactional id of a slot."""
         return f"mirrorlake.{self.source}.{self.target}.slot-{slot}"
 
     def slots_on(self, cores: int) -> int:
-        """How many slots copy side by side where Spark has that many cores."""
+        """Counts the slots that copy side by side where Spark has that many cores."""
         return self.slots or max(1, cores)
 
     def mirrors_topic(self, topic: str) -> bool:
-        """True if this source topic belongs to the flow."""
+        """Tells whether a topic of the source belongs to the flow."""
         is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)
         return (
             (topic in self.topics or is_heartbeats)
@@ -163,27 +162,28 @@ class Flow:
         )
 
     def transform_of(self, topic: str) -> Transform | None:
-        """What is done to the records of a source topic; None if they are mirrored as they are. Heartbeats are, as long
-        as they are replicated by themselves."""
+        """Finds the transform for the records of a source topic; None if they are mirrored as they are. Heartbeats are
+        mirrored as they are, unless `topics` alone decides about their topics."""
         if self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic):
             return None
         return next((transform for transform in self.transforms if topic in transform.topics), None)
 
     def scatters(self, topic: str) -> bool:
-        """True where a transform decides about partitions, so that a group's position on one of them has no single
-        counterpart."""
+        """Tells whether a transform decides about a topic's partitions, so that a group's position on one of them has
+        no single counterpart."""
         transform = self.transform_of(topic)
         return transform is not None and bool(transform.partition)
 
     def is_paused(self, topic: str) -> bool:
+        """Tells whether a topic is not copied for now. Its positions stay."""
         return self.paused or topic in self.topics_paused
 
     def remote_topics(self, topics: Iterable[str]) -> dict[str, str]:
-        """The remote name of each source topic.
+        """Finds the remote name of each source topic.
 
         Raises:
-            ConfigurationError: a name that Kafka or mirrorlake has no place for, or one for two topics although they
-                are not `topics_shared`.
+            ConfigurationError: a remote name is not valid or is internal, or two topics have the same one although the
+                flow is not `topics_shared`.
         """
         remote: dict[str, str] = {}
         origin: dict[str, str] = {}
@@ -191,31 +191,30 @@ class Flow:
             name = remote[topic] = self.policy.remote_topic(topic)
             if not is_topic_name(name) or self.policy.is_internal_topic(name):
                 raise ConfigurationError(
-                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is no "
-                    "name for a topic (1 to 249 letters, digits, . _ -, "
-                    "and not an internal one). Correct the replication policy, or take the topic out of the flow "
-                    "(topics.exclude)"
+                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is not "
+                    "a valid topic name (1 to 249 letters, digits, . _ -, and not an internal one). Correct the "
+                    "replication policy, or take the topic out of the flow (topics.exclude)"
                 )
             if origin.setdefault(name, topic) != topic and not self.topics_shared:
                 raise ConfigurationError(
                     f"flow {self.name}: topics {origin[name]} and {topic} would both be called {name} on cluster "
-                    f"{self.target}. Correct the replication policy, "
-                    "or set mirrorlake.topics.shared = true if they are meant to be merged"
+                    f"{self.target}. Correct the replication policy, or set mirrorlake.topics.shared = true if they "
+                    "are meant to be merged"
                 )
         return remote
 
     @classmethod
     def load(cls, config: str | Path, name: str) -> Flow:
-        """The flow `name` of a property file.
+        """Reads the flow `name` of a property file. Nothing is created or contacted.
 
         Raises:
-            ConfigurationError: anything missing, malformed or contradictory; nothing has been created or contacted.
+            ConfigurationError: a property is missing, malformed or contradictory.
         """
         return cls.from_properties(Properties.load(config), name)
 
     @classmethod
     def from_properties(cls, properties: Properties, name: str) -> Flow:
-        """See `load`."""
+        """Builds the flow `name` from properties; see `load`."""
         scope = properties.scope(name)
         _require_enabled(scope)
         _require_no_ring(scope)
@@ -248,11 +247,12 @@ class Flow:
 
 
 def offset_syncs_topic(alias: str) -> str:
-    """Where a flow from the cluster of that alias keeps state and runs, on its target."""
+    """Names the topic on the target in which a flow from the cluster of that alias keeps state and runs."""
     return f"{OFFSET_SYNCS_PREFIX}{alias}{OFFSET_SYNCS_SUFFIX}"
 
 
 def is_offset_syncs_topic(name: str) -> bool:
+    """Tells whether a topic holds state and runs of a flow."""
     return name.startswith(OFFSET_SYNCS_PREFIX) and name.endswith(OFFSET_SYNCS_SUFFIX)
 
 
@@ -270,23 +270,22 @@ def _require_no_ring(scope: Scope) -> None:
     if ring and scope.read("mirrorlake.records") != "local":
         raise ConfigurationError(
             f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring in which topics keep their names, so "
-            "that records would go round for ever. Set "
-            "mirrorlake.records = local for them (each flow then takes only what was first written on its source), "
-            "or use DefaultReplicationPolicy"
+            "records would go round for ever. Set mirrorlake.records = local for them (each flow then takes only "
+            "records that were first written on its source), or use DefaultReplicationPolicy"
         )
 
 
 def _require_no_contradiction(flow: Flow) -> None:
     if flow.sync_group_offsets_enabled and not flow.emit_checkpoints_enabled:
         raise ConfigurationError(
-            f"flow {flow.name}: sync.group.offsets.enabled is true but emit.checkpoints.enabled is false: offsets "
-            "are synced from checkpoints"
+            f"flow {flow.name}: sync.group.offsets.enabled is true, but emit.checkpoints.enabled is false. Offsets "
+            "are synced from checkpoints: set both to true, or sync.group.offsets.enabled to false"
         )
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(
-            f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, which leaves too "
-            "little for a batch of "
-            f"mirrorlake.batch.max.ms={flow.batch_max_ms} and its gate; allowed is at least twice as much"
+            f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, which is too "
+            f"short for a batch of mirrorlake.batch.max.ms={flow.batch_max_ms} and its gate; allowed is at least "
+            "twice as much"
         )
 
 
@@ -322,7 +321,7 @@ def _dead_letter_topic(scope: Scope) -> str:
     name = str(scope.read("mirrorlake.dead.letter.topic"))
     if not is_topic_name(name):
         raise ConfigurationError(
-            f"flow {scope.flow}: property mirrorlake.dead.letter.topic is '{name}', which is no name for a topic (1 to "
-            "249 letters, digits, . _ -)"
+            f"flow {scope.flow}: property mirrorlake.dead.letter.topic is '{name}', which is not a valid topic name (1 "
+            "to 249 letters, digits, . _ -)"
         )
     return name

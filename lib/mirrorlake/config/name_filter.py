@@ -1,9 +1,9 @@
-"""Which topics and groups a flow takes: MirrorMaker 2's DefaultTopicFilter and DefaultGroupFilter.
+"""The filter by which a flow takes topics and groups: MirrorMaker 2's DefaultTopicFilter and DefaultGroupFilter.
 
-A list of names and regexes is joined with `|` and must match the whole name; the exclude list wins; an empty include
-list takes nothing. Patterns are Java's. The `regex` package runs them in its version-1 mode, which has what Python's
-own `re` lacks (possessive quantifiers, `\\p{...}`, set intersection); what Java means by other words is translated
-here.
+A list of names and regexes is joined with `|` and must match the whole name. The exclude list wins. An empty include
+list takes nothing. Patterns are Java's. The `regex` package runs them in its version-1 mode, which has features that
+Python's own `re` lacks (possessive quantifiers, `\\p{...}`, set intersection). Escapes with another spelling in Java
+are translated here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirrorlake.errors import ConfigurationError
 
 QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
 ESCAPE = re.compile(r"\\(?:(?P<negated>[pP])\{(?P<property>\w+)\}|k<(?P<name>\w+)>|(?P<letter>.))", re.DOTALL)
-# These are ASCII in Java, whatever the name (Pattern without UNICODE_CHARACTER_CLASS).
+# In Java these classes are ASCII, whatever their names say (Pattern without UNICODE_CHARACTER_CLASS).
 CLASSES = {
     "w": "A-Za-z0-9_",
     "d": "0-9",
@@ -39,13 +39,13 @@ CLASSES = {
 
 
 def split_list(value: str) -> tuple[str, ...]:
-    """A Kafka LIST value: separated by commas, white space around them dropped."""
+    """Splits a Kafka LIST value at its commas, and drops white space around them."""
     return tuple(part for part in (piece.strip() for piece in value.split(",")) if part)
 
 
 @lru_cache(maxsize=256)
 def compile_patterns(property_name: str, patterns: tuple[str, ...]) -> regex.Pattern[str]:
-    """One pattern for the whole list.
+    """Compiles the patterns of a list into one.
 
     Raises:
         ConfigurationError: the list is not a valid regular expression.
@@ -64,7 +64,7 @@ def compile_patterns(property_name: str, patterns: tuple[str, ...]) -> regex.Pat
 
 
 def _from_java(escape: re.Match[str]) -> str:
-    """One escape sequence of a Java pattern, in the words of the `regex` package."""
+    """Translates one escape sequence of a Java pattern for the `regex` package."""
     if escape["name"]:
         return f"(?P={escape['name']})"
     name = escape["property"] or escape["letter"]

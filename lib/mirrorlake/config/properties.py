@@ -1,4 +1,4 @@
-"""MirrorMaker 2's property file: which clusters, which flows, and the cascade of a property from general to particular.
+"""MirrorMaker 2's property file: its clusters, its flows, and the cascade of a property from general to particular.
 
 Source: `MirrorMakerConfig` of Kafka 4.3.0. A connector property (topics, replication.factor, ...) is looked up as
 `source->target.<name>`, then `<target>.<name>`, then `<name>`; a client property as `<alias>.<role>.<name>`, then
@@ -42,7 +42,7 @@ class Properties:
 
     Args:
         values: every property as written, references unresolved.
-        path: where it came from, for messages.
+        path: the file, for messages.
     """
 
     values: Mapping[str, str]
@@ -83,7 +83,7 @@ class Properties:
         return tuple(pair for pair in pairs if Scope(self, *pair.split(ARROW)).read("enabled"))
 
     def scope(self, flow: str) -> Scope:
-        """The properties as one flow sees them.
+        """Narrows the properties to one flow.
 
         Raises:
             ConfigurationError: the flow's name is malformed, or names a cluster that is not in `clusters`.
@@ -103,7 +103,7 @@ class Properties:
         return Scope(self, source, target)
 
     def connection(self, alias: str) -> Connection:
-        """How to reach a cluster: its client properties, with those of the whole file below them."""
+        """Collects the client properties of a cluster. Those of the whole file hold where the cluster has none."""
         found: dict[str, str] = {}
         for prefix in ("", *(f"{role}." for role in ROLES), f"{alias}.", *(f"{alias}.{role}." for role in ROLES)):
             for name, value in self.values.items():
@@ -151,7 +151,7 @@ class Scope:
         return f"{self.source}{ARROW}{self.target}"
 
     def text(self, name: str, default: str) -> str:
-        """The value of a connector property: the flow's own, else the target's, else the file's, else the default."""
+        """Reads a connector property: the flow's own value, else the target's, else the file's, else the default."""
         for key in (f"{self.flow}.{name}", f"{self.target}.{name}", name):
             if key in self.properties.values:
                 return self.properties.values[key].strip()
@@ -195,7 +195,7 @@ class Scope:
         return {field: self._plain_field(found) for field, found in by_field.items()}
 
     def below(self, prefix: str) -> dict[str, str]:
-        """All properties that begin with a prefix, without it."""
+        """Reads all properties that begin with a prefix, by their names without it."""
         names = {
             name.partition(prefix)[2]
             for name in self.properties.values
@@ -212,7 +212,7 @@ class Scope:
 
 
 def is_client_property(name: str) -> bool:
-    """True for what a Kafka client takes (MirrorClientConfig.CLIENT_CONFIG_DEF), as opposed to a connector."""
+    """Tells whether a property is one of a Kafka client (MirrorClientConfig.CLIENT_CONFIG_DEF), not of a connector."""
     return name in CLIENT_PROPERTIES or name.startswith(CLIENT_PREFIXES)
 
 

@@ -1,4 +1,4 @@
-"""How to reach the schema registry of a cluster."""
+"""The address of a cluster's schema registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SchemaRegistry:
         alias: of the cluster.
         side: `source` or `target`.
         url: without a slash at the end.
-        user_info: `user:password` or empty; better a reference to it.
+        user_info: `user:password`, or a reference to it; empty if the registry asks for none.
     """
 
     alias: str
@@ -31,7 +31,7 @@ class SchemaRegistry:
         """Reads the registry that the properties of a cluster name; None if they name none.
 
         Raises:
-            ConfigurationError: the URL is none.
+            ConfigurationError: the address is not a URL.
         """
         url = properties.values.get(f"{alias}.schema.registry.url", "").strip().rstrip("/")
         if url and not url.startswith(("http://", "https://")):
@@ -49,7 +49,7 @@ class SchemaRegistry:
         """Reads the registries of both sides of a flow; None if no transform needs them.
 
         Raises:
-            ConfigurationError: a transform needs a registry that no property names, or a URL is none.
+            ConfigurationError: a transform needs a registry that no property names, or an address is not a URL.
         """
         source, target = (
             cls.of(scope.properties, scope.source, "source"),

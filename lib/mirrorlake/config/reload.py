@@ -1,5 +1,5 @@
-"""A flow whose property file may change while a job runs: what is safe to change takes effect, the rest is named and
-waits for a restart."""
+"""A flow whose property file may change while a job runs. Changes of live options take effect; for the others the job
+says that they wait for a restart."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.options import OPTIONS
 from mirrorlake.errors import ConfigurationError
 
-# What a running job takes over. Connections, names, slots and state wait for a new start.
+# The fields that a running job takes over. Connections, names, slots and state wait for a restart.
 LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
 
-SETTLING_S = 1.0  # a file may be seen half written
+SETTLING_S = 1.0  # an editor may still be writing the file
 
 
 class LiveFlow:
@@ -23,7 +23,7 @@ class LiveFlow:
 
     Args:
         config: the property file.
-        flow: as it was read from there.
+        flow: the flow as it was read from there.
     """
 
     def __init__(self, config: str | Path, flow: Flow) -> None:
@@ -33,8 +33,11 @@ class LiveFlow:
         self._newer_since = 0.0
 
     def poll(self) -> list[str]:
-        """Looks at the file; takes over what may change in `flow` and returns lines about it, for people. Costs one
-        stat if nothing has."""
+        """Takes over changes of the file into `flow`, as far as a running job can. Costs one stat if there are none.
+
+        Returns:
+            Lines about the changes, for the operator.
+        """
         stamp, now = self._stamp(), time.monotonic()
         if stamp == self._seen:
             return []

@@ -1,7 +1,7 @@
-"""How remote topics are called, and which topics never are: MirrorMaker 2's replication policies.
+"""The names of remote topics, and the topics that are never mirrored: MirrorMaker 2's replication policies.
 
 Sources: `DefaultReplicationPolicy`, `IdentityReplicationPolicy` and `ReplicationPolicy` of connect-mirror-client 4.3.0;
-KIP-1074 for what counts as internal since 4.0.
+KIP-1074 for the topics that are internal since 4.0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ GROUP = re.compile(r"\$(?:(\d+)|\{(\w+)\})")
 class DefaultReplicationPolicy:
     """Remote topics are called `<source alias><separator><topic>`.
 
-    Every name with a separator in it looks remote to this policy, as it does in MirrorMaker 2: the text before the
-    first one is taken for an alias. That matters for cycles only: a topic whose first part, or any later one, is the
-    target's alias stays.
+    Every name with a separator in it looks remote to this policy, as in MirrorMaker 2: the text before the first
+    separator is taken for an alias. That matters for cycles only: a topic is not mirrored if its first part, or any
+    later one, is the target's alias.
     """
 
     source: str
@@ -36,47 +36,48 @@ class DefaultReplicationPolicy:
 
     @property
     def puts_alias_in_front(self) -> bool:
-        """True if a remote name tells where a topic came from; derived classes call topics what they like."""
+        """Whether a remote name tells where a topic came from. Derived classes may choose any names."""
         return type(self) is DefaultReplicationPolicy
 
     def remote_topic(self, topic: str) -> str:
-        """The name of `topic` on the target (formatRemoteTopic)."""
+        """Names `topic` on the target (formatRemoteTopic)."""
         return f"{self.source}{self.separator}{topic}"
 
     def topic_source(self, topic: str) -> str | None:
-        """The alias a remote topic came from, None for a local one. Trailing separators do not count."""
+        """Finds the alias that a remote topic came from; None for a local one. Trailing separators do not count."""
         before, _, after = topic.partition(self.separator)
         return before if after.replace(self.separator, "") else None
 
     def upstream_topic(self, topic: str) -> str | None:
-        """The name of a remote topic one hop back, None for a local one."""
+        """Finds the name of a remote topic one hop back; None for a local one."""
         return None if self.topic_source(topic) is None else topic.partition(self.separator)[2]
 
     def original_topic(self, topic: str) -> str:
-        """The name a topic had where it was first written."""
+        """Finds the name that a topic had where it was first written."""
         upstream = self.upstream_topic(topic)
         return topic if upstream in (None, topic) else self.original_topic(upstream)
 
     def is_heartbeats_topic(self, topic: str) -> bool:
+        """Tells whether a topic holds heartbeats, of this cluster or another one."""
         return self.original_topic(topic) == HEARTBEATS
 
     def checkpoints_topic(self) -> str:
-        """MirrorMaker 2's topic for checkpoints of this policy's source, on the target."""
+        """Names MirrorMaker 2's topic for checkpoints of this policy's source, on the target."""
         return self.internal_separator.join((self.source, "checkpoints", "internal"))
 
     def offset_syncs_topic(self, alias: str) -> str:
-        """MirrorMaker 2's topic for offset syncs with the cluster of that alias."""
+        """Names MirrorMaker 2's topic for offset syncs with the cluster of that alias."""
         return self.internal_separator.join(("mm2-offset-syncs", alias, "internal"))
 
     def is_internal_topic(self, topic: str) -> bool:
-        """Topics of Kafka, of MirrorMaker 2 and of mirrorlake, which are never mirrored."""
+        """Tells whether a topic is one of Kafka's, MirrorMaker 2's or mirrorlake's own, which are never mirrored."""
         is_checkpoints = topic.endswith(f"{self.internal_separator}checkpoints{self.internal_separator}internal")
         is_mm2 = topic.startswith("mm2") and topic.endswith(f"{self.internal_separator}internal")
         is_ours = topic.startswith("mirrorlake.") and topic.endswith(".internal")
         return topic.startswith(("__", ".")) or is_mm2 or is_checkpoints or is_ours
 
     def is_cycle(self, topic: str, target: str) -> bool:
-        """True if the topic has come from, or through, the target."""
+        """Tells whether a topic has come from, or through, the target."""
         if self.topic_source(topic) == target:
             return True
         upstream = self.upstream_topic(topic)
@@ -85,7 +86,7 @@ class DefaultReplicationPolicy:
 
 @dataclass(frozen=True)
 class IdentityReplicationPolicy(DefaultReplicationPolicy):
-    """Remote topics keep their names, for one-way flows; only heartbeats get the source's alias. Names can't show
+    """Remote topics keep their names, for one-way flows. Only heartbeats get the source's alias. Names can't show
     cycles."""
 
     def remote_topic(self, topic: str) -> str:
@@ -104,8 +105,8 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
 
 @dataclass(frozen=True)
 class RenameReplicationPolicy(IdentityReplicationPolicy):
-    """Remote topics are called what `replacement` makes of those that `regex` matches whole (RegexRouter of Kafka
-    Connect); others keep their names. Both are Java's: `$1` and `${name}` stand for groups."""
+    """A topic that `regex` matches as a whole gets its remote name from `replacement` (RegexRouter of Kafka Connect).
+    Other topics keep their names. Both are Java's: `$1` and `${name}` stand for groups."""
 
     regex: str = ""
     replacement: str = ""
@@ -136,11 +137,13 @@ POLICIES: dict[str, type[DefaultReplicationPolicy]] = {
 
 
 def find_policy(name: str) -> type[DefaultReplicationPolicy]:
-    """The policy class of that name: one of POLICIES, with or without a package as MirrorMaker 2's files have it, or an
-    own one as `package.module.Class`, which must derive from one of them.
+    """Finds the policy class of a name.
+
+    A class of POLICIES may be named with or without a package, as in MirrorMaker 2's files. A user's own class is named
+    as `package.module.Class`, and must derive from one of them.
 
     Raises:
-        ConfigurationError: there is no such class, or it is no policy.
+        ConfigurationError: there is no such class, or it is not a policy.
     """
     module, _, simple = name.rpartition(".")
     if simple in POLICIES:

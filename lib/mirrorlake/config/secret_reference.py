@@ -1,8 +1,8 @@
 """Config-provider references: `${env:NAME}`, `${file:path:key}`, `${secrets:scope:key}`, resolved where a client is
 built.
 
-Kafka's own syntax (KIP-297: `${provider:[path:]key}`). A property keeps its reference for as long as possible:
-references travel to Spark workers, values don't. Nothing here puts a value into a message.
+The syntax is Kafka's (KIP-297: `${provider:[path:]key}`). A property keeps its reference for as long as possible:
+references travel to Spark workers, values don't. No message of this module holds a value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import javaproperties
 from mirrorlake.errors import ConfigurationError
 
 REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
-# What a Kafka property is called when its value must not be shown.
+# Names of Kafka properties whose values must not be shown.
 SECRET_NAME = re.compile(
     r"(?i)password|secret|token|jaas|user\.info|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
 )
@@ -27,12 +27,12 @@ Provider = Callable[[str, str], str | None]
 
 
 def from_environment(_path: str, key: str) -> str | None:
-    """`${env:NAME}`: an environment variable of this process."""
+    """Resolves `${env:NAME}`: an environment variable of this process."""
     return os.environ.get(key)
 
 
 def from_file(path: str, key: str) -> str | None:
-    """`${file:/path/to.properties:key}`: one key of a property file."""
+    """Resolves `${file:/path/to.properties:key}`: one key of a property file."""
     try:
         with Path(path).open("rb") as file:
             return javaproperties.load(file).get(key)
@@ -41,8 +41,8 @@ def from_file(path: str, key: str) -> str | None:
 
 
 def from_scope_environment(scope: str, key: str) -> str | None:
-    """`${secrets:scope:key}` where there is no Databricks runtime to ask: SECRET_<SCOPE>_<KEY>, not-alphanumerics as
-    underscores."""
+    """Resolves `${secrets:scope:key}` from the environment variable SECRET_<SCOPE>_<KEY>, with underscores for all but
+    letters and digits."""
     return os.environ.get("_".join(["SECRET", *(re.sub(r"\W", "_", part).upper() for part in (scope, key))]))
 
 
@@ -50,24 +50,25 @@ PROVIDERS: Mapping[str, Provider] = {"env": from_environment, "file": from_file,
 
 
 def is_secret(name: str) -> bool:
-    """True if the value of this property must not be shown anywhere."""
+    """Tells whether the value of a property must not be shown anywhere."""
     return bool(SECRET_NAME.search(name))
 
 
 def masked(name: str, value: str) -> str:
-    """The value for people: as it is, or hidden. A reference is no secret and stays readable."""
+    """Hides the value of a property if it is secret. A reference is not secret and stays readable."""
     return value if not is_secret(name) or REFERENCE.fullmatch(value) else MASK
 
 
 def resolve(name: str, value: str, providers: Mapping[str, Provider] = PROVIDERS) -> str:
-    """`value` with every reference in it replaced.
+    """Replaces every reference in a value.
 
     Args:
         name: the property, for messages.
-        providers: by provider name, functions of (path, key) that return None for what they don't have.
+        value: the value, as in the property file.
+        providers: functions of (path, key) by the provider's name. They return None for a key that they don't have.
 
     Raises:
-        ConfigurationError: unknown provider, or a reference to something that isn't there.
+        ConfigurationError: a reference names an unknown provider, or something that does not exist.
     """
 
     def replace(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Where a partition begins that was never mirrored: at its first record, at its end, at a time, or at an offset."""
+"""The start of a partition that was never mirrored: its first record, its end, a time, or an offset."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class StartWord(StrEnum):
 
 @dataclass(frozen=True)
 class StartSpec:
-    """One place to begin: `earliest`, `latest`, a time, or offsets by partition (others of the topic begin at their
-    first record)."""
+    """The start of partitions: `earliest`, `latest`, a time, or offsets by partition. A partition without an offset
+    begins at its first record."""
 
     word: StartWord = StartWord.EARLIEST
     timestamp_ms: int | None = None
@@ -33,10 +33,10 @@ class StartSpec:
 
     @classmethod
     def parse(cls, name: str, value: str) -> StartSpec:
-        """`earliest`, `latest`, ISO time (UTC unless it says otherwise), or `partition:offset, ...`.
+        """Parses `earliest`, `latest`, an ISO time (UTC unless it names a zone), or `partition:offset, ...`.
 
         Raises:
-            ConfigurationError: it is none of these.
+            ConfigurationError: the value is none of these.
         """
         if value in tuple(StartWord):
             return cls(StartWord(value))
@@ -56,12 +56,12 @@ class StartSpec:
 
 @dataclass(frozen=True)
 class Start:
-    """Where the partitions of a flow begin.
+    """The starts of the partitions of a flow.
 
     Args:
-        flow: for what is there when the flow starts for the first time.
+        flow: for partitions that are there when the flow starts for the first time.
         new: for topics and partitions that appear later.
-        topics: for single topics, at any time.
+        topics: for single topics, whenever they appear.
     """
 
     flow: StartSpec = StartSpec()
@@ -73,7 +73,7 @@ class Start:
         """Reads the starts of a flow.
 
         Raises:
-            ConfigurationError: a start is none, or offsets are given for all topics; see `StartSpec.parse`.
+            ConfigurationError: a start is malformed, or offsets are given for all topics.
         """
         flow = scope.read("mirrorlake.start", scope.source_consumer("auto.offset.reset"))
         topics = sorted(scope.below(TOPIC_PREFIX).items())
@@ -91,11 +91,11 @@ class Start:
 
     @property
     def is_earliest_always(self) -> bool:
-        """True if no place has to be remembered for partitions that hold nothing yet."""
+        """Whether every partition begins at its first record, so that no start has to be remembered for empty ones."""
         return self.flow == self.new == StartSpec()
 
     def of(self, topic: str, *, is_first: bool) -> StartSpec:
-        """Where the partitions of a topic begin; `is_first` while the flow has never mirrored anything."""
+        """Finds the start of the partitions of a topic; `is_first` while the flow has never mirrored anything."""
         if topic == HEARTBEATS:
-            return StartSpec(StartWord.LATEST)  # a heartbeat says something when it is new
+            return StartSpec(StartWord.LATEST)  # an old heartbeat is no sign of life
         return dict(self.topics).get(topic) or (self.flow if is_first else self.new)

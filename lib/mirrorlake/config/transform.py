@@ -1,6 +1,7 @@
-"""What is done to the records of some topics: a filter and new contents, written as Spark SQL in the property file.
+"""A transform of the records of some topics: a filter and new contents, written as Spark SQL in the property file.
 
-Only the configuration is here; `transformation` runs it and `transform_check` refuses what can't be run.
+This module reads the configuration. `transforms.evaluate` runs it, and `transforms.validate` refuses expressions that
+can't be run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KNOWN = tuple(option.name.removeprefix(f"{PREFIX}<name>.") for option in TRANSFO
 
 @dataclass(frozen=True)
 class Format:
-    """How the bytes of keys or values are read: `bytes` (not at all), `json`, `avro`, or `confluent-avro` (with the
+    """The format in which keys or values are read: `bytes` (not at all), `json`, `avro`, or `confluent-avro` (with the
     registry's five bytes in front).
 
     Args:
@@ -44,20 +45,21 @@ class Format:
 
 @dataclass(frozen=True)
 class Transform:
-    """What becomes of the records of the topics that `topics` takes. Expressions are Spark SQL; an empty one leaves
-    things as they are.
+    """The transform of the records of the topics that `topics` takes. Expressions are Spark SQL. An empty expression
+    changes nothing.
 
     Attributes:
-        where: records for which this is not true are left out.
+        where: a record for which this is not true is left out.
         key, value: STRING or BINARY.
         headers: ARRAY<STRUCT<key: STRING, value: BINARY>>.
         timestamp: TIMESTAMP, or BIGINT in ms.
         partition: INT, the partition on the target.
-        key_format, value_format: what `key_data` and `value_data` are read by.
+        key_format, value_format: the formats by which `key_data` and `value_data` are read.
         translated_ids: the sides (`key`, `value`) whose schema ids become those of the target's registry, after the
             expressions.
-        on_error: what a record that can't be transformed does: `stop` the flow, or go to the `dead-letter` topic.
-        compression_type: of the batches that are written.
+        on_error: whether a record that can't be transformed stops the flow (`stop`), or goes to the dead-letter topic
+            (`dead-letter`).
+        compression_type: the compression of the batches that are written.
     """
 
     name: str
@@ -75,11 +77,11 @@ class Transform:
     compression_type: str = "lz4"
 
     def property_name(self, part: str) -> str:
-        """The property that says this part, such as `value` or `value.format`."""
+        """Names the property of a part, such as `value` or `value.format`."""
         return f"{PREFIX}{self.name}.{part}"
 
     def describe(self) -> str:
-        """What it says, as in a property file, for people."""
+        """Renders the transform as in a property file, for people."""
         lines = {"topics": ", ".join(self.topics.include), **self.expressions}
         for side, how in self.formats.items():
             lines |= {f"{side}.format": how.name, f"{side}.schema": how.schema}
@@ -89,18 +91,18 @@ class Transform:
 
     @property
     def expressions(self) -> dict[str, str]:
-        """The expressions that are given, by part, in the order in which they are evaluated."""
+        """The expressions that the file has, by part, in the order of their evaluation."""
         return {part: text for part in EXPRESSIONS if (text := getattr(self, part))}
 
     @property
     def formats(self) -> dict[str, Format]:
-        """What is decoded, by side (`key`, `value`)."""
+        """The formats of the sides (`key`, `value`) that are decoded."""
         return {side: found for side in SIDES if (found := getattr(self, f"{side}_format")).name != BYTES}
 
     @classmethod
     def parse(cls, scope: Scope, name: str) -> Transform:
-        """The transform of that name, as a flow sees it. What takes a Spark session to know is for
-        `transform_check.validate`.
+        """Reads the transform of a name, as a flow sees it. `transforms.validate` checks what only a Spark session can
+        tell.
 
         Raises:
             ConfigurationError: a property is missing, unknown, empty or contradictory.
@@ -131,14 +133,14 @@ class Transform:
         )
         if not transform.expressions and not transform.formats and not transform.translated_ids:
             raise ConfigurationError(
-                f"flow {scope.flow}: transform {name} says nothing about records; give at least one of "
+                f"flow {scope.flow}: transform {name} does nothing to records; give at least one of "
                 f"{', '.join(f'{prefix}{part}' for part in EXPRESSIONS)}"
             )
         return transform
 
     @classmethod
     def parse_all(cls, scope: Scope) -> tuple[Transform, ...]:
-        """The transforms that a flow names in mirrorlake.transforms, in that order; see `parse`."""
+        """Reads the transforms that a flow names in mirrorlake.transforms, in that order; see `parse`."""
         names = scope.read(TRANSFORMS)
         for name in names:
             if not NAME.fullmatch(name):
@@ -153,7 +155,7 @@ class Transform:
 
     @staticmethod
     def unused(scope: Scope) -> tuple[str, ...]:
-        """Warnings: one for each transform that is configured although no flow of the file names it."""
+        """Gives a warning for each transform that is configured although no flow of the file names it."""
         flows = (scope.properties.scope(flow) for flow in scope.properties.flows)
         named = {name for flow in flows for name in flow.read(TRANSFORMS)}
         configured = {name.partition(".")[0] for name in scope.below(PREFIX)}
@@ -172,11 +174,11 @@ def _require_sound(flow: str, name: str, part: str, text: str) -> None:
             + f" Allowed are {', '.join(KNOWN)}"
         )
     if not text:
-        raise ConfigurationError(f"flow {flow}: property {name} is empty; leave it out, or say what is meant")
+        raise ConfigurationError(f"flow {flow}: property {name} is empty; leave it out, or give it a value")
     if reference := secret_reference.REFERENCE.search(text):
         raise ConfigurationError(
-            f"flow {flow}: property {name} holds the reference {reference[0]}; it would be readable in Spark's plans, "
-            "so transforms may have none"
+            f"flow {flow}: property {name} holds the reference {reference[0]}; its value would be readable in "
+            "Spark's plans, so transforms may hold no references"
         )
 
 
@@ -197,7 +199,7 @@ def _format(scope: Scope, prefix: str) -> Format:
             json.loads(schema)
         except ValueError as error:
             raise ConfigurationError(
-                f"flow {scope.flow}: property {prefix}schema is '{schema}', which is no JSON: {error}; allowed is an "
+                f"flow {scope.flow}: property {prefix}schema is '{schema}', which is not JSON: {error}; allowed is an "
                 "Avro schema"
             ) from None
     return Format(name, schema)
