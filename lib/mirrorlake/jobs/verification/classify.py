@@ -1,31 +1,39 @@
 """What is wrong with the records that aren't the same on both sides: each mismatch becomes a finding of some kind,
-named by both offsets.
-
-==============
-==================================================================================================================================
-kind           meaning ==============
-==================================================================================================================================
-missing        on the source, and nowhere among what was compared on the target; the downstream offset is where the map
-has it different      at its place, with another key, value, headers or timestamp
-out_of_order   on the target, but not at its place: swapped, or moved; the downstream offset is where it stands
-duplicated     on the target where nothing, or another record, belongs; the same in everything as the source's record at
-the upstream offset unexpected     on the target, and not on the source; the upstream offset is the one that the map has
-for it, if any ==============
-==================================================================================================================================
-"""
+named by both offsets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from mirrorlake.jobs.verification.compare import MISMATCH, located
+from mirrorlake.jobs.verification.compare import Comparison, located
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-DIFFERENCES = ("missing", "duplicated", "out_of_order", "different", "unexpected")
-STRAY = "stray"
+STRAY = "stray"  # a record on the target that has no place, before it is known whether it is a copy
+
+
+class FindingKind(StrEnum):
+    """What is wrong with a record; each is a column of the table verifications, too.
+
+    MISSING: on the source, and nowhere among what was compared on the target; the downstream offset is where the map
+    has it. DUPLICATED: on the target where nothing, or another record, belongs; the same in everything as the source's
+    record at the upstream offset. OUT_OF_ORDER: on the target, but not at its place; the downstream offset is where it
+    is. DIFFERENT: at its place, with another key, value, headers or timestamp. UNEXPECTED: on the target, and not on
+    the source; the upstream offset is the one that the map has for it, if any.
+    """
+
+    MISSING = "missing"
+    DUPLICATED = "duplicated"
+    OUT_OF_ORDER = "out_of_order"
+    DIFFERENT = "different"
+    UNEXPECTED = "unexpected"
+
+
+# The kinds, and STRAY, by their names in the queries; Spark quotes them.
+WORDS: dict[str, Any] = {**{kind.value: kind for kind in FindingKind}, "stray": STRAY}
 
 # Equal records are paired in order, so that of three copies of one record in place of two, one is left over.
 CLASSIFICATION = """
@@ -58,22 +66,22 @@ changed AS (
   FROM lost l JOIN stray s ON s.topic = l.topic AND s.partition = l.partition AND s.upstream_offset = l.upstream_offset
     AND s.is_taken
 )
-SELECT topic, partition, upstream_offset, downstream_offset, 'out_of_order' AS kind,
+SELECT topic, partition, upstream_offset, downstream_offset, {out_of_order} AS kind,
   coalesce(concat('the map has it at downstream offset ', place), 'it is in no run of the map') AS detail,
     NULL AS content, NULL AS timestamp
 FROM moved
 UNION ALL
-SELECT c.topic, c.partition, c.upstream_offset, c.downstream_offset, 'different', coalesce(nullif(o.differs, ''),
+SELECT c.topic, c.partition, c.upstream_offset, c.downstream_offset, {different}, coalesce(nullif(o.differs, ''),
   'content'), NULL, NULL
 FROM changed c JOIN unexplained o ON o.topic = c.topic AND o.partition = c.partition
   AND o.target.offset = c.downstream_offset
 UNION ALL
-SELECT l.topic, l.partition, l.upstream_offset, l.place, 'missing', CASE WHEN NOT l.is_mapped
+SELECT l.topic, l.partition, l.upstream_offset, l.place, {missing}, CASE WHEN NOT l.is_mapped
   THEN 'it is in no run of the map' END, NULL, NULL
 FROM lost l LEFT ANTI JOIN changed c ON c.topic = l.topic AND c.partition = l.partition
   AND c.upstream_offset = l.upstream_offset
 UNION ALL
-SELECT s.topic, s.partition, s.upstream_offset, s.downstream_offset, 'stray', NULL, s.content, s.timestamp
+SELECT s.topic, s.partition, s.upstream_offset, s.downstream_offset, {stray}, NULL, s.content, s.timestamp
 FROM stray s LEFT ANTI JOIN changed c ON c.topic = s.topic AND c.partition = s.partition
   AND c.downstream_offset = s.downstream_offset
 """
@@ -83,18 +91,18 @@ WITH copies AS (
   SELECT f.topic, f.partition, f.downstream_offset, min(s.offset) AS upstream_offset
   FROM {found} f JOIN {source} s ON s.topic = f.topic AND s.partition = f.partition AND s.content = f.content
     AND s.timestamp = f.timestamp
-  WHERE f.kind = 'stray' GROUP BY f.topic, f.partition, f.downstream_offset
+  WHERE f.kind = {stray} GROUP BY f.topic, f.partition, f.downstream_offset
 )
 SELECT f.topic, f.partition, coalesce(c.upstream_offset, f.upstream_offset) AS upstream_offset, f.downstream_offset,
-  CASE WHEN f.kind <> 'stray' THEN f.kind WHEN c.upstream_offset IS NULL
-    THEN 'unexpected' ELSE 'duplicated' END AS kind,
+  CASE WHEN f.kind <> {stray} THEN f.kind WHEN c.upstream_offset IS NULL
+    THEN {unexpected} ELSE {duplicated} END AS kind,
   CASE
-    WHEN f.kind <> 'stray' THEN f.detail
+    WHEN f.kind <> {stray} THEN f.detail
     WHEN c.upstream_offset IS NOT NULL THEN 'one more copy of it'
     WHEN f.upstream_offset IS NOT NULL THEN 'the map has a source record here that the source does not have'
     ELSE 'it is in no run of the map'
   END AS detail
-FROM {found} f LEFT JOIN copies c ON f.kind = 'stray' AND c.topic = f.topic AND c.partition = f.partition
+FROM {found} f LEFT JOIN copies c ON f.kind = {stray} AND c.topic = f.topic AND c.partition = f.partition
   AND c.downstream_offset = f.downstream_offset
 """
 
@@ -108,7 +116,7 @@ def with_places(compared: DataFrame, segments: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    found = compared.filter(F.col("kind") == MISMATCH).drop("kind", "records")
+    found = compared.filter(F.col("kind") == Comparison.MISMATCH).drop("kind", "records")
     alone = found.filter("target IS NULL").withColumn("offset", F.col("source.offset"))
     steps = F.col("offset") - F.col("range.upstream_start")
     known = (
@@ -188,7 +196,7 @@ def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[Dat
 
 
 def findings(mismatches: DataFrame, source: DataFrame) -> DataFrame:
-    """What is wrong: topic, partition, upstream_offset, downstream_offset, kind (one of DIFFERENCES) and detail; one
+    """What is wrong: topic, partition, upstream_offset, downstream_offset, kind (`FindingKind`) and detail; one
     row for each record, kept.
 
     Args:
@@ -197,7 +205,7 @@ def findings(mismatches: DataFrame, source: DataFrame) -> DataFrame:
             is one.
     """
     spark = mismatches.sparkSession
-    found = spark.sql(CLASSIFICATION, mismatches=mismatches).localCheckpoint()
+    found = spark.sql(CLASSIFICATION, mismatches=mismatches, **WORDS).localCheckpoint()
     if found.filter(found.kind == STRAY).isEmpty():
         return found.drop("content", "timestamp")
-    return spark.sql(STRAYS, found=found, source=source).localCheckpoint()
+    return spark.sql(STRAYS, found=found, source=source, **WORDS).localCheckpoint()

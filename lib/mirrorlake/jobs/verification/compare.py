@@ -9,6 +9,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
 # Offsets are cut into stretches of this length, so that one large partition is sorted in many tasks.
 STRETCH_BITS = 18
 
-EQUAL, LEFT_OUT, MISMATCH = "equal", "left_out", "mismatch"
 SIDE = ("offset", "content", "timestamp", "key_hash", "is_tombstone")  # what is kept of each side of a mismatch
+
+
+class Comparison(StrEnum):
+    """What comes of holding a record against its copy."""
+
+    EQUAL = "equal"
+    LEFT_OUT = "left_out"
+    MISMATCH = "mismatch"
 
 
 def fingerprints(records: DataFrame) -> DataFrame:
@@ -130,14 +138,14 @@ def compared(source: DataFrame, target: DataFrame, segments: DataFrame, *, is_sh
         "t"
     ).isNull() & F.col("s.left_out")
     kind = (
-        F.when(has_both & (F.col("s.content") == F.col("t.content")) & same_time, EQUAL)
-        .when(is_left_out, LEFT_OUT)
-        .otherwise(MISMATCH)
+        F.when(has_both & (F.col("s.content") == F.col("t.content")) & same_time, Comparison.EQUAL)
+        .when(is_left_out, Comparison.LEFT_OUT)
+        .otherwise(Comparison.MISMATCH)
     )
     rows = both.select("topic", "partition", kind.alias("kind"), "at", "s", "t", _differs(has_both).alias("differs"))
 
     def only(column: Column) -> Column:
-        return F.when(F.col("kind") == MISMATCH, column)
+        return F.when(F.col("kind") == Comparison.MISMATCH, column)
 
     def side(name: str) -> Column:
         return only(F.when(F.col(name).isNotNull(), F.struct(*(F.col(f"{name}.{field}") for field in SIDE))))

@@ -28,10 +28,10 @@ from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.jobs.verification.result import Finding, PartitionVerification, VerificationResult, gate_frame
 from mirrorlake.jobs.verification.run_digests import recognised
-from mirrorlake.jobs.verification.scope import FULL, INCREMENTAL, SAMPLE, VerificationScope
+from mirrorlake.jobs.verification.scope import VerificationMode, VerificationScope
 from mirrorlake.jobs.verification.segments import (
-    AFTER,
     Extent,
+    RunChoice,
     extents,
     extents_frame,
     first_later_runs,
@@ -104,7 +104,7 @@ class Verification:
             datetime.now(UTC),
             tuple(partitions),
             tuple(results),
-            tuple(Finding(*(row[name] for name in (*PLACE, "kind", "detail"))) for row in examples),
+            tuple(Finding.from_row(row) for row in examples),
         )
         self._store(result, wrong)
         log.log(
@@ -166,7 +166,7 @@ class Verification:
             (table.source == self.flow.source)
             & (table.target == self.flow.target)
             & table.passed
-            & table["mode"].isin(FULL, INCREMENTAL)
+            & table["mode"].isin(VerificationMode.FULL, VerificationMode.INCREMENTAL)
         )
         return mine if scope.version is None else mine.filter(mine.offset_syncs_version < scope.version)
 
@@ -175,7 +175,7 @@ class Verification:
     ) -> dict[PartitionKey, PartitionVerification]:
         """Partitions of the flow that are not compared, each with the reason: a transform changes their records, or the
         map knows nothing of what they hold."""
-        there = logs.source_partitions() if scope.mode in (FULL, INCREMENTAL) else {}
+        there = logs.source_partitions() if scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL) else {}
         found = {}
         for key in sorted(key for key in known | there.keys() if scope.has(key[0])):
             transform = self.flow.transform_of(key[0])
@@ -207,7 +207,7 @@ class Verification:
         cut = segments(
             chosen, frame, is_shared=self.flow.topics_shared, fraction=scope.fraction, seed=version
         ).localCheckpoint()
-        if scope.mode != SAMPLE:
+        if scope.mode != VerificationMode.SAMPLE:
             return VerifiedMap(found, cut, self.flow.topics_shared)
         known = recognised(cut, self.flow).localCheckpoint()
         failed = known.filter("error IS NOT NULL").first()
@@ -241,7 +241,11 @@ class Verification:
             return
         last = {row[0]: row[1] + 1 for row in chosen.groupBy("sync_partition").agg({"sync_offset": "max"}).collect()}
         columns = ["target_topic", "target_partition", "downstream_start"]
-        later = chosen.filter(chosen.choice == AFTER).select(columns).unionByName(logs.later_runs(last).select(columns))
+        later = (
+            chosen.filter(chosen.choice == RunChoice.AFTER)
+            .select(columns)
+            .unionByName(logs.later_runs(last).select(columns))
+        )
         next_run = first_later_runs(later, extents_frame(self.spark, found.values()))
         for extent in found.values():
             extent.downstream_to = min(extent.downstream_to, next_run.get(extent.remote, extent.downstream_to))

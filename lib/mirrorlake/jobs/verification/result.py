@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.gate import ExpectationResult, require
-from mirrorlake.jobs.verification.classify import DIFFERENCES
+from mirrorlake.jobs.verification.classify import FindingKind
+from mirrorlake.jobs.verification.scope import VerificationMode
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pyspark.sql import Row
 
-EQUAL, DIFFERENT, NOT_COMPARABLE, NOT_COVERED = "equal", "different", "not_comparable", "not_covered"
-STATUSES = (EQUAL, DIFFERENT, NOT_COMPARABLE, NOT_COVERED)
+
+class VerificationStatus(StrEnum):
+    """What is found out about a partition: column status of the table verifications."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    NOT_COMPARABLE = "not_comparable"
+    NOT_COVERED = "not_covered"
 
 
 @dataclass
@@ -57,20 +65,20 @@ class PartitionVerification:
 
     @property
     def differences(self) -> int:
-        return sum(getattr(self, kind) for kind in DIFFERENCES)
+        return sum(getattr(self, kind) for kind in FindingKind)
 
     @property
-    def status(self) -> str:
+    def status(self) -> VerificationStatus:
         if not self.is_covered:
-            return NOT_COVERED
+            return VerificationStatus.NOT_COVERED
         if self.differences or self.mapped != self.accounted:
-            return DIFFERENT
-        return EQUAL if self.records else NOT_COMPARABLE
+            return VerificationStatus.DIFFERENT
+        return VerificationStatus.EQUAL if self.records else VerificationStatus.NOT_COMPARABLE
 
     @property
     def passed(self) -> bool:
         """True only if something was compared, and all of it is the same."""
-        return self.status == EQUAL
+        return self.status is VerificationStatus.EQUAL
 
     def row(self) -> dict[str, Any]:
         """The columns of the table that are this partition's own."""
@@ -85,8 +93,20 @@ class Finding:
     partition: int
     upstream_offset: int | None
     downstream_offset: int | None
-    kind: str
+    kind: FindingKind
     detail: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Finding:
+        """A finding as Spark has it."""
+        return cls(
+            topic=row["topic"],
+            partition=row["partition"],
+            upstream_offset=row["upstream_offset"],
+            downstream_offset=row["downstream_offset"],
+            kind=FindingKind(row["kind"]),
+            detail=row["detail"],
+        )
 
     def __str__(self) -> str:
         here, there = (
@@ -104,7 +124,7 @@ class VerificationResult:
 
     flow: str
     verification_id: str
-    mode: str
+    mode: VerificationMode
     offset_syncs_version: int
     gaps_version: int
     started_at: datetime
@@ -134,16 +154,14 @@ class VerificationResult:
                 "offset_syncs)"
             )
         day = "" if self.verified_to.date() == self.finished_at.date() else f"{self.verified_to:%Y-%m-%d} "
-        kinds = [f"{self.total(kind):,} {kind.replace('_', ' ')}" for kind in DIFFERENCES if self.total(kind)]
-        statuses = Counter(partition.status for partition in self.partitions)
+        kinds = [f"{self.total(kind):,} {kind.replace('_', ' ')}" for kind in FindingKind if self.total(kind)]
+        uncovered = sum(not partition.is_covered for partition in self.partitions)
         words = [
             f"verified to {day}{self.verified_to:%H:%M:%S}, {records:,} records, {differences:,} "
             f"difference{'' if differences == 1 else 's'}",
             f" ({', '.join(kinds)})" if kinds else "",
             f"; {self.total('not_comparable'):,} can't be compared any more" if self.total("not_comparable") else "",
-            f"; {statuses[NOT_COVERED]:,} partition{'' if statuses[NOT_COVERED] == 1 else 's'} not covered"
-            if statuses[NOT_COVERED]
-            else "",
+            f"; {uncovered:,} partition{'' if uncovered == 1 else 's'} not covered" if uncovered else "",
         ]
         return "".join(words) if self.passed else f"NOT EQUAL: {''.join(words)}"
 
@@ -172,7 +190,7 @@ class VerificationResult:
             "upstream_to",
             "records",
             "digested",
-            *DIFFERENCES,
+            *FindingKind,
             "not_comparable",
             "status",
             "verified_to",
@@ -191,7 +209,7 @@ class VerificationResult:
         return {**values, "partitions": len(self.partitions), "verified_to": verified_to, "statement": self.statement()}
 
 
-GATE_COLUMNS = ("topic", "partition", "records", *DIFFERENCES, "not_comparable", "mapped", "accounted")
+GATE_COLUMNS = ("topic", "partition", "records", *FindingKind, "not_comparable", "mapped", "accounted")
 
 
 def gate_frame(partitions: Iterable[PartitionVerification]) -> pd.DataFrame:
@@ -202,7 +220,3 @@ def gate_frame(partitions: Iterable[PartitionVerification]) -> pd.DataFrame:
         {name: getattr(partition, name) for name in GATE_COLUMNS} for partition in partitions if partition.is_covered
     ]
     return pd.DataFrame(rows, columns=list(GATE_COLUMNS))
-
-
-def now() -> datetime:
-    return datetime.now(UTC)

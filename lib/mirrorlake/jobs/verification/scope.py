@@ -6,15 +6,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.parameters import moment, resolve
 
-INCREMENTAL, FULL, TIME, SAMPLE = "incremental", "full", "time", "sample"
-MODES = (INCREMENTAL, FULL, TIME, SAMPLE)
-DEFAULTS = {"mode": INCREMENTAL, "from_time": "", "to_time": "", "version": "", "fraction": "1", "topics": ""}
+
+class VerificationMode(StrEnum):
+    """What is looked at: column mode of the table verifications."""
+
+    INCREMENTAL = "incremental"
+    FULL = "full"
+    TIME = "time"
+    SAMPLE = "sample"
+
+
+DEFAULTS = {
+    "mode": VerificationMode.INCREMENTAL.value,
+    "from_time": "",
+    "to_time": "",
+    "version": "",
+    "fraction": "1",
+    "topics": "",
+}
 
 
 @dataclass(frozen=True)
@@ -22,16 +38,16 @@ class VerificationScope:
     """What to verify.
 
     Attributes:
-        mode: `full`: all that is in the map; `incremental`: what came since the last verification that has passed;
-            `time`: what was committed on the target in a time; `sample`: some runs of the map, first by the digests of
-            their batches.
-        from_time, to_time: of `time`; from inclusive, to exclusive; None for no limit.
+        mode: FULL: all that is in the map; INCREMENTAL: what came since the last verification that has passed; TIME:
+            what was committed on the target in a time; SAMPLE: some runs of the map, first by the digests of their
+            batches.
+        from_time, to_time: of TIME; from inclusive, to exclusive; None for no limit.
         version: Delta version of offset_syncs; None for the newest.
-        fraction: of `sample`: which part of the runs, above 0 and up to 1.
+        fraction: of SAMPLE: which part of the runs, above 0 and up to 1.
         topics: source topics; None for all.
     """
 
-    mode: str = FULL
+    mode: VerificationMode = VerificationMode.FULL
     from_time: datetime | None = None
     to_time: datetime | None = None
     version: int | None = None
@@ -49,7 +65,7 @@ class VerificationScope:
     @classmethod
     def parse(
         cls,
-        mode: str = INCREMENTAL,
+        mode: str = VerificationMode.INCREMENTAL,
         from_time: str = "",
         to_time: str = "",
         version: str = "",
@@ -62,13 +78,13 @@ class VerificationScope:
         Raises:
             ConfigurationError: a value is malformed, or means nothing in this mode.
         """
-        if mode not in MODES:
-            raise ConfigurationError(f"parameter mode is '{mode}'; allowed is {', '.join(MODES)}")
+        if mode not in [*VerificationMode]:
+            raise ConfigurationError(f"parameter mode is '{mode}'; allowed is {', '.join(VerificationMode)}")
         begin, end = moment("from_time", from_time), moment("to_time", to_time)
-        if (mode == TIME) != bool(begin or end):
+        if (mode == VerificationMode.TIME) != bool(begin or end):
             rule = "needs from_time, to_time, or both"
-            if mode != TIME:
-                rule = f"has no from_time and to_time; they belong to {TIME}"
+            if mode != VerificationMode.TIME:
+                rule = f"has no from_time and to_time; they belong to {VerificationMode.TIME}"
             raise ConfigurationError(f"parameter mode is {mode}, which {rule}")
         if begin and end and begin >= end:
             raise ConfigurationError(f"parameter from_time is '{from_time}', which is not before to_time ('{to_time}')")
@@ -78,15 +94,17 @@ class VerificationScope:
                 "for the newest"
             )
         part = _fraction(fraction)
-        if part < 1 and mode != SAMPLE:
-            raise ConfigurationError(f"parameter fraction is '{fraction}', but mode is {mode}; it belongs to {SAMPLE}")
+        if part < 1 and mode != VerificationMode.SAMPLE:
+            raise ConfigurationError(
+                f"parameter fraction is '{fraction}', but mode is {mode}; it belongs to {VerificationMode.SAMPLE}"
+            )
         return cls(
-            mode,
-            begin,
-            end,
-            int(version) if version else None,
-            part,
-            NameFilter("topics", split_list(topics)) if topics else None,
+            mode=VerificationMode(mode),
+            from_time=begin,
+            to_time=end,
+            version=int(version) if version else None,
+            fraction=part,
+            topics=NameFilter("topics", split_list(topics)) if topics else None,
         )
 
 

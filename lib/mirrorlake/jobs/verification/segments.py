@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
-from mirrorlake.jobs.verification.scope import INCREMENTAL, TIME, VerificationScope
+from mirrorlake.jobs.verification.scope import VerificationMode, VerificationScope
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.translation.versioned_map import RUN
 
@@ -23,7 +24,15 @@ if TYPE_CHECKING:
     from pyspark.sql.window import WindowSpec
 
 TYPES = {"int": "BIGINT", "str": "STRING", "bool": "BOOLEAN"}
-BEFORE, CHOSEN, AFTER, VOID = "before", "chosen", "after", "void"
+
+
+class RunChoice(StrEnum):
+    """What a verification does with a run of the map."""
+
+    BEFORE = "before"
+    CHOSEN = "chosen"
+    AFTER = "after"
+    VOID = "void"  # left on the target by a reset
 
 
 @dataclass
@@ -76,8 +85,7 @@ class Extent:
 
 
 def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) -> DataFrame:
-    """The map with the column choice: `chosen`, or `before` or `after` those that are; `void` for what a reset has left
-    on the target.
+    """The map with the column choice (`RunChoice`): CHOSEN, or BEFORE or AFTER those that are.
 
     Args:
         runs: `pinned_map.current_map`.
@@ -85,14 +93,18 @@ def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) 
     """
     from pyspark.sql import functions as F
 
-    if scope.mode == TIME:
+    if scope.mode == VerificationMode.TIME:
         too_early = F.lit(False) if scope.from_time is None else F.col("committed_at") < F.lit(scope.from_time)
         too_late = F.lit(False) if scope.to_time is None else F.col("committed_at") >= F.lit(scope.to_time)
         return runs.withColumn(
-            "choice", F.when(F.col("is_void"), VOID).when(too_early, BEFORE).when(too_late, AFTER).otherwise(CHOSEN)
+            "choice",
+            F.when(F.col("is_void"), RunChoice.VOID)
+            .when(too_early, RunChoice.BEFORE)
+            .when(too_late, RunChoice.AFTER)
+            .otherwise(RunChoice.CHOSEN),
         )
-    if scope.mode != INCREMENTAL:
-        return runs.withColumn("choice", F.when(F.col("is_void"), VOID).otherwise(CHOSEN))
+    if scope.mode != VerificationMode.INCREMENTAL:
+        return runs.withColumn("choice", F.when(F.col("is_void"), RunChoice.VOID).otherwise(RunChoice.CHOSEN))
     # It counts as long as the run it ended with is in the map: offsets of a log that began anew are others.
     of_log = ["topic", "partition", "target_topic", "target_partition"]
     ended = verified.select(*of_log, F.col("upstream_to").alias("upstream_end"), "downstream_from", "downstream_to")
@@ -104,7 +116,10 @@ def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) 
     marks = known.groupBy("topic", "partition").agg(F.max("upstream_end").alias("mark"))
     chosen = runs.join(F.broadcast(marks), ["topic", "partition"], "left")
     return chosen.withColumn(
-        "choice", F.when(F.col("is_void"), VOID).when(F.col("upstream_end") <= F.col("mark"), BEFORE).otherwise(CHOSEN)
+        "choice",
+        F.when(F.col("is_void"), RunChoice.VOID)
+        .when(F.col("upstream_end") <= F.col("mark"), RunChoice.BEFORE)
+        .otherwise(RunChoice.CHOSEN),
     ).drop("mark")
 
 
@@ -115,18 +130,21 @@ def partitions_of(chosen: DataFrame) -> list[Row]:
 
     of = lambda choice, column: F.when(F.col("choice") == choice, F.col(column))  # noqa: E731
     grouped = chosen.groupBy("topic", "partition", "target_topic", "target_partition").agg(
-        F.max(of(BEFORE, "upstream_end")).alias("upstream_before"),
-        F.max(of(BEFORE, "downstream_end")).alias("downstream_before"),
-        F.min(of(CHOSEN, "upstream_start")).alias("upstream_start"),
-        F.min(of(CHOSEN, "downstream_start")).alias("downstream_start"),
-        F.max(of(CHOSEN, "upstream_end")).alias("upstream_to"),
-        F.max(of(CHOSEN, "downstream_end")).alias("downstream_end"),
-        F.sum(F.when(F.col("choice") == CHOSEN, F.col("upstream_end") - F.col("upstream_start"))).alias("mapped"),
+        F.max(of(RunChoice.BEFORE, "upstream_end")).alias("upstream_before"),
+        F.max(of(RunChoice.BEFORE, "downstream_end")).alias("downstream_before"),
+        F.min(of(RunChoice.CHOSEN, "upstream_start")).alias("upstream_start"),
+        F.min(of(RunChoice.CHOSEN, "downstream_start")).alias("downstream_start"),
+        F.max(of(RunChoice.CHOSEN, "upstream_end")).alias("upstream_to"),
+        F.max(of(RunChoice.CHOSEN, "downstream_end")).alias("downstream_end"),
+        F.sum(F.when(F.col("choice") == RunChoice.CHOSEN, F.col("upstream_end") - F.col("upstream_start"))).alias(
+            "mapped"
+        ),
         F.coalesce(
-            F.sum(F.when(F.col("choice") == VOID, F.col("downstream_end") - F.col("downstream_start"))), F.lit(0)
+            F.sum(F.when(F.col("choice") == RunChoice.VOID, F.col("downstream_end") - F.col("downstream_start"))),
+            F.lit(0),
         ).alias("void"),
         F.coalesce(F.max(F.when(F.col("is_inferred"), F.col("downstream_end"))), F.lit(-1)).alias("taken_over_to"),
-        F.max(F.unix_millis(of(CHOSEN, "committed_at"))).alias("verified_to_ms"),
+        F.max(F.unix_millis(of(RunChoice.CHOSEN, "committed_at"))).alias("verified_to_ms"),
     )
     return grouped.collect()
 
@@ -217,7 +235,7 @@ def segments(
         )
     )
     mine = chosen.join(limits, ["topic", "partition", *remote])
-    runs = mine.filter(F.col("choice") == CHOSEN)
+    runs = mine.filter(F.col("choice") == RunChoice.CHOSEN)
 
     def earlier(of: Sequence[str], *order: str) -> WindowSpec:
         return Window.partitionBy(*of).orderBy(*order).rowsBetween(Window.unboundedPreceding, -1)
@@ -281,7 +299,7 @@ def segments(
     )
     start, end = F.greatest("downstream_start", "_downstream_from"), F.least("downstream_end", "_downstream_to")
     void = (
-        mine.filter(F.col("choice") == VOID)
+        mine.filter(F.col("choice") == RunChoice.VOID)
         .withColumn("end", end)
         .select(
             *RUN[:4],

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.jobs.verification.classify import DIFFERENCES, Cleaned, findings, with_places, with_reasons
-from mirrorlake.jobs.verification.compare import EQUAL, LEFT_OUT, MISMATCH, compared, located
+from mirrorlake.jobs.verification.classify import WORDS, Cleaned, FindingKind, findings, with_places, with_reasons
+from mirrorlake.jobs.verification.compare import Comparison, compared, located
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.jobs.verification.result import PartitionVerification
 from mirrorlake.jobs.verification.segments import Extent, extents_frame
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Counts = defaultdict[PartitionKey, defaultdict[Any, int]]
 
 OF_MAP = """
-SELECT topic, partition, upstream_start AS upstream_offset, downstream_start AS downstream_offset, 'duplicated' AS kind,
+SELECT topic, partition, upstream_start AS upstream_offset, downstream_start AS downstream_offset, {duplicated} AS kind,
   concat('the map has ', overlap, ' source offsets from here on twice') AS detail FROM {segments} WHERE overlap > 0
 UNION ALL
-SELECT topic, partition, upstream_start, downstream_start, 'out_of_order',
+SELECT topic, partition, upstream_start, downstream_start, {out_of_order},
   concat('the map goes back on the target for ', mapped, ' records from here on')
 FROM {segments} WHERE is_behind
 """
@@ -96,12 +96,16 @@ def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerificati
     totals = of_map.totals()
     source, outcome = _compare(of_map, logs, totals)
     counts = _counted(outcome, "kind", "records")
-    wrong = _wrong(of_map, logs, source, outcome) if any(count[MISMATCH] for count in counts.values()) else _Wrong()
+    wrong = (
+        _wrong(of_map, logs, source, outcome)
+        if any(count[Comparison.MISMATCH] for count in counts.values())
+        else _Wrong()
+    )
     partitions = [_partition(of_map, extent, totals[key], counts[key], wrong) for key, extent in of_map.extents.items()]
     _settle_vanished(partitions, of_map, logs)
     rows = [wrong.findings] if wrong.findings is not None else []
     if any(total["overlap"] or total["behind"] for total in totals.values()):
-        rows.append(outcome.sparkSession.sql(OF_MAP, segments=of_map.segments))
+        rows.append(outcome.sparkSession.sql(OF_MAP, segments=of_map.segments, **WORDS))
     return partitions, reduce(lambda one, other: one.unionByName(other), rows) if rows else None
 
 
@@ -111,7 +115,7 @@ def _wrong(of_map: VerifiedMap, logs: FlowLogs, source: DataFrame, outcome: Data
     return _Wrong(
         rows,
         _counted(rows, "kind"),
-        _counted(rows.filter(rows.kind == "different"), "detail"),
+        _counted(rows.filter(rows.kind == FindingKind.DIFFERENT), "detail"),
         _counted(reasons, "is_mapped"),
         _counted(reasons, "is_explained"),
     )
@@ -121,30 +125,30 @@ def _partition(
     of_map: VerifiedMap, extent: Extent, total: Any, counts: Mapping[str, int], wrong: _Wrong
 ) -> PartitionVerification:
     """The row of one partition: all that was asked about, and what was found out."""
-    key, equal, digested = extent.key, counts[EQUAL], (of_map.digested or {}).get(extent.key, 0)
-    kinds = {kind: wrong.kinds[key][kind] for kind in DIFFERENCES}
-    held_against = equal + digested + kinds["different"] + kinds["out_of_order"]
-    kinds["duplicated"] += total["overlap"]
-    kinds["out_of_order"] += total["behind"]
+    key, equal, digested = extent.key, counts[Comparison.EQUAL], (of_map.digested or {}).get(extent.key, 0)
+    kinds = {kind: wrong.kinds[key][kind] for kind in FindingKind}
+    held_against = equal + digested + kinds[FindingKind.DIFFERENT] + kinds[FindingKind.OUT_OF_ORDER]
+    kinds[FindingKind.DUPLICATED] += total["overlap"]
+    kinds[FindingKind.OUT_OF_ORDER] += total["behind"]
     return PartitionVerification(
         *key,
         *extent.remote,
-        extent.upstream_from,
-        extent.upstream_to,
-        extent.downstream_from,
-        extent.downstream_to,
+        upstream_from=extent.upstream_from,
+        upstream_to=extent.upstream_to,
+        downstream_from=extent.downstream_from,
+        downstream_to=extent.downstream_to,
         records=held_against,
         digested=digested,
-        missing=kinds["missing"],
-        duplicated=kinds["duplicated"],
-        out_of_order=kinds["out_of_order"],
-        different=kinds["different"],
-        unexpected=kinds["unexpected"],
+        missing=kinds[FindingKind.MISSING],
+        duplicated=kinds[FindingKind.DUPLICATED],
+        out_of_order=kinds[FindingKind.OUT_OF_ORDER],
+        different=kinds[FindingKind.DIFFERENT],
+        unexpected=kinds[FindingKind.UNEXPECTED],
         not_comparable=total["expired"] + wrong.explained[key][True],
         mapped=total["mapped"] + digested,
         accounted=total["expired"] + equal + digested + wrong.placed[key][True],
         verified_to=datetime.fromtimestamp(extent.verified_to_ms / 1000, UTC),
-        notes=list(_notes(of_map, extent, total, counts[LEFT_OUT], wrong.changed[key])),
+        notes=list(_notes(of_map, extent, total, counts[Comparison.LEFT_OUT], wrong.changed[key])),
     )
 
 
