@@ -49,10 +49,10 @@ ACTED_ON_BELOW = tuple(sorted({name.partition("<")[0] for name in NAMED if "<" i
 ACTED_ON = frozenset(name for name in NAMED if not name.startswith(ACTED_ON_BELOW))
 
 WORKER = "there is no Connect worker: Spark runs the job, and Delta and the target keep its state"
-BATCHES = "record batches are passed through unopened"
+PASSED_THROUGH = "record batches are passed through unopened"
 EXACTLY_ONCE = "mirroring is exactly-once always"
 METRICS = "metrics are rows in Delta"
-TRANSFORMS = "use mirrorlake.transforms, which are Spark SQL"
+SPARK_SQL = "use mirrorlake.transforms, which are Spark SQL"
 
 # The properties of MirrorMaker 2 that have no effect here. One with a star stands for all that begin with its name.
 WITHOUT_EFFECT = (
@@ -68,9 +68,9 @@ WITHOUT_EFFECT = (
     PropertyUse("tasks.max.enforce", UseStatus.NOT_NEEDED, "mirrorlake.slots says how many copy side by side"),
     PropertyUse("consumer.poll.timeout.ms", UseStatus.NOT_NEEDED, "plans say what to read, so there is no polling"),
     PropertyUse("admin.timeout.ms", UseStatus.NOT_NEEDED, "mirrorlake.connect.timeout.ms bounds every request"),
-    PropertyUse("key.converter", UseStatus.NOT_NEEDED, BATCHES),
-    PropertyUse("value.converter", UseStatus.NOT_NEEDED, BATCHES),
-    PropertyUse("header.converter", UseStatus.NOT_NEEDED, BATCHES),
+    PropertyUse("key.converter", UseStatus.NOT_NEEDED, PASSED_THROUGH),
+    PropertyUse("value.converter", UseStatus.NOT_NEEDED, PASSED_THROUGH),
+    PropertyUse("header.converter", UseStatus.NOT_NEEDED, PASSED_THROUGH),
     PropertyUse("metric.names.formats", UseStatus.NOT_NEEDED, METRICS),
     PropertyUse("metric.reporters", UseStatus.NOT_NEEDED, METRICS),
     PropertyUse("client.id", UseStatus.NOT_NEEDED, "clients are named after their flow and role"),
@@ -91,8 +91,8 @@ WITHOUT_EFFECT = (
     PropertyUse("group.filter.class", UseStatus.NOT_SUPPORTED, "use groups and groups.exclude"),
     PropertyUse("config.property.filter.class", UseStatus.NOT_SUPPORTED, "use config.properties.exclude"),
     PropertyUse("forwarding.admin.class", UseStatus.NOT_SUPPORTED, "topics are managed through Kafka itself"),
-    PropertyUse("transforms*", UseStatus.NOT_SUPPORTED, TRANSFORMS),
-    PropertyUse("predicates*", UseStatus.NOT_SUPPORTED, TRANSFORMS),
+    PropertyUse("transforms*", UseStatus.NOT_SUPPORTED, SPARK_SQL),
+    PropertyUse("predicates*", UseStatus.NOT_SUPPORTED, SPARK_SQL),
 )
 SUGGESTED = ACTED_ON | {use.name for use in WITHOUT_EFFECT if not use.name.endswith("*")}
 

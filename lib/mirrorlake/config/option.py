@@ -152,12 +152,6 @@ class Option:
     default_description: str = ""
     mirrormaker_default: str = ""
 
-    @property
-    def prefix(self) -> str:
-        """The name up to its first placeholder; empty if it has none."""
-        before, placeholder, _ = self.name.partition("<")
-        return before if placeholder else ""
-
     def takes(self, name: str) -> bool:
         """Tells whether a name is the option's, with any text in the place of placeholders."""
         parts = (re.escape(part) for part in PLACEHOLDER.split(self.name))
