@@ -6,8 +6,7 @@
 -- partition: partition on the source
 -- from_offset: first source offset that is mirrored and not verified
 -- to_offset: source offset after the last one
--- records: mirrored records in between
--- What was verified before a log was reset says nothing about what stands at these offsets now.
+-- records: mirrored records in between; a verification from before a reset of the log does not count
 WITH passed AS (
   SELECT v.source, v.target, v.topic, v.partition, v.upstream_from,
          least(v.upstream_to, array_min(transform(filter(e.resets, x -> x.committed_at > v.started_at), x -> x.from_offset))) AS upstream_to
