@@ -7,7 +7,7 @@ import random
 from datetime import datetime, timedelta
 from typing import Any
 
-from mirrorlake.ledger.journal import CHECKPOINT, MIRROR
+from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger
 
 from tests.example_ledger import run, verification
@@ -61,7 +61,7 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
             rows["cycles"].append(
                 {
                     **names,
-                    "job": MIRROR,
+                    "job": CycleJob.MIRROR,
                     "cycle_id": f"m-{number}",
                     "finished_at": now,
                     "duration_ms": sum(stages.values()),
@@ -74,7 +74,7 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
             rows["cycles"].append(
                 {
                     **names,
-                    "job": MIRROR,
+                    "job": CycleJob.MIRROR,
                     "cycle_id": "m-idle",
                     "finished_at": now,
                     "duration_ms": 0.0,
@@ -87,7 +87,7 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
             rows["cycles"].append(
                 {
                     **names,
-                    "job": CHECKPOINT,
+                    "job": CycleJob.CHECKPOINT,
                     "cycle_id": f"c-{number}",
                     "finished_at": now + timedelta(seconds=4),
                     "duration_ms": 1800.0,

@@ -9,14 +9,22 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 
-MIRROR, LEDGER, CHECKPOINT = "mirror", "ledger", "checkpoint"  # jobs
 AGE_S = 30.0  # rows wait no longer, while a job runs
 ROWS_AT_ONCE = 1_000
+
+
+class CycleJob(StrEnum):
+    """Whose cycle it is: column job of the table cycles."""
+
+    MIRROR = "mirror"
+    LEDGER = "ledger"
+    CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Cycle:
 
     source: str
     target: str
-    job: str
+    job: CycleJob
     cycle_id: str
     duration_ms: float
     stages_ms: Mapping[str, float]

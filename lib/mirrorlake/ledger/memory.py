@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 
 
 class NoStream:
@@ -52,9 +53,9 @@ class MemoryLedger:
         last: dict[str, str] = {}
         for row in self.rows.get("topology_changes", ()):
             is_of_flow = (row["source"], row["target"]) == (flow.source, flow.target)
-            if is_of_flow and row["outcome"] == "applied" and str(row["kind"]).endswith("_acl"):
+            if is_of_flow and row["outcome"] == ChangeOutcome.APPLIED and str(row["kind"]).endswith("_acl"):
                 last[str(row["after"] or row["before"])] = str(row["kind"])
-        return [acl for acl, kind in last.items() if kind == "create_acl"]
+        return [acl for acl, kind in last.items() if kind == ChangeKind.CREATE_ACL]
 
     def stream_offset_syncs(
         self,

@@ -28,6 +28,7 @@ from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.tables import TABLES, column_definitions
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
+from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -185,11 +186,11 @@ class Ledger:
         from pyspark.sql import functions as F
 
         table = self.of_flow("topology_changes", flow)
-        mine = table.filter((table.outcome == "applied") & table.kind.endswith("_acl"))
+        mine = table.filter((table.outcome == ChangeOutcome.APPLIED) & table.kind.endswith("_acl"))
         last = mine.groupBy(F.coalesce("after", "before").alias("acl")).agg(
             F.max_by("kind", "changed_at").alias("kind")
         )
-        return [row["acl"] for row in last.filter(F.col("kind") == "create_acl").collect()]
+        return [row["acl"] for row in last.filter(F.col("kind") == ChangeKind.CREATE_ACL).collect()]
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
         """Appends dataclass instances or dictionaries to a table; missing columns are null.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import ConfigurationError, LedgerError
 from mirrorlake.ledger import views
-from mirrorlake.ledger.journal import CHECKPOINT, MIRROR
+from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.parameters import moment
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 POINTS = 240  # of a line in a picture
 WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # of a point
 ANOMALIES_SHOWN = 50
-QUIET_S = {MIRROR: 900.0, CHECKPOINT: 900.0}  # after so long without a sign a job that had been running is missed
+QUIET_S = {
+    CycleJob.MIRROR: 900.0,
+    CycleJob.CHECKPOINT: 900.0,
+}  # after so long without a sign a job that had been running is missed
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class FlowReport:
             )
         found += [
             f"no sign of the {job} job for {ago(now - seen)}"
-            for job, seen in ((MIRROR, self.mirrored_at), (CHECKPOINT, self.checkpointed_at))
+            for job, seen in ((CycleJob.MIRROR, self.mirrored_at), (CycleJob.CHECKPOINT, self.checkpointed_at))
             if seen is not None and (now - seen).total_seconds() > QUIET_S[job]
         ]
         if self.lag and self.mirrored_at is not None and not self.records:
@@ -205,7 +208,7 @@ class _Reader:
         from pyspark.sql import functions as F
 
         return (
-            cycles.filter((F.col("job") == MIRROR) & F.col("lag").isNotNull())
+            cycles.filter((F.col("job") == CycleJob.MIRROR) & F.col("lag").isNotNull())
             .groupBy("flow", "at")
             .agg(F.max("lag").alias("lag"))
             .orderBy("flow", "at")
@@ -218,7 +221,7 @@ class _Reader:
         from pyspark.sql import functions as F
 
         last: pd.DataFrame = (
-            cycles.filter(F.col("job") == CHECKPOINT)
+            cycles.filter(F.col("job") == CycleJob.CHECKPOINT)
             .groupBy("flow", "at")
             .agg(F.max("finished_at").alias("finished_at"))
             .toPandas()
@@ -248,7 +251,7 @@ class _Reader:
 
         medians = [F.coalesce(F.median(F.col("stages_ms")[name]) / 1000, F.lit(0.0)).alias(name) for name in STAGES]
         return (
-            cycles.filter((F.col("job") == MIRROR) & (F.col("records") > 0))
+            cycles.filter((F.col("job") == CycleJob.MIRROR) & (F.col("records") > 0))
             .groupBy("flow", "at")
             .agg(*medians)
             .orderBy("flow", "at")
@@ -279,7 +282,7 @@ class _Reader:
             .agg(F.sum("records").alias("records"), F.sum("bytes").alias("bytes"))
         )
         past = self._named(self.ledger.read("cycles")).filter(F.col("finished_at") <= F.lit(self.until))
-        signs = past.filter(F.col("job").isin(MIRROR, CHECKPOINT)).groupBy("flow", "job")
+        signs = past.filter(F.col("job").isin(CycleJob.MIRROR, CycleJob.CHECKPOINT)).groupBy("flow", "job")
         last = signs.agg(
             F.max("finished_at").alias("at"),
             *(F.max_by(name, "finished_at").alias(name) for name in ("lag", "positions", "unfinished")),
@@ -309,7 +312,7 @@ class _Reader:
         )
         unverified = verified.groupby("flow")["unverified"].sum() if len(verified) else {}
         for name in self.names:
-            mirror, checkpoint = jobs.get((name, MIRROR)), jobs.get((name, CHECKPOINT))
+            mirror, checkpoint = jobs.get((name, CycleJob.MIRROR)), jobs.get((name, CycleJob.CHECKPOINT))
             signs_of_mirror = [at for at in (_value(mirror, "at"), committed.get(name, {}).get("at")) if at]
             yield FlowReport(
                 name,

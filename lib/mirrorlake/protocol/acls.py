@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import LedgerError
-from mirrorlake.protocol.topic_changes import Change, Kind
+from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
 READING = ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
 WILDCARD = "*"
@@ -88,11 +88,11 @@ def acl_changes(
                 if acl.operation != remote.operation
                 else None
             )
-            yield Change(Kind.CREATE_ACL, acl.name, remote.name, "acl", None, str(remote), note)
+            yield Change(ChangeKind.CREATE_ACL, acl.name, remote.name, "acl", None, str(remote), note)
     for acl in sorted(set(given)):
         if acl not in wanted:  # one that somebody else has taken away is recorded as gone by this
             yield Change(
-                Kind.DELETE_ACL,
+                ChangeKind.DELETE_ACL,
                 None,
                 acl.name,
                 "acl",

@@ -26,7 +26,7 @@ NEEDED = "mirroring needs it: batches are not opened"
 NEEDED_SIZE = "what fits into the source must fit here"
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What is done. Nothing is ever shrunk or deleted but access rights that mirrorlake itself gave."""
 
     CREATE_TOPIC = "create_topic"
@@ -37,12 +37,20 @@ class Kind(StrEnum):
     DELETE_ACL = "delete_acl"
 
 
+class ChangeOutcome(StrEnum):
+    """What has become of a change. The table topology_changes has the reason in place of REFUSED."""
+
+    PLANNED = "planned"
+    APPLIED = "applied"
+    REFUSED = "refused"
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """One change of the target. `topic` is the source's; `before` and `after` are partitions, a config value, or an
     access right."""
 
-    kind: Kind
+    kind: ChangeKind
     topic: str | None
     target_topic: str
     name: str | None = None
@@ -89,7 +97,7 @@ def creation(
     )
     partitions = max(partitions, flow.topic_creation_partitions)
     return Change(
-        Kind.CREATE_TOPIC,
+        ChangeKind.CREATE_TOPIC,
         topic,
         remote,
         None,
@@ -102,7 +110,7 @@ def creation(
 def growth(topic: str, remote: str, have: int, want: int) -> Iterator[Change]:
     """A remote topic has at least as many partitions as its source; never fewer than it has."""
     if have < want:
-        yield Change(Kind.ADD_PARTITIONS, topic, remote, None, str(have), str(want))
+        yield Change(ChangeKind.ADD_PARTITIONS, topic, remote, None, str(have), str(want))
 
 
 def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[str | None, str | None]]:
@@ -141,6 +149,6 @@ def config_changes(
             continue
         before = here.value if here is not None and here.own else None
         if value is None and before is not None:
-            yield Change(Kind.RESET_CONFIG, topic, remote, name, before, None, note)
+            yield Change(ChangeKind.RESET_CONFIG, topic, remote, name, before, None, note)
         elif value is not None and value != before and not (note and here is not None and here.value == value):
-            yield Change(Kind.SET_CONFIG, topic, remote, name, before, value, note)
+            yield Change(ChangeKind.SET_CONFIG, topic, remote, name, before, value, note)

@@ -29,7 +29,7 @@ from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.offset_source import KafkaGroupOffsets
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
-from mirrorlake.ledger.journal import CHECKPOINT, Cycle, Journal
+from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import Metrics, of_process
@@ -228,7 +228,7 @@ class CheckpointJob:
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
-            CHECKPOINT,
+            CycleJob.CHECKPOINT,
             cycle_id,
             duration_ms=clock.total_ms,
             stages_ms=clock.laps_ms,

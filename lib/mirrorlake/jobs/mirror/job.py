@@ -48,7 +48,7 @@ from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
-from mirrorlake.ledger.journal import LEDGER, MIRROR, Cycle, Journal
+from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
 from mirrorlake.ledger.memory import MemoryLedger, NoStream
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
@@ -274,7 +274,7 @@ class MirrorJob:
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
-            LEDGER,
+            CycleJob.LEDGER,
             f"{self._job_id}-ledger",
             1000 * seconds,
             {"merge": 1000 * seconds},
@@ -341,7 +341,7 @@ class MirrorJob:
                 Cycle(
                     self.flow.source,
                     self.flow.target,
-                    MIRROR,
+                    CycleJob.MIRROR,
                     f"{self._job_id}-idle",
                     0.0,
                     {},
@@ -464,7 +464,7 @@ class MirrorJob:
         )
         counts = {name: getattr(progress, name) for name in ("records", "bytes", "runs", "partitions", "lag")}
         self._note_cycle(
-            Cycle(self.flow.source, self.flow.target, MIRROR, cycle_id, 1000 * seconds, stages_ms, **counts)
+            Cycle(self.flow.source, self.flow.target, CycleJob.MIRROR, cycle_id, 1000 * seconds, stages_ms, **counts)
         )
         self._history.append(progress)
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)

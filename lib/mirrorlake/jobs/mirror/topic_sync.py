@@ -21,7 +21,15 @@ from mirrorlake.log import ending, event
 from mirrorlake.protocol.acls import Acl, acl_changes
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.topic_changes import Change, Kind, config_changes, creation, growth, largest_message
+from mirrorlake.protocol.topic_changes import (
+    Change,
+    ChangeKind,
+    ChangeOutcome,
+    config_changes,
+    creation,
+    growth,
+    largest_message,
+)
 from mirrorlake.state.offset_syncs import TOPIC_CONFIG
 
 if TYPE_CHECKING:
@@ -32,7 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-APPLIED, PLANNED = "applied", "planned"
 DESCRIBED_AT_ONCE = 500
 
 
@@ -104,7 +111,11 @@ class Topology:
             if stamping is not None:  # nothing may be copied there: every timestamp would be lost
                 raise stamping
             missing = next(
-                (error for change, error in refused.items() if change.kind in (Kind.CREATE_TOPIC, Kind.ADD_PARTITIONS)),
+                (
+                    error
+                    for change, error in refused.items()
+                    if change.kind in (ChangeKind.CREATE_TOPIC, ChangeKind.ADD_PARTITIONS)
+                ),
                 None,
             )
             if missing is None:
@@ -128,7 +139,7 @@ class Topology:
     def apply(self, changes: list[Change]) -> dict[Change, str]:
         """Makes the changes of a plan; returns what came of each."""
         refusals = self._apply(changes)
-        return {change: refusals[change].message if change in refusals else APPLIED for change in changes}
+        return {change: refusals[change].message if change in refusals else ChangeOutcome.APPLIED for change in changes}
 
     def _topic_changes(self, asked: Mapping[str, int], topics: Mapping[str, int], configured: Set[str]) -> list[Change]:
         """What the remote topics of those asked for need; `topics` are all of the flow, `configured` those whose
@@ -205,17 +216,19 @@ class Topology:
         if not todo:
             return {}
         refusals: dict[Change, Any] = {}
-        new = [change for change in todo if change.kind is Kind.CREATE_TOPIC]
+        new = [change for change in todo if change.kind is ChangeKind.CREATE_TOPIC]
         refusals |= self._refused_of(new, self._target.create([self._new_topic(change) for change in new]))
-        grown = [change for change in todo if change.kind is Kind.ADD_PARTITIONS]
+        grown = [change for change in todo if change.kind is ChangeKind.ADD_PARTITIONS]
         refusals |= self._refused_of(
             grown, self._target.grow({change.target_topic: int(change.after or 0) for change in grown})
         )
-        refusals |= self._configure([change for change in todo if change.kind in (Kind.SET_CONFIG, Kind.RESET_CONFIG)])
+        refusals |= self._configure(
+            [change for change in todo if change.kind in (ChangeKind.SET_CONFIG, ChangeKind.RESET_CONFIG)]
+        )
         for change in todo:
-            if change.kind is Kind.CREATE_ACL:
+            if change.kind is ChangeKind.CREATE_ACL:
                 refusals |= self._refused_of([change], self._target.create_acl(Acl.parse(str(change.after))))
-            elif change.kind is Kind.DELETE_ACL:
+            elif change.kind is ChangeKind.DELETE_ACL:
                 refusals |= self._refused_of([change], self._target.delete_acl(Acl.parse(str(change.before))))
         self._record(todo, refusals)
         for error in refusals.values():
@@ -258,11 +271,11 @@ class Topology:
     def _record(self, changes: Iterable[Change], refusals: Mapping[Change, TargetError]) -> None:
         now, rows = datetime.now(UTC).replace(tzinfo=None), []
         for change in changes:
-            outcome = refusals[change].message if change in refusals else APPLIED
+            outcome = refusals[change].message if change in refusals else ChangeOutcome.APPLIED
             if self._refused.get(change) == outcome:
                 continue  # said and written down when it was first refused
             self._log(change, outcome)
-            if outcome != APPLIED:
+            if outcome != ChangeOutcome.APPLIED:
                 self._refused[change] = outcome
             rows.append(
                 {
@@ -288,7 +301,7 @@ class Topology:
             "topic": change.target_topic,
             "property": change.name or None,
         }
-        if outcome == APPLIED:
+        if outcome == ChangeOutcome.APPLIED:
             said = event("topic_changed", **about, before=change.before, after=change.after, note=change.note or None)
             log.info(said)
         else:
@@ -304,12 +317,15 @@ class TopologyResult:
     outcomes: dict[Change, str] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        counts = Counter(outcome if outcome in (APPLIED, PLANNED) else "refused" for outcome in self.outcomes.values())
+        counts = Counter(
+            outcome if outcome in (ChangeOutcome.APPLIED, ChangeOutcome.PLANNED) else ChangeOutcome.REFUSED
+            for outcome in self.outcomes.values()
+        )
         return {
             "flow": self.flow,
             "topics": self.topics,
             "changes": len(self.outcomes),
-            **{name: counts[name] for name in (PLANNED, APPLIED, "refused")},
+            **{outcome.value: counts[outcome] for outcome in ChangeOutcome},
         }
 
     def table(self) -> pd.DataFrame:
@@ -358,5 +374,5 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
     )
     planned = topology.plan(topics)
     if dry_run:
-        return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, PLANNED))
+        return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, ChangeOutcome.PLANNED))
     return TopologyResult(flow.name, len(topics), topology.apply(planned))
