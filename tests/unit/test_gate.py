@@ -11,7 +11,7 @@ import pytest
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint.job import gate_frame
-from mirrorlake.jobs.migration.finding import Finding, map_frame
+from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.mirror.gate_frame import frame as runs_frame
 from mirrorlake.jobs.verification.result import PartitionVerification
 from mirrorlake.jobs.verification.result import gate_frame as gate_frame_of_verification
@@ -91,7 +91,7 @@ def inferred() -> pd.DataFrame:
         Run("t", 0, "a.t", 0, 10, 20, 3, 13, 10, 100, 0, 0, 0),
         Run("t", 0, "a.t", 0, 25, 30, 15, 20, 5, 50, 0, 0, 0),
     )
-    found = Finding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, 0, (), runs)
+    found = LogFinding("t", 0, "a.t", 30, None, 15, 3, 0, 2, 40, 20, 0, (), runs)
     return map_frame([found], {("a.t", 0): 22}, {("a.t", 0): 22})
 
 

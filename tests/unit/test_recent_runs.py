@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from mirrorlake.model.gap import RESETS, Gap, GapKind
-from mirrorlake.model.recent_runs import Offsets, RecentRuns
+from mirrorlake.model.recent_runs import RecentRuns, RunOffsets
 from mirrorlake.model.run import Run, translate
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 
@@ -165,7 +165,7 @@ def test_the_newest_runs_are_kept_and_older_ones_are_not_answered_about() -> Non
     recent = RecentRuns(kept_runs=10)
     for start in range(0, 1_000, 10):
         recent.add([state((run(start, start + 10, start),))])
-    assert recent.near(at(1_000, 1_000), 995).run == Offsets(990, 1_000, 990, 1_000)
+    assert recent.near(at(1_000, 1_000), 995).run == RunOffsets(990, 1_000, 990, 1_000)
     assert recent.near(at(1_000, 1_000), 500) is None
     assert recent.near(at(1_000, 1_000, topic="other"), 5) is None
     assert recent.near(None, 5) is None
@@ -176,28 +176,28 @@ def test_behind_a_hole_nothing_older_is_answered_about() -> None:
     recent.add([state((run(0, 10, 0),)), state((run(15, 20, 10),))])
     assert recent.near(at(20, 15), 5) is None
     assert recent.near(at(20, 15), 12) is None, "what is between them may be in a run that was not seen"
-    assert recent.near(at(20, 15), 15).run == Offsets(15, 20, 10, 15)
+    assert recent.near(at(20, 15), 15).run == RunOffsets(15, 20, 10, 15)
 
 
 @pytest.mark.parametrize("position", [at(20, 10), at(10, 12), at(10, 10, incarnation=1), at(5, 5)])
 def test_nothing_is_answered_that_does_not_reach_to_where_the_flow_is(position: Position) -> None:
     recent = RecentRuns()
     recent.add([state((run(0, 10, 0),))])
-    assert recent.near(at(10, 10), 3).run == Offsets(0, 10, 0, 10)
+    assert recent.near(at(10, 10), 3).run == RunOffsets(0, 10, 0, 10)
     assert recent.near(position, 3) is None
 
 
 def test_a_former_owner_whose_states_reach_further_back_says_nothing_about_a_partition_that_is_elsewhere_now() -> None:
     recent = RecentRuns()
     recent.add([state((run(10, 20, 10),), slot=0, generation=2), state((run(0, 10, 0),), slot=1)])
-    assert recent.near(at(20, 20), 5).run == Offsets(0, 10, 0, 10), (
+    assert recent.near(at(20, 20), 5).run == RunOffsets(0, 10, 0, 10), (
         "the older generation first, whatever slot comes first"
     )
     late = RecentRuns()
     late.add([state((run(10, 20, 10),), slot=0, generation=2)])
     late.add([state((run(0, 10, 0),), slot=1)])
     assert late.near(at(20, 20), 5) is None
-    assert late.near(at(20, 20), 12).run == Offsets(10, 20, 10, 20)
+    assert late.near(at(20, 20), 12).run == RunOffsets(10, 20, 10, 20)
 
 
 def test_two_accounts_of_one_offset_are_both_disbelieved() -> None:
@@ -206,7 +206,7 @@ def test_two_accounts_of_one_offset_are_both_disbelieved() -> None:
     assert recent.near(at(15, 30), 7) is None
     recent.add([state((run(15, 20, 30),))])
     assert recent.near(at(20, 35), 7) is None
-    assert recent.near(at(20, 35), 16).run == Offsets(15, 20, 30, 35)
+    assert recent.near(at(20, 35), 16).run == RunOffsets(15, 20, 30, 35)
 
 
 @pytest.mark.parametrize("kind", [GapKind.TRUNCATED, GapKind.RECREATED])
@@ -218,7 +218,7 @@ def test_a_reset_voids_what_was_mapped_before(kind: str) -> None:
     assert recent.near(at(30, 50, 1), 40) is None
     assert recent.version != before
     recent.add([state((run(30, 60, 80, incarnation=1),)), state((run(50, 55, 50),), slot=1)])
-    assert recent.near(at(60, 110, 1), 40).run == Offsets(30, 60, 80, 110), (
+    assert recent.near(at(60, 110, 1), 40).run == RunOffsets(30, 60, 80, 110), (
         "a state of the log that was replaced came late, and says nothing any more"
     )
 

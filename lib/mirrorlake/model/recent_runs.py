@@ -23,7 +23,7 @@ from mirrorlake.partition_key import PartitionKey
 KEPT_RUNS = 200_000  # of all partitions together, about
 
 
-class Offsets(NamedTuple):
+class RunOffsets(NamedTuple):
     """A run, without all else that is known of it."""
 
     upstream_start: int
@@ -37,8 +37,8 @@ class Nearby:
     """What a map says about an offset: the first run that ends after it, None if none does, and the last run of its
     partition."""
 
-    run: Offsets | None
-    last: Offsets
+    run: RunOffsets | None
+    last: RunOffsets
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Window:
     gap."""
 
     incarnation: int
-    runs: list[Offsets] = field(default_factory=list)
+    runs: list[RunOffsets] = field(default_factory=list)
     covered_to: int = 0
 
     def reaches(self, position: Position) -> bool:
@@ -83,7 +83,7 @@ class RecentRuns:
             if state.inferred or state.generation != self._generation:
                 self._generation = state.generation
                 self.version += 1
-            pieces: list[tuple[PartitionKey, int, int, int, Offsets | None]] = []
+            pieces: list[tuple[PartitionKey, int, int, int, RunOffsets | None]] = []
             for gap in state.gaps:
                 key = (gap.topic, gap.partition)
                 if gap.kind in RESETS:
@@ -91,7 +91,7 @@ class RecentRuns:
                 else:
                     pieces.append((key, gap.incarnation, gap.from_offset, gap.to_offset, None))
             for run in state.runs:
-                offsets = Offsets(run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end)
+                offsets = RunOffsets(run.upstream_start, run.upstream_end, run.downstream_start, run.downstream_end)
                 pieces.append(
                     ((run.topic, run.partition), run.incarnation, run.upstream_start, run.upstream_end, offsets)
                 )
@@ -119,7 +119,7 @@ class RecentRuns:
             window = self._windows[key] = _Window(incarnation)
         return window
 
-    def _extend(self, key: PartitionKey, incarnation: int, start: int, end: int, run: Offsets | None) -> None:
+    def _extend(self, key: PartitionKey, incarnation: int, start: int, end: int, run: RunOffsets | None) -> None:
         window = self._windows.setdefault(key, _Window(incarnation))
         if window.incarnation < incarnation:
             window = self._begin(key, incarnation)

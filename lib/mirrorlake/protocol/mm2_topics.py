@@ -30,7 +30,7 @@ VERSION = 0
 FLUSH_S = 5
 RETRY_S = 30
 
-Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or None for now
+Mm2Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or None for now
 
 
 def checkpoint(
@@ -75,7 +75,7 @@ class Mm2Topic:
         self._trouble = ""
         self._not_before = 0.0
 
-    def write(self, records: Iterable[Record]) -> bool:
+    def write(self, records: Iterable[Mm2Record]) -> bool:
         """Appends records and waits for the cluster to have them; False if it has not."""
         if time.monotonic() < self._not_before:
             return False
@@ -97,7 +97,7 @@ class Mm2Topic:
         self._trouble = ""
         return True
 
-    def _produce(self, producer: Producer, record: Record, refused: list[Any]) -> None:
+    def _produce(self, producer: Producer, record: Mm2Record, refused: list[Any]) -> None:
         key, value, timestamp_ms = record
         while True:
             try:
@@ -173,7 +173,7 @@ class Emitter:
         """The first and last record of every run (the values of `Run`), in the order of their partitions."""
         if not self._flow.emit_offset_syncs_enabled:
             return
-        records: list[Record] = []
+        records: list[Mm2Record] = []
         for run in sorted(runs, key=lambda run: (run["topic"], run["partition"], run["upstream_start"])):
             for upstream, downstream in (
                 (run["upstream_start"], run["downstream_start"]),

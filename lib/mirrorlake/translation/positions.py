@@ -35,7 +35,7 @@ SAID = {
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ReaderPosition:
     """Where someone stands in one partition of the source. `label` says whose position it is, where there are
     several."""
 
@@ -164,10 +164,10 @@ def _offset(value: Any) -> int:
     return offset
 
 
-def listed(offsets: Offsets, label: str = "") -> list[Position]:
+def listed(offsets: Offsets, label: str = "") -> list[ReaderPosition]:
     """Offsets as positions."""
     return [
-        Position(topic, partition, offset, label)
+        ReaderPosition(topic, partition, offset, label)
         for topic, partitions in offsets.items()
         for partition, offset in partitions.items()
     ]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.translation.positions import Offsets, Position, Translation, as_offsets, listed
+from mirrorlake.translation.positions import Offsets, ReaderPosition, Translation, as_offsets, listed
 
 VERSION = "v1"
 OFFSETS, COMMITS, SOURCES = "offsets", "commits", "sources"
@@ -97,7 +97,7 @@ class SparkCheckpoint:
         return cls(directory, plan, is_committed, before, initial)
 
     @property
-    def positions(self) -> list[Position]:
+    def positions(self) -> list[ReaderPosition]:
         """Every offset in it that is to be translated; labels say where they stand."""
         found = [
             position

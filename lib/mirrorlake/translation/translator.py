@@ -16,7 +16,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.translation.positions import Position, Translated, Translation
+from mirrorlake.translation.positions import ReaderPosition, Translated, Translation
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Translator:
             )
         self.flow, self.ledger, self.ask_source = flow, ledger, ask_source
 
-    def translate(self, positions: Sequence[Position]) -> Translation:
+    def translate(self, positions: Sequence[ReaderPosition]) -> Translation:
         """The place of each position on the target, in the order they were given.
 
         Raises:
@@ -79,7 +79,7 @@ class Translator:
             tuple(self._translated(position, answers.get(number)) for number, position in enumerate(resolved)),
         )
 
-    def at(self, timestamp_ms: int) -> list[Position]:
+    def at(self, timestamp_ms: int) -> list[ReaderPosition]:
         """The first record at or after a time in every partition of the flow, as the source says; or the first run that
         holds one, as the ledger says."""
         return self._at_source(timestamp_ms) if self.ask_source else self._at_runs(timestamp_ms)
@@ -112,7 +112,7 @@ class Translator:
         )
         return {(row["topic"], row["partition"]): row for row in rows.collect()}
 
-    def _at_runs(self, timestamp_ms: int) -> list[Position]:
+    def _at_runs(self, timestamp_ms: int) -> list[ReaderPosition]:
         from pyspark.sql import functions as F
 
         runs = self._mine(views.read(self.ledger, "current_runs"))
@@ -123,7 +123,7 @@ class Translator:
             F.min(F.when(holds, F.col("upstream_start"))).alias("start"), F.max("upstream_end").alias("end")
         )
         return [
-            Position(row["topic"], row["partition"], row["end"] if row["start"] is None else row["start"])
+            ReaderPosition(row["topic"], row["partition"], row["end"] if row["start"] is None else row["start"])
             for row in rows.orderBy("topic", "partition").collect()
         ]
 
@@ -154,7 +154,7 @@ class Translator:
             source.close()
         return {key: (first[key], stable[key]) for key in found if key in first and key in stable}
 
-    def _at_source(self, timestamp_ms: int) -> list[Position]:
+    def _at_source(self, timestamp_ms: int) -> list[ReaderPosition]:
         source, timeout_ms = self._source(), self.flow.connect_timeout_ms
         try:
             topics = {
@@ -168,7 +168,9 @@ class Translator:
             )
         finally:
             source.close()
-        return [Position(*key, stable[key] if at[key] < 0 else at[key]) for key in keys if key in at and key in stable]
+        return [
+            ReaderPosition(*key, stable[key] if at[key] < 0 else at[key]) for key in keys if key in at and key in stable
+        ]
 
     # -- one position -------------------------------------------------------------------------------
 
@@ -193,20 +195,20 @@ class Translator:
             row["downstream_next"],
         )
 
-    def _resolved(self, position: Position, known: Mapping[PartitionKey, Any]) -> Position:
+    def _resolved(self, position: ReaderPosition, known: Mapping[PartitionKey, Any]) -> ReaderPosition:
         row = known.get((position.topic, position.partition))
         if position.upstream_offset >= 0:
             return position
         if row is None or row["upstream_start"] is None:
-            return Position(position.topic, position.partition, 0, position.label)
-        return Position(
+            return ReaderPosition(position.topic, position.partition, 0, position.label)
+        return ReaderPosition(
             position.topic,
             position.partition,
             row["upstream_start" if position.upstream_offset == EARLIEST_TIMESTAMP else "upstream_next"],
             position.label,
         )
 
-    def _translated(self, position: Position, row: Any) -> Translated:
+    def _translated(self, position: ReaderPosition, row: Any) -> Translated:
         key = (position.label, position.topic, position.partition, position.upstream_offset)
         if row is None or row["status"] is None:
             status, reason = self._why_not(position.topic)

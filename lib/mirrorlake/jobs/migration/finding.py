@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Finding:
+class LogFinding:
     """What a partition's two logs say. Counts are of records.
 
     Attributes:
@@ -71,7 +71,7 @@ MAP_COLUMNS = {
 
 
 def map_frame(
-    findings: Iterable[Finding], ends: Mapping[PartitionKey, int], ends_now: Mapping[PartitionKey, int]
+    findings: Iterable[LogFinding], ends: Mapping[PartitionKey, int], ends_now: Mapping[PartitionKey, int]
 ) -> pd.DataFrame:
     """What the gate looks at: one row for each inferred run, and one for a partition without (length 0); columns as in
     MAP_COLUMNS, `ends` are those of remote partitions."""

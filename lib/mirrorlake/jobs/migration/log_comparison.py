@@ -78,7 +78,7 @@ def find(source: Mapping[str, NDArray[Any]], copy: Mapping[str, NDArray[Any]]) -
     """What two logs have in common; each as columns offset, hash, timestamp and bytes, in the order of offsets.
 
     Returns:
-        upstream_next (after the last record that both have; 0 if none), the counts of `finding.Finding`, gaps, and
+        upstream_next (after the last record that both have; 0 if none), the counts of `finding.LogFinding`, gaps, and
         runs: the four offsets, records, bytes, first and last timestamp of each.
     """
     matches = align(source["hash"].view(np.uint64), copy["hash"].view(np.uint64))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, first_line
 from mirrorlake.gate import Gate, require
-from mirrorlake.jobs.migration.finding import Finding, map_frame
+from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
@@ -65,14 +65,14 @@ class TakeoverResult:
 
     flow: str
     generation: int
-    findings: tuple[Finding, ...]
+    findings: tuple[LogFinding, ...]
 
     def table(self) -> pd.DataFrame:
         """One row for each partition, for people (a pandas frame)."""
         import pandas as pd
 
         hidden = ("gaps", "runs", "foreign_tail")
-        columns = [name for name in Finding.__dataclass_fields__ if name not in hidden]
+        columns = [name for name in LogFinding.__dataclass_fields__ if name not in hidden]
         return pd.DataFrame(
             [{**{name: getattr(found, name) for name in columns}, "runs": len(found.runs)} for found in self.findings],
             columns=[*columns, "runs"],
@@ -152,7 +152,7 @@ class Takeover:
 
     # -- looking ------------------------------------------------------------------------------------
 
-    def _compare(self, source: Cluster, target: Cluster) -> list[Finding]:
+    def _compare(self, source: Cluster, target: Cluster) -> list[LogFinding]:
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
         topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
         remotes = flow.remote_topics(topics)
@@ -258,7 +258,7 @@ class Takeover:
         first: int,
         end: int,
         known: Position | None,
-    ) -> Finding:
+    ) -> LogFinding:
         """What was seen of one partition, whose source log was read from `first` to `end`."""
         runs = tuple(_run(key, remote, numbers) for numbers in values.pop("runs"))
         gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
@@ -271,7 +271,7 @@ class Takeover:
             if next_offset is not None and values["upstream_next"] > next_offset:
                 lost = values["upstream_next"] - next_offset  # retention was faster than MirrorMaker 2
                 gaps, values["missing"] = ((next_offset, first - 1, lost),), lost
-        return Finding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
+        return LogFinding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
 
     def _next_without_match(
         self,
@@ -348,7 +348,7 @@ class Takeover:
 
     # -- deciding -----------------------------------------------------------------------------------
 
-    def _require_map(self, findings: list[Finding], target: Cluster, *, dry_run: bool) -> None:
+    def _require_map(self, findings: list[LogFinding], target: Cluster, *, dry_run: bool) -> None:
         """The gate: what was found must be a map, and the logs must still be what they were when it was made."""
         if not findings:
             return
@@ -364,7 +364,7 @@ class Takeover:
             "nothing was changed; if the target's logs have grown meanwhile, stop what writes there",
         )
 
-    def _begin(self, source: Cluster, target: Cluster, findings: list[Finding]) -> int:
+    def _begin(self, source: Cluster, target: Cluster, findings: list[LogFinding]) -> int:
         flow = self.flow
         transaction.require_transactions(target, flow.connect_timeout_ms, flow.transactional_id(0))
         slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
@@ -403,11 +403,11 @@ class Takeover:
         )
         return generation
 
-    def _downstream_next(self, found: Finding) -> int:
+    def _downstream_next(self, found: LogFinding) -> int:
         """The end of the map; where there is none, everything on the target is from before."""
         return found.runs[-1].downstream_end if found.runs else self._ends[found.target_topic, found.partition]
 
-    def _anomalies(self, found: Finding) -> Iterator[Anomaly]:
+    def _anomalies(self, found: LogFinding) -> Iterator[Anomaly]:
         """The rows of one partition."""
 
         def anomaly(kind: AnomalyKind, records: int, detail: str, **offsets: int) -> Anomaly:

@@ -40,7 +40,7 @@ Handle = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], None]
 
 
 @dataclass(frozen=True)
-class Run:
+class JobRun:
     """One run of a mirror job.
 
     Attributes:
@@ -80,7 +80,7 @@ class Engine(Protocol):
             ConfigurationError: it can't.
         """
 
-    def run(self, run: Run) -> None:
+    def run(self, run: JobRun) -> None:
         """Plans and handles micro-batches until the run ends; never stops inside one.
 
         Raises:

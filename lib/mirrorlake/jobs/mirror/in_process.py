@@ -17,7 +17,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.jobs.mirror.copy.task import Connections, connect
-from mirrorlake.jobs.mirror.engine import Run, TaskAnswer
+from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planner import Planner
 from mirrorlake.log import event
@@ -47,7 +47,7 @@ class InProcessEngine:
         if flow.transforms:
             raise ConfigurationError(f"flow {flow.name}: mirrorlake.transforms need Spark; this job runs without it")
 
-    def run(self, run: Run) -> None:
+    def run(self, run: JobRun) -> None:
         planner = Planner(LiveFlow(run.config, run.flow), until_now=run.interval_s is None)
         retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
@@ -69,7 +69,7 @@ class InProcessEngine:
             planner.close()
             self._tasks.close()
 
-    def _handle(self, run: Run, plan: MirrorPlan, number: int, retries: Retries) -> None:
+    def _handle(self, run: JobRun, plan: MirrorPlan, number: int, retries: Retries) -> None:
         try:
             clock = Stopwatch()
             clock.lap("collect")  # the plan is here already

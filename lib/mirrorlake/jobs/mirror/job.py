@@ -42,7 +42,7 @@ from mirrorlake.errors import (
 )
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
-from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, Run
+from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.start_offsets import find_starts
@@ -147,7 +147,7 @@ class MirrorJob:
         failure: MirrorlakeError | None = None
         try:
             self._engine.run(
-                Run(
+                JobRun(
                     config=self.config,
                     flow=self.flow,
                     name=f"mirror {self.flow.name} {self._job_id}",

@@ -10,7 +10,7 @@ from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
-from mirrorlake.jobs.mirror.engine import Run, TaskAnswer
+from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.range_source import KafkaRanges
 from mirrorlake.model.anomaly import AnomalyKind
@@ -52,7 +52,7 @@ class SparkEngine:
         for transform in flow.transforms:
             validate(self.spark, transform)
 
-    def run(self, run: Run) -> None:
+    def run(self, run: JobRun) -> None:
         def handle(frame: DataFrame, number: int) -> None:
             clock = Stopwatch()
             plan = MirrorPlan.from_rows(frame.collect())
