@@ -30,6 +30,7 @@ from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.metrics import of_process as of_this_process
 from mirrorlake.model.gap import RESETS
 
 from tests.log_lines import of_process
@@ -118,6 +119,10 @@ class World:
     def lines(self) -> list[str]:
         """What was logged in this process about this world."""
         return [line for line in of_process() if self.alias in line]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """The value of a sample of this world's flow."""
+        return of_this_process().registry.get_sample_value(f"mirrorlake_{name}", {"flow": self.flow_name, **labels})
 
     def engine(self, failpoint: str = "") -> Engine:
         """What runs the mirror jobs of this world: this process, or Spark where the test or a transform needs it."""

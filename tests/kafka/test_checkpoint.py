@@ -88,6 +88,11 @@ def test_every_status_says_what_it_means(world: World) -> None:
     assert says(at_end) == ("exact", end, 100, "committed")
     assert says(ahead) == ("clamped", end, 50, "committed")
     assert says(beyond) == ("clamped", end, 0, "committed")
+    counted = {"clamped": 2, "exact": 3, "not_mirrored": 1}
+    assert {name: world.metric("checkpoint_positions", status=name) for name in counted} == counted
+    assert world.metric("checkpoint_positions", status="deleted") == 0
+    assert world.metric("checkpoint_synced_positions", status="committed") == 5
+    assert "positions=6 status_clamped=2 status_exact=3 status_not_mirrored=1 sync_committed=5 " in "".join(world.lines)
     world.mirror()
     world.checkpoint()
     rows = world.checkpoints()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.spark.timing import STAGES
 
 from tests.world import CODECS, World, configure, eventually, read_committed
 
@@ -30,6 +33,26 @@ def test_a_second_run_copies_only_what_is_new(plain_world: World) -> None:
     plain_world.produce(topic, 300, seed=2)
     assert plain_world.mirror().records == 300
     assert plain_world.assert_equal(topic) == 800
+
+
+def test_what_is_mirrored_is_logged_and_counted(plain_world: World) -> None:
+    topic = plain_world.topic()
+    plain_world.produce(topic, 300)
+    began, result = time.time(), plain_world.mirror()
+    metric = plain_world.metric
+    assert (metric("mirrored_records_total"), metric("mirrored_bytes_total")) == (300, result.bytes)
+    assert (metric("micro_batches_total"), metric("generation"), metric("lag_records")) == (result.batches, 1, 0)
+    assert began < (metric("last_commit_timestamp_seconds") or 0) < time.time()
+    stages = {name: metric("micro_batch_stage_seconds_count", stage=name) for name in STAGES}
+    assert stages == dict.fromkeys(STAGES, result.batches)
+    evaluated = (metric(f"gate_{name}_total", suite="offset_syncs") for name in ("evaluations", "failures"))
+    assert [*evaluated] == [result.batches, None]
+    assert (metric("held_topics"), metric("ledger_appends_total")) == (0, None), "there is no ledger in Delta"
+    committed = [line for line in plain_world.lines if line.startswith("INFO micro_batch_committed ")]
+    assert len(committed) == result.batches
+    assert f" flow={plain_world.flow_name} generation=1 batch=" in committed[-1]
+    assert " lag=0 plan_s=" in committed[-1]
+    assert f"INFO generation_opened flow={plain_world.flow_name} generation=1 slots=2 " in "".join(plain_world.lines)
 
 
 def test_a_backlog_is_copied_in_many_bounded_micro_batches(spark_world: World) -> None:

@@ -254,4 +254,5 @@ def test_a_wrong_password_is_said_and_not_shown(world: World, secured: LocalClus
     with pytest.raises(TargetError, match=r"can't be reached .*Authentication") as caught:
         world.mirror()
     assert SECRET not in str(caught.value)
+    assert [line for line in world.lines if line.startswith(f"ERROR mirror_failed flow={world.flow_name} ")]
     assert SECRET not in "".join(world.lines)
