@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import from_specification
+from mirrorlake.jobs.checkpoint.cycles import InProcessCycles, SparkCycles
 from mirrorlake.jobs.checkpoint.job import CheckpointJob, CheckpointResult
 from mirrorlake.jobs.mirror.engine import Engine
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
@@ -47,7 +48,7 @@ class World:
     """Two clusters, a source alias nobody else uses, and a directory.
 
     Attributes:
-        is_mirrored_by_spark: mirror jobs run on Spark; else in this process, with the same planner, tasks and gate.
+        runs_on_spark: jobs read and copy in Spark's tasks; else in this process, by the same code.
         memory: the tables of a world without Spark.
     """
 
@@ -59,7 +60,7 @@ class World:
     properties: dict[str, str] = field(default_factory=dict)
     alias: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
     target_alias: str = "t"
-    is_mirrored_by_spark: bool = False
+    runs_on_spark: bool = False
     memory: MemoryLedger = field(default_factory=MemoryLedger)
 
     def __post_init__(self) -> None:
@@ -126,7 +127,7 @@ class World:
 
     def engine(self, failpoint: str = "") -> Engine:
         """What runs the mirror jobs of this world: this process, or Spark where the test or a transform needs it."""
-        if not self.is_mirrored_by_spark and not self.flow.transforms:
+        if not self.runs_on_spark and not self.flow.transforms:
             return InProcessEngine(failpoint=from_specification(failpoint))
         return SparkEngine(self.spark, failpoint)
 
@@ -160,9 +161,24 @@ class World:
 
     def checkpoint(self, interval_s: float | None = None, run_for_s: float | None = None) -> CheckpointResult:
         """Runs one cycle of the checkpoint job, or several."""
-        return CheckpointJob(
-            self.spark, self.config, self.flow, self.ledger, ROOT / "expectations/checkpoints.json"
-        ).run(interval_s, run_for_s)
+        return self.checkpoint_job().run(interval_s, run_for_s)
+
+    @contextmanager
+    def checkpointing(self, interval_s: float = 0.2) -> Iterator[Future[CheckpointResult]]:
+        """Runs the checkpoint job beside the block; ends it between two cycles, and raises what has stopped it."""
+        job = self.checkpoint_job()
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(job.run, interval_s)
+            try:
+                yield running
+            finally:
+                job.stop()
+            running.result(DEADLINE_S)
+
+    def checkpoint_job(self) -> CheckpointJob:
+        cycles = SparkCycles(self.spark) if self.runs_on_spark else InProcessCycles(self.spark)
+        suite = ROOT / "expectations/checkpoints.json"
+        return CheckpointJob(self.spark, self.config, self.flow, self.ledger, suite, cycles=cycles)
 
     def checkpoints(self) -> dict[tuple[str, str | None, int | None], Any]:
         """The newest row of the table checkpoints for every group and partition."""
@@ -320,6 +336,12 @@ class World:
         """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of
         them."""
         _assert_accounted(*self.ledger_map(*topics))
+
+    def rows(self, table: str) -> list[Any]:
+        """The rows of this flow in a table of the ledger."""
+        if self.spark is None:
+            return list(self.memory.rows.get(table, ()))
+        return self.ledger.ensure_tables().of_flow(table, self.flow).collect()
 
     def gaps(self, topic: str) -> list[tuple[int, int, int, str]]:
         """(partition, from_offset, to_offset, kind) of a topic's gaps, in order."""

@@ -22,7 +22,7 @@ def world(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Pat
 @pytest.fixture
 def spark_world(world: World) -> World:
     """The same, mirrored by Spark."""
-    world.is_mirrored_by_spark = True
+    world.runs_on_spark = True
     return world
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -308,22 +307,22 @@ def test_a_group_before_the_first_run_starts_with_it(world: World) -> None:
     assert len(consume_as(world.target_servers, group, [world.remote(topic)])[world.remote(topic), 0]) == 50
 
 
-def test_the_committed_metadata_string_is_kept(world: World) -> None:
-    topic = world.topic(partitions=1)
-    world.produce(topic, 20, 1)
-    world.mirror()
-    group = world.commit("annotated", {(topic, 0): 7}, metadata='{"by": "éric"}')
-    world.checkpoint()
-    assert world.committed(group) == {(world.remote(topic), 0): (7, '{"by": "éric"}')}
+def test_the_committed_metadata_string_is_kept(spark_world: World) -> None:
+    topic = spark_world.topic(partitions=1)
+    spark_world.produce(topic, 20, 1)
+    spark_world.mirror()
+    group = spark_world.commit("annotated", {(topic, 0): 7}, metadata='{"by": "éric"}')
+    spark_world.checkpoint()
+    assert spark_world.committed(group) == {(spark_world.remote(topic), 0): (7, '{"by": "éric"}')}
     # Byte for byte, with the NUL that confluent-kafka's admin client ends it with and its consumer does not show.
     clusters = [
         Cluster(connection, "source", "test").connect()
-        for connection in (world.flow.source_connection, world.flow.target_connection)
+        for connection in (spark_world.flow.source_connection, spark_world.flow.target_connection)
     ]
     here, there = (
         [position.metadata for position in group_offsets(cluster, [group], 10_000)[group]] for cluster in clusters
     )
-    assert here == there == [world.checkpoints()[group, topic, 0]["metadata"]]
+    assert here == there == [spark_world.checkpoints()[group, topic, 0]["metadata"]]
 
 
 def test_a_group_is_never_moved_back_unless_its_owner_moved_it_back(world: World) -> None:
@@ -380,14 +379,14 @@ def test_a_group_that_somebody_uses_on_the_target_is_not_touched(world: World) -
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_groups_with_members_of_either_protocol_are_translated(world: World, protocol: str) -> None:
-    topic = world.topic(partitions=1)
-    world.produce(topic, 60, 1)
-    world.mirror()
-    group = f"{world.alias}-{protocol}"
+def test_groups_with_members_of_either_protocol_are_translated(spark_world: World, protocol: str) -> None:
+    topic = spark_world.topic(partitions=1)
+    spark_world.produce(topic, 60, 1)
+    spark_world.mirror()
+    group = f"{spark_world.alias}-{protocol}"
     member = Consumer(
         {
-            "bootstrap.servers": world.source_servers,
+            "bootstrap.servers": spark_world.source_servers,
             "group.id": group,
             "group.protocol": protocol,
             "enable.auto.commit": False,
@@ -405,10 +404,10 @@ def test_groups_with_members_of_either_protocol_are_translated(world: World, pro
                 read += 1
                 member.commit(message, asynchronous=False)
         assert read == 25
-        world.checkpoint()
+        spark_world.checkpoint()
     finally:
         member.close()
-    assert world.committed(group)[world.remote(topic), 0][0] == 25
+    assert spark_world.committed(group)[spark_world.remote(topic), 0][0] == 25
 
 
 def test_a_deleted_group_gets_a_last_row_and_stays_on_the_target(world: World) -> None:
@@ -456,9 +455,7 @@ def test_groups_are_synced_at_an_interval_of_their_own_and_recorded_in_every_cyc
     world.mirror()
     world.write_config(**{"sync.group.offsets.interval.seconds": "3600"})
     group = world.commit("slow", {(topic, 0): 10})
-    job = threading.Thread(target=lambda: world.checkpoint(interval_s=0.5, run_for_s=25))
-    job.start()
-    try:
+    with world.checkpointing(interval_s=0.5):
         eventually(lambda: world.committed(group)[world.remote(topic), 0][0] == 10, what="the first sync")
         world.commit(group, {(topic, 0): 40})
         row = eventually(
@@ -467,8 +464,6 @@ def test_groups_are_synced_at_an_interval_of_their_own_and_recorded_in_every_cyc
         )
         assert (row["downstream_offset"], row["sync"]) == (40, "waiting")
         assert world.committed(group)[world.remote(topic), 0][0] == 10
-    finally:
-        job.join()
     world.checkpoint()  # the first cycle of a job syncs
     assert world.committed(group)[world.remote(topic), 0][0] == 40
     world.commit(group, {(topic, 0): 20})
@@ -500,30 +495,34 @@ def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatc
     assert world.committed(group)[world.remote(topic), 0][0] == 30
 
 
-def test_a_thousand_groups_in_one_cycle(world: World) -> None:
-    topic = world.topic(partitions=2)
-    world.produce(topic, 500)
-    world.mirror()
-    ends = {partition: len(records) for partition, records in world.source_records(topic).items()}
+def test_a_thousand_groups_in_one_cycle(spark_world: World) -> None:
+    topic = spark_world.topic(partitions=2)
+    spark_world.produce(topic, 500)
+    spark_world.mirror()
+    ends = {partition: len(records) for partition, records in spark_world.source_records(topic).items()}
     dice = random.Random(3)
     from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
     wanted = {
-        f"{world.alias}-k{number}": {partition: dice.randint(0, end) for partition, end in ends.items()}
+        f"{spark_world.alias}-k{number}": {partition: dice.randint(0, end) for partition, end in ends.items()}
         for number in range(1_000)
     }
     futures = []
     for group, offsets in wanted.items():
         positions = [TopicPartition(topic, partition, offset) for partition, offset in offsets.items()]
         futures.append(
-            world.source_admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, positions)])[group]
+            spark_world.source_admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, positions)])[
+                group
+            ]
         )
     for future in futures:
         future.result()
-    result = world.checkpoint()
+    result = spark_world.checkpoint()
     assert (result.groups, result.statuses, result.syncs) == (1_000, {"exact": 2_000}, {"committed": 2_000})
     for group in dice.sample(sorted(wanted), 30):
-        assert {partition: offset for (_, partition), (offset, _) in world.committed(group).items()} == wanted[group]
+        assert {partition: offset for (_, partition), (offset, _) in spark_world.committed(group).items()} == wanted[
+            group
+        ]
 
 
 def test_a_share_group_is_named_as_not_covered_once(world: World) -> None:

@@ -38,7 +38,7 @@ SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 def start(world: World, *times: float, failpoint: str = "") -> subprocess.Popen[str]:
     """The mirror job as a process; without Spark in a world that mirrors without."""
-    warehouse = world.warehouse if world.is_mirrored_by_spark else ""
+    warehouse = world.warehouse if world.runs_on_spark else ""
     words = [
         *(sys.executable, str(SCRIPT), world.config, world.flow_name, warehouse, Path(world.warehouse).name),
         *map(str, times),

@@ -16,7 +16,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.jobs.mirror.micro_batch import MicroBatch
+from mirrorlake.jobs.mirror.spark_engine import SparkTasks
 from mirrorlake.local.cluster import LocalCluster, running
 
 from tests.world import Record, World, configure, eventually
@@ -87,22 +87,22 @@ def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flo
     assert position_after(world, topic, 120) == first_kept
 
 
-def test_retention_that_overtakes_a_paused_mirror_is_noticed(world: World) -> None:
-    topic = world.topic(partitions=1, config={"segment.bytes": "1048576", "retention.ms": "-1"})
-    world.produce(topic, 100, 1)
-    world.mirror()
-    world.write_config(**{"mirrorlake.paused": "true"})
-    world.produce(topic, 6_000, 1, size=1_000, codec="none")
-    assert world.mirror().records == 0
-    configure(world, topic, {"retention.bytes": "1100000"})
-    first = eventually(lambda: world.source_records(topic)[0][0][0], what="retention")
-    configure(world, topic, {"retention.bytes": "-1"})
-    world.write_config(**{"mirrorlake.paused": "false"})
+def test_retention_that_overtakes_a_paused_mirror_is_noticed(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1, config={"segment.bytes": "1048576", "retention.ms": "-1"})
+    plain_world.produce(topic, 100, 1)
+    plain_world.mirror()
+    plain_world.write_config(**{"mirrorlake.paused": "true"})
+    plain_world.produce(topic, 6_000, 1, size=1_000, codec="none")
+    assert plain_world.mirror().records == 0
+    configure(plain_world, topic, {"retention.bytes": "1100000"})
+    first = eventually(lambda: plain_world.source_records(topic)[0][0][0], what="retention")
+    configure(plain_world, topic, {"retention.bytes": "-1"})
+    plain_world.write_config(**{"mirrorlake.paused": "false"})
     with pytest.raises(SourceError, match=rf"offsets 100 to {first}: the log starts at {first}"):
-        world.mirror()
-    go_on(world)
-    assert world.mirror().records == 6_100 - first
-    assert world.gaps(topic) == [(0, 100, first, "retention")]
+        plain_world.mirror()
+    go_on(plain_world)
+    assert plain_world.mirror().records == 6_100 - first
+    assert plain_world.gaps(topic) == [(0, 100, first, "retention")]
 
 
 def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so(world: World) -> None:
@@ -124,23 +124,23 @@ def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_s
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_a_topic_created_anew_while_the_mirror_runs_is_noticed(world: World, policy: str) -> None:
-    topic = world.topic(partitions=1)
-    world.write_config(**{"mirrorlake.on.loss": policy})
-    world.produce(topic, 100, 1)
+def test_a_topic_created_anew_while_the_mirror_runs_is_noticed(plain_world: World, policy: str) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.write_config(**{"mirrorlake.on.loss": policy})
+    plain_world.produce(topic, 100, 1)
     stops = pytest.raises(SourceError, match="was deleted and created anew")
-    with stops if policy == "stop" else nullcontext(), world.mirroring() as job:
-        eventually(lambda: len(world.target_records(topic)[0]) == 100)
-        recreate(world, topic)
-        world.produce(topic, 40, 1, seed=2)
+    with stops if policy == "stop" else nullcontext(), plain_world.mirroring() as job:
+        eventually(lambda: len(plain_world.target_records(topic)[0]) == 100)
+        recreate(plain_world, topic)
+        plain_world.produce(topic, 40, 1, seed=2)
         if policy == "stop":
             eventually(job.done, what="the end of the job")
         else:
-            eventually(lambda: len(world.target_records(topic)[0]) == 140)
+            eventually(lambda: len(plain_world.target_records(topic)[0]) == 140)
     if policy == "stop":
-        assert len(world.target_records(topic)[0]) == 100
+        assert len(plain_world.target_records(topic)[0]) == 100
     else:
-        assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
+        assert contents(plain_world.target_records(topic)[0])[100:] == contents(plain_world.source_records(topic)[0])
 
 
 def assert_stops(world: World, topic: str) -> None:
@@ -216,32 +216,32 @@ def test_someone_else_who_writes_into_a_remote_topic_is_noticed(world: World, co
     assert len(world.target_records(topic)[0]) == 161
 
 
-def test_batches_that_are_too_large_for_the_remote_topic_are_split(world: World) -> None:
-    topic = world.topic(partitions=1, config={"max.message.bytes": "4000000"})
+def test_batches_that_are_too_large_for_the_remote_topic_are_split(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1, config={"max.message.bytes": "4000000"})
     for seed, codec in enumerate(("none", "lz4", "zstd")):
-        world.produce(topic, 300, 1, codec, size=400, seed=seed, **{"batch.num.messages": 300, "linger.ms": 200})
-    large = Producer({"bootstrap.servers": world.source_servers, "message.max.bytes": 4_000_000, "log_level": 0})
+        plain_world.produce(topic, 300, 1, codec, size=400, seed=seed, **{"batch.num.messages": 300, "linger.ms": 200})
+    large = Producer({"bootstrap.servers": plain_world.source_servers, "message.max.bytes": 4_000_000, "log_level": 0})
     for size in (10, 3_500_000, 20):
         large.produce(topic, os.urandom(size), partition=0)
         assert large.flush(30) == 0
     configure(
-        world, topic, {"max.message.bytes": "3000"}
+        plain_world, topic, {"max.message.bytes": "3000"}
     )  # what is there already stays; the remote topic gets the new limit
-    world.target_admin.create_topics(
-        [NewTopic(world.remote(topic), 1, 1, config={"max.message.bytes": "3000", "compression.type": "gzip"})]
-    )[world.remote(topic)].result()
+    plain_world.target_admin.create_topics(
+        [NewTopic(plain_world.remote(topic), 1, 1, config={"max.message.bytes": "3000", "compression.type": "gzip"})]
+    )[plain_world.remote(topic)].result()
     with pytest.raises(
         TargetError,
-        match=rf"offset 901: the record of 3,\d+,\d+ bytes is larger than topic {world.remote(topic)} .* allows",
+        match=rf"offset 901: the record of 3,\d+,\d+ bytes is larger than topic {plain_world.remote(topic)} .* allows",
     ):
-        world.mirror()
-    go_on(world)
-    assert world.mirror().records == 902
-    assert world.gaps(topic) == [(0, 901, 902, "too_large")]
-    assert contents(world.target_records(topic)[0]) == [
-        record for offset, record in world.source_records(topic)[0] if offset != 901
+        plain_world.mirror()
+    go_on(plain_world)
+    assert plain_world.mirror().records == 902
+    assert plain_world.gaps(topic) == [(0, 901, 902, "too_large")]
+    assert contents(plain_world.target_records(topic)[0]) == [
+        record for offset, record in plain_world.source_records(topic)[0] if offset != 901
     ]
-    world.assert_accounted(topic)
+    plain_world.assert_accounted(topic)
 
 
 # -- logs that lose what they had -------------------------------------------------------------------
@@ -261,6 +261,11 @@ def fragile(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lo
 @pytest.fixture
 def fragile_world(world: World, fragile: LocalCluster) -> World:
     return World(fragile.bootstrap_servers, world.target_servers, world.directory, world.spark, world.warehouse)
+
+
+@pytest.fixture
+def fragile_plain_world(plain_world: World, fragile: LocalCluster) -> World:
+    return World(fragile.bootstrap_servers, plain_world.target_servers, plain_world.directory)
 
 
 def topic_on(world: World, name: str, replicas: list[int]) -> str:
@@ -320,9 +325,11 @@ def test_an_unclean_election_that_truncates_the_source_is_noticed_even_when_the_
     assert position_after(world, topic, 90) == target[90][0]
 
 
-def test_an_election_back_to_what_was_before_another_is_noticed(fragile_world: World, fragile: LocalCluster) -> None:
+def test_an_election_back_to_what_was_before_another_is_noticed(
+    fragile_plain_world: World, fragile: LocalCluster
+) -> None:
     """The log goes back to an epoch that is older than the one read last, and longer than what was read of it."""
-    world = fragile_world
+    world = fragile_plain_world
     go_on(world)
     topic = topic_on(world, "back", [2, 3])
     world.produce(topic, 50, 1, acks="all")
@@ -361,9 +368,9 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
     world.produce(topic, 100, 1, acks="all")
     fragile.stop_broker(3)
     world.produce(topic, 50, 1, seed=2)
-    copy, calls = MicroBatch.copy, []
+    copy, calls = SparkTasks.run, []
 
-    def disturbed(micro_batch: MicroBatch, *given: object) -> object:
+    def disturbed(tasks: SparkTasks, *given: object) -> object:
         calls.append(given)
         if len(calls) == 1:  # the plan is made
             fragile.stop_broker(2, kill=True)
@@ -371,9 +378,9 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
             eventually(lambda: leader(world, topic) == 3, what="the unclean election")
             world.produce(topic, 80, 1, seed=3)
             fragile.start_broker(2)
-        return copy(micro_batch, *given)
+        return copy(tasks, *given)
 
-    monkeypatch.setattr(MicroBatch, "copy", disturbed)
+    monkeypatch.setattr(SparkTasks, "run", disturbed)
     assert world.mirror().records == 150
     assert any("has changed between offsets 0 and 150 while Spark read it" in line for line in world.lines)
     assert world.mirror().records == 30
@@ -387,9 +394,9 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])
 def test_a_partition_that_has_lost_its_whole_log_is_noticed(
-    fragile_world: World, fragile: LocalCluster, policy: str
+    fragile_plain_world: World, fragile: LocalCluster, policy: str
 ) -> None:
-    world = fragile_world
+    world = fragile_plain_world
     world.write_config(**{"mirrorlake.on.loss": policy})
     topic = topic_on(world, "gone", [2])
     world.produce(topic, 100, 1)

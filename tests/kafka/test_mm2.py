@@ -56,7 +56,7 @@ def mirrored(
     world.commit("g", {(topic, 0): 40, (topic, 1): 7}, metadata="note")
     with world.mirroring():
         eventually(lambda: sum(map(len, world.target_records(topic).values())) == 300)
-        eventually(lambda: sum(map(len, read_committed(world.target_servers, "heartbeats").values())) > 0)
+        eventually(lambda: sum(map(len, read_committed(world.target_servers, "a.heartbeats").values())) >= 3)
     world.mirror()
     world.checkpoint()
     return world

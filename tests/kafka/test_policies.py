@@ -27,8 +27,7 @@ def back(world: World) -> World:
     )
 
 
-@pytest.fixture
-def both(world: World) -> tuple[World, World]:
+def in_both_directions(world: World) -> tuple[World, World]:
     """A flow in either direction under Identity, as one file says."""
     world.target_alias = f"t{world.alias[1:]}"
     there = f"{world.alias}->{world.target_alias}.enabled"
@@ -44,6 +43,16 @@ def both(world: World) -> tuple[World, World]:
     }
     other.write_config()
     return world, other
+
+
+@pytest.fixture
+def both(plain_world: World) -> tuple[World, World]:
+    return in_both_directions(plain_world)
+
+
+@pytest.fixture
+def both_with_ledger(world: World) -> tuple[World, World]:
+    return in_both_directions(world)
 
 
 def create_on_target(world: World, topic: str, partitions: int) -> None:
@@ -112,8 +121,10 @@ def test_only_local_records_are_mirrored_when_asked(both: tuple[World, World]) -
     assert sum(map(len, values(there.source_servers, onward.remote(topic)).values())) == 30
 
 
-def test_groups_of_topics_that_both_sides_write_are_recorded_and_not_moved(both: tuple[World, World]) -> None:
-    there, here = both
+def test_groups_of_topics_that_both_sides_write_are_recorded_and_not_moved(
+    both_with_ledger: tuple[World, World],
+) -> None:
+    there, here = both_with_ledger
     topic = there.topic(partitions=1)
     create_on_target(there, topic, 1)
     here.produce(topic, 30, 1, seed=5)
@@ -144,49 +155,53 @@ def test_topics_are_renamed_and_groups_follow(world: World) -> None:
     assert world.committed(group) == {(f"{world.alias}-purchases_v1", 0): (10, "")}
 
 
-def test_two_topics_that_a_rule_gives_one_name_are_refused_before_anything_is_created(world: World) -> None:
-    world.topic("a.orders")
-    world.topic("b.orders")
-    world.write_config(**{"topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{world.alias}-all"})
+def test_two_topics_that_a_rule_gives_one_name_are_refused_before_anything_is_created(plain_world: World) -> None:
+    plain_world.topic("a.orders")
+    plain_world.topic("b.orders")
+    plain_world.write_config(
+        **{"topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{plain_world.alias}-all"}
+    )
     with pytest.raises(
         ConfigurationError,
         match=r"a\.orders and .*b\.orders would both be called .*-all .* set mirrorlake.topics.shared = true",
     ):
-        world.mirror()
+        plain_world.mirror()
     assert not [
         name
-        for name in world.target_admin.list_topics(timeout=10).topics
-        if world.alias in name and not name.startswith("mirrorlake.")
+        for name in plain_world.target_admin.list_topics(timeout=10).topics
+        if plain_world.alias in name and not name.startswith("mirrorlake.")
     ]
 
 
-def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(world: World) -> None:
-    narrow, wide = world.topic("a.orders", 1), world.topic("b.orders", 3)
-    third = f"u{world.alias[1:]}"
-    world.write_config(
+def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(plain_world: World) -> None:
+    narrow, wide = plain_world.topic("a.orders", 1), plain_world.topic("b.orders", 3)
+    third = f"u{plain_world.alias[1:]}"
+    plain_world.write_config(
         **{
-            "clusters": f"{world.alias}, {third}, t",
-            f"{third}.bootstrap.servers": world.source_servers,
+            "clusters": f"{plain_world.alias}, {third}, t",
+            f"{third}.bootstrap.servers": plain_world.source_servers,
             f"{third}->t.enabled": "true",
             "topics.rename.regex": r".*\.orders",
-            "topics.rename.replacement": f"{world.alias}-all",
+            "topics.rename.replacement": f"{plain_world.alias}-all",
             "mirrorlake.topics.shared": "true",
             f"{third}->t.topics": f"{third}-.*",
         }
     )
     elsewhere = f"{third}-c.orders"
-    world.source_admin.create_topics([NewTopic(elsewhere, 2, 1)])[elsewhere].result()
-    eventually(lambda: len(world.source_admin.list_topics(elsewhere, timeout=5).topics[elsewhere].partitions) == 2)
+    plain_world.source_admin.create_topics([NewTopic(elsewhere, 2, 1)])[elsewhere].result()
+    eventually(
+        lambda: len(plain_world.source_admin.list_topics(elsewhere, timeout=5).topics[elsewhere].partitions) == 2
+    )
     for number in range(2):
-        world.produce(narrow, 200, 1, seed=number)
-        world.produce(wide, 300, 3, seed=10 + number)
-        world.produce(elsewhere, 250, 2, seed=20 + number)
-        world.mirror()
-        assert mirror_other(world, f"{third}->t").records == 250
-    merged = read_committed(world.target_servers, f"{world.alias}-all")
+        plain_world.produce(narrow, 200, 1, seed=number)
+        plain_world.produce(wide, 300, 3, seed=10 + number)
+        plain_world.produce(elsewhere, 250, 2, seed=20 + number)
+        plain_world.mirror()
+        assert mirror_other(plain_world, f"{third}->t").records == 250
+    merged = read_committed(plain_world.target_servers, f"{plain_world.alias}-all")
     assert sorted(merged) == [0, 1, 2], "the merged topic is as wide as the widest source"
     for topic in (narrow, wide, elsewhere):
-        assert_map_is_true(world, topic, merged)
+        assert_map_is_true(plain_world, topic, merged)
     assert sum(map(len, merged.values())) == 2 * (200 + 300 + 250)
 
 
@@ -208,9 +223,8 @@ def assert_map_is_true(world: World, topic: str, merged: dict[int, list[tuple[in
         for offset, record in found
     }
     at = {(partition, offset): record for partition, found in merged.items() for offset, record in found}
-    table = world.ledger.read("offset_syncs")
     said = {}
-    for row in table.filter(table.topic == topic).collect():
+    for row in world.ledger_map(topic)[0]:
         for step in range(row["records"]):
             said[row["partition"], row["upstream_start"] + step] = at[
                 row["target_partition"], row["downstream_start"] + step
@@ -218,14 +232,14 @@ def assert_map_is_true(world: World, topic: str, merged: dict[int, list[tuple[in
     assert said == records
 
 
-def test_records_of_others_in_a_remote_topic_are_not_taken_for_mirrored_ones(world: World) -> None:
+def test_records_of_others_in_a_remote_topic_are_not_taken_for_mirrored_ones(plain_world: World) -> None:
     """Identity one way: what stands in the topic already is refused, unless sharing is meant."""
-    topic = world.topic(partitions=1)
-    world.produce(topic, 20, 1)
-    world.write_config(**IDENTITY)
-    create_on_target(world, topic, 1)
-    back(world).produce(topic, 5, 1, seed=9)
+    topic = plain_world.topic(partitions=1)
+    plain_world.produce(topic, 20, 1)
+    plain_world.write_config(**IDENTITY)
+    create_on_target(plain_world, topic, 1)
+    back(plain_world).produce(topic, 5, 1, seed=9)
     with pytest.raises(Exception, match="holds records already"):
-        world.mirror()
-    world.write_config(**{"mirrorlake.topics.shared": "true"})
-    assert world.mirror().records == 20
+        plain_world.mirror()
+    plain_world.write_config(**{"mirrorlake.topics.shared": "true"})
+    assert plain_world.mirror().records == 20

@@ -22,6 +22,11 @@ from mirrorlake.local.cluster import LocalCluster, running
 from tests.world import World
 
 
+@pytest.fixture
+def world(plain_world: World) -> World:
+    return plain_world
+
+
 def nothing_was_created(world: World) -> bool:
     return not [name for name in world.target_admin.list_topics(timeout=10).topics if world.alias in name]
 
@@ -62,13 +67,15 @@ def test_another_source_cluster_behind_the_same_alias_is_refused(world: World) -
         world.mirror()
 
 
-def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_created(world: World, tmp_path: Path) -> None:
-    world.topic()
+def test_a_warehouse_that_cannot_be_written_is_refused_before_anything_is_created(
+    spark_world: World, tmp_path: Path
+) -> None:
+    spark_world.topic()
     (tmp_path / "file").write_text("not a directory")
-    world.warehouse = str(tmp_path / "file")
+    spark_world.warehouse = str(tmp_path / "file")
     with pytest.raises(LedgerError, match=r"warehouse .*file can't be written"):
-        world.mirror()
-    assert nothing_was_created(world)
+        spark_world.mirror()
+    assert nothing_was_created(spark_world)
 
 
 MAGIC = '{"name": "x", "expectations": [{"type": "expect_magic", "kwargs": {}}]}'

@@ -27,7 +27,7 @@ from mirrorlake.config.flow import SCATTERED, Flow
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
-from mirrorlake.jobs.checkpoint.offset_source import KafkaGroupOffsets
+from mirrorlake.jobs.checkpoint.cycles import CycleRun, Cycles, SparkCycles
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
 from mirrorlake.ledger.store import Ledger
@@ -39,13 +39,12 @@ from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
-from mirrorlake.spark.query_loop import Batches
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.translation.group_cache import GroupTranslation
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +95,7 @@ class CheckpointJob:
         ledger: where the runs are, and history goes.
         suite: path of the expectations for checkpoints.
         metrics: those of the process if None.
+        cycles: reads what the groups have committed; a streaming query of `spark` if None.
     """
 
     def __init__(
@@ -106,9 +106,11 @@ class CheckpointJob:
         ledger: Ledger,
         suite: str,
         metrics: Metrics | None = None,
+        cycles: Cycles | None = None,
     ) -> None:
         self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
         self._metrics = metrics or of_process()
+        self._cycles = cycles or SparkCycles(spark)
         self._gate = Gate(suite, self._metrics)
         self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
@@ -148,6 +150,10 @@ class CheckpointJob:
         )
         return result
 
+    def stop(self) -> None:
+        """Ends the run after the cycle under way; may be called from another thread."""
+        self._cycles.stop()
+
     def _run(self, interval_s: float | None, run_for_s: float | None) -> CheckpointResult:
         began = time.monotonic()
         flow = self.flow
@@ -161,14 +167,20 @@ class CheckpointJob:
         self.ledger.ensure_tables()
         self._translation = GroupTranslation(self.ledger, flow, self._target)
         self._recall()
-        self.spark.dataSource.register(KafkaGroupOffsets)
-        reader = (
-            self.spark.readStream.format("kafka_group_offsets").option("config", self.config).option("flow", flow.name)
-        )
-        batches = Batches(self._cycle, flow.retry_timeout_ms / 1000, flow.name, self._metrics, once=interval_s is None)
         try:
             with self.ledger.checkpoint("checkpoint") as checkpoint:
-                batches.run(reader.load(), f"checkpoint {flow.name} {self._job_id}", checkpoint, interval_s, run_for_s)
+                self._cycles.run(
+                    CycleRun(
+                        config=self.config,
+                        flow=flow,
+                        name=f"checkpoint {flow.name} {self._job_id}",
+                        checkpoint=checkpoint,
+                        interval_s=interval_s,
+                        run_for_s=run_for_s,
+                        handle=self._cycle,
+                        metrics=self._metrics,
+                    )
+                )
         finally:
             self._target.close()
             self._journal.write()
@@ -186,10 +198,10 @@ class CheckpointJob:
 
     # -- one cycle ----------------------------------------------------------------------------------
 
-    def _cycle(self, frame: DataFrame, batch_id: int) -> None:
+    def _cycle(self, session: SparkSession, read: list[dict[str, Any]], batch_id: int) -> None:
         clock = Stopwatch()
         rows: dict[str, list[dict[str, Any]]] = {}
-        for row in frame.toArrow().to_pylist():
+        for row in read:
             if row["error"]:
                 raise errors.from_json(json.loads(row["error"]))
             rows.setdefault(row["kind"], []).append(row)
@@ -198,12 +210,12 @@ class CheckpointJob:
         now = datetime.now(UTC).replace(tzinfo=None)
         shared = sorted(row["group_id"] for row in rows.get("share", ()))
         listed = {row["group_id"] for row in rows.get("group", ())}
-        found = self._translation.translate(frame.sparkSession, rows.get("offset", ()), rows.get("log", ()))
+        found = self._translation.translate(session, rows.get("offset", ()), rows.get("log", ()))
         translated = [row for row in found if row["status"]]
         checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored(
             (row for row in found if not row["status"]), cycle_id, now
         )
-        self._forget_lost_targets(frame.sparkSession)
+        self._forget_lost_targets(session)
         clock.lap("translate")
         if translated:
             self._pass_gate(translated, cycle_id)

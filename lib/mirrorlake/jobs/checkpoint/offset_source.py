@@ -26,6 +26,7 @@ SCHEMA = """
   kind STRING, error STRING, group_id STRING, topic STRING, partition INT,
   upstream_offset BIGINT, metadata STRING, log_start BIGINT, log_end BIGINT
 """
+COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(","))
 GROUPS_PER_TASK = 500
 SHARE = "share"
 WITH_OFFSETS = (

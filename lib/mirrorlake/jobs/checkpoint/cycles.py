@@ -1,0 +1,119 @@
+"""Cycles of the checkpoint job: what the groups have committed, read by a streaming query, or in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError, unexpected
+from mirrorlake.jobs.checkpoint.offset_source import COLUMNS, GroupOffsetsReader, KafkaGroupOffsets
+from mirrorlake.metrics import Metrics
+from mirrorlake.spark.query_loop import Batches
+from mirrorlake.spark.retries import Retries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Handle = Callable[["SparkSession", list[dict[str, Any]], int], None]
+
+
+@dataclass(frozen=True)
+class CycleRun:
+    """One run of a checkpoint job.
+
+    Attributes:
+        config: the property file, which Spark's workers read.
+        flow: whose groups.
+        name: of the query.
+        checkpoint: directory for Spark's own progress.
+        interval_s: seconds between two cycles; None for one cycle.
+        run_for_s: seconds after which to stop; None for no limit.
+        handle: called with a session, the rows of `kafka_group_offsets`, and the number of the cycle.
+        metrics: where retries are counted.
+    """
+
+    config: str
+    flow: Flow
+    name: str
+    checkpoint: str
+    interval_s: float | None
+    run_for_s: float | None
+    handle: Handle
+    metrics: Metrics
+
+
+class Cycles(Protocol):
+    """Reads what the groups have committed, once a cycle."""
+
+    def run(self, run: CycleRun) -> None:
+        """Handles cycles until the run ends.
+
+        Raises:
+            MirrorlakeError: what ended the run.
+        """
+
+    def stop(self) -> None:
+        """Ends the run after the cycle under way; may be called from another thread."""
+
+
+class SparkCycles:
+    """Reads group offsets by a streaming query, so that the tasks of a cluster share the work."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._batches: Batches | None = None
+
+    def run(self, run: CycleRun) -> None:
+        """See `Cycles.run`."""
+
+        def handle(frame: DataFrame, number: int) -> None:
+            run.handle(frame.sparkSession, frame.toArrow().to_pylist(), number)
+
+        self._spark.dataSource.register(KafkaGroupOffsets)
+        reader = self._spark.readStream.format("kafka_group_offsets").option("config", run.config)
+        frame = reader.option("flow", run.flow.name).load()
+        once = run.interval_s is None
+        self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics, once=once)
+        self._batches.run(frame, run.name, run.checkpoint, run.interval_s, run.run_for_s)
+
+    def stop(self) -> None:
+        """See `Cycles.stop`."""
+        if self._batches is not None:
+            self._batches.stop()
+
+
+class InProcessCycles:
+    """Reads group offsets in this process; only the translation of groups far back asks Spark."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._stopping = threading.Event()
+
+    def run(self, run: CycleRun) -> None:
+        """See `Cycles.run`."""
+        reader, number = GroupOffsetsReader(run.flow), 0
+        retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
+        deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
+        while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
+            due = time.monotonic() + (run.interval_s or 0)
+            rows = [row for partition in reader.partitions({}, {}) for row in reader.read(partition)]
+            try:
+                run.handle(self._spark, [dict(zip(COLUMNS, row, strict=True)) for row in rows], number)
+                retries.succeeded()
+                if run.interval_s is None:
+                    return
+            except MirrorlakeError as error:
+                if not retries.may_go_on(error):
+                    raise
+            except Exception as error:
+                raise unexpected("handling a cycle", error) from error
+            number += 1
+            self._stopping.wait(max(0.0, min(due, deadline or due) - time.monotonic()))
+
+    def stop(self) -> None:
+        """See `Cycles.stop`."""
+        self._stopping.set()
