@@ -239,15 +239,20 @@ def test_a_changed_file_takes_effect_where_its_properties_are_live(
     live = reload.LiveFlow(file, Flow.load(file, "a->b"))
     assert live.poll() == []
     write(**{"topics": "orders", "mirrorlake.paused": "true", "mirrorlake.slots": "7", "topic": "x"})
-    assert live.poll() == [
+    changed, deferred = (
         f"{file} has changed: paused, topics now in effect",
-        f"warning: {file} has changed: slots takes effect when the job is started again",
+        f"{file} has changed: slots takes effect when the job is started again",
+    )
+    assert live.poll() == [
+        reload.Notice("configuration_changed", changed, is_warning=False),
+        reload.Notice("configuration_deferred", deferred, is_warning=True),
     ]
     assert (live.flow.paused, live.flow.topics.include, live.flow.slots) == (True, ("orders",), 0)
     assert live.flow.warnings == ("property topic is unknown; it has no effect (did you mean topics?)",)
     write(**{"mirrorlake.slots": "many"})
-    (line,) = live.poll()
-    assert line.startswith(f"warning: {file} has changed and is not used: flow a->b: property mirrorlake.slots is 'ma")
+    (notice,) = live.poll()
+    assert (notice.event, notice.is_warning) == ("configuration_refused", True)
+    assert notice.detail.startswith(f"{file} has changed and is not used: flow a->b: property mirrorlake.slots is 'ma")
     assert live.flow.paused
 
 

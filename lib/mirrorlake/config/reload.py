@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from mirrorlake.config.flow import Flow
@@ -16,6 +16,21 @@ from mirrorlake.errors import ConfigurationError
 LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
 
 SETTLING_S = 1.0  # an editor may still be writing the file
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A change of the property file, for the log of the job that runs.
+
+    Attributes:
+        event: the name of the event.
+        detail: what is in effect, what waits for a restart, or why the file is not used.
+        is_warning: the job does not do what the file says.
+    """
+
+    event: str
+    detail: str
+    is_warning: bool
 
 
 class LiveFlow:
@@ -32,11 +47,11 @@ class LiveFlow:
         self._seen = self._newer = self._stamp()
         self._newer_since = 0.0
 
-    def poll(self) -> list[str]:
+    def poll(self) -> list[Notice]:
         """Takes over changes of the file into `flow`, as far as a running job can. Costs one stat if there are none.
 
         Returns:
-            Lines about the changes, for the operator.
+            What the operator should know of the changes.
         """
         stamp, now = self._stamp(), time.monotonic()
         if stamp == self._seen:
@@ -49,20 +64,21 @@ class LiveFlow:
         try:
             new = Flow.load(self._config, self.flow.name)
         except ConfigurationError as error:
-            return [f"warning: {self._config} has changed and is not used: {error.message}"]
+            detail = f"{self._config} has changed and is not used: {error.message}"
+            return [Notice("configuration_refused", detail, is_warning=True)]
         changed = {field.name for field in fields(Flow) if getattr(new, field.name) != getattr(self.flow, field.name)}
         if not changed:
             return []
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
-        return list(self._messages(changed))
+        return list(self._notices(changed))
 
-    def _messages(self, changed: set[str]) -> Iterator[str]:
+    def _notices(self, changed: set[str]) -> Iterator[Notice]:
         if now := sorted(changed & LIVE - {"warnings"}):
-            yield f"{self._config} has changed: {', '.join(now)} now in effect"
+            detail = f"{self._config} has changed: {', '.join(now)} now in effect"
+            yield Notice("configuration_changed", detail, is_warning=False)
         if later := sorted(changed - LIVE):
-            yield (
-                f"warning: {self._config} has changed: {', '.join(later)} takes effect when the job is started again"
-            )
+            detail = f"{self._config} has changed: {', '.join(later)} takes effect when the job is started again"
+            yield Notice("configuration_deferred", detail, is_warning=True)
 
     def _stamp(self) -> tuple[int, int] | None:
         try:

@@ -431,10 +431,9 @@ class MirrorJob:
             return False  # made from the state before this job took over
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
-        for line in plan.notes:
-            level = logging.WARNING if line.startswith("warning: ") else logging.INFO
-            detail = line.removeprefix("warning: ")
-            log.log(level, event("configuration_changed", flow=self.flow.name, detail=detail))
+        for notice in plan.notices:
+            level = logging.WARNING if notice.is_warning else logging.INFO
+            log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
         self._ensure_topics(dict(plan.topics), plan.held)
         self._failpoint("driver.planned")
         return bool(plan.ranges)

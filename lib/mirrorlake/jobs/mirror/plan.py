@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mirrorlake import errors
+from mirrorlake.config.reload import Notice
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.transforms.frame import planned_ranges
@@ -26,7 +27,7 @@ class MirrorPlan:
         ranges: the offsets that each slot copies.
         topics: how many partitions each topic of the flow has.
         held: why a topic is held back, by topic.
-        notes: lines about changes of the property file.
+        notices: changes of the property file.
         error: why no plan could be made.
         plan_ms: how long planning took.
         planned_at_ms: when the plan was ready, in ms since the epoch.
@@ -38,7 +39,7 @@ class MirrorPlan:
     ranges: tuple[Range, ...] = ()
     topics: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
     error: MirrorlakeError | None = None
     plan_ms: float = 0.0
     planned_at_ms: float = 0.0
@@ -60,7 +61,7 @@ class MirrorPlan:
             ranges=tuple(Range(**planned) for planned in values.get("ranges", ())),
             topics={topic: partitions for topic, (partitions, _) in values.get("topics", {}).items()},
             held=values.get("held", {}),
-            notes=tuple(values.get("notes", ())),
+            notices=tuple(Notice(**notice) for notice in values.get("notices", ())),
             error=errors.from_json(error) if error else None,
             plan_ms=values.get("plan_ms", 0.0),
             planned_at_ms=values.get("planned_at_ms", 0.0),

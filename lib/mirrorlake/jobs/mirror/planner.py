@@ -104,8 +104,8 @@ class Planner:
     # -- making a plan ------------------------------------------------------------------------------
 
     def _plan(self) -> dict[str, Any]:
-        notes = self._live.poll()
-        if notes:
+        notices = self._live.poll()
+        if notices:
             self._topics_due = 0.0
         source, target = self._connected()
         timeout_ms = self.flow.connect_timeout_ms
@@ -159,7 +159,7 @@ class Planner:
             "generation": newest.generation,
             "slots": newest.slots,
             "lag": lag(offered, positions),
-            "notes": notes,
+            "notices": [asdict(notice) for notice in notices],
             "held": {topic: why for topic, why in held.items() if topic not in waiting},
             "waiting": bool(waiting),
             "retry": retry,
