@@ -1,1 +1,1 @@
-"""Transforms of records: checked, run in Spark, previewed; and schema ids of two registries."""
+"""Transforms of records: validation, evaluation in Spark, preview; translation of schema ids between two registries."""

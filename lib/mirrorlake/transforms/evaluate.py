@@ -1,15 +1,15 @@
-"""Records on their way through a transform, in Spark: one row out for each row in, whatever a record holds.
+"""Transforms records in Spark: one output row for each input row, whatever a record holds.
 
-In ANSI mode an expression that can't be evaluated for one record ends the whole job. So each one is evaluated by
-Catalyst's TryEval, in a struct that tells "gave null" (a struct that holds null) from "raised" (no struct). Three
-things are to be minded:
+In ANSI mode, an expression that can't be evaluated for one record ends the whole job. Catalyst's TryEval therefore
+evaluates each expression. It returns a struct, which distinguishes "returned null" (a struct that holds null) from
+"raised" (no struct). Three properties of Spark need care:
 
-- Generated code evaluates beforehand what occurs twice, outside of TryEval. It leaves out branches that may not be
-taken, so every attempt is one.
-- The optimizer copies an expression to wherever its result is used, and filters with it. It leaves alone what is not
-deterministic, so every attempt seems to be that.
-- What a subquery is correlated with becomes the key of a join. `transform_check.validate` lets only pass what can't
-raise there.
+- Generated code evaluates common subexpressions in advance, outside of TryEval. It does not do so in conditional
+  branches, so every attempt is in one.
+- The optimizer copies an expression to wherever its result is used, and pushes it into filters. It does not move
+  nondeterministic expressions, so every attempt looks nondeterministic.
+- The outer references of a correlated subquery become the key of a join. `transforms.validate.validate` only accepts
+  expressions there that can't raise.
 """
 
 from __future__ import annotations
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEPT, FILTERED, FAILED = "kept", "filtered", "failed"
-SEEN_AS = (
-    "record"  # what expressions may put in front of a column, where a table in a subquery has one of the same name
-)
+SEEN_AS = "record"  # qualifier of a record's columns, for subqueries whose tables have columns of the same name
 HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
-GUARD = "spark_partition_id() >= 0"  # the condition of every attempt: always true, but no optimizer knows
-REGISTRY_BYTES = 5  # a zero, and the id of the schema
+GUARD = "spark_partition_id() >= 0"  # condition of every attempt: always true, but the optimizer can't know it
+REGISTRY_BYTES = 5  # magic byte 0 and the schema id
 LONGEST_EXPLANATION = 500
 CORRUPT_BATCH = re.compile(
     r"Record batch for partition \S+ at offset \d+ is invalid|Received exception when fetching the next record from "
@@ -54,22 +52,21 @@ def apply(records: DataFrame, transform: Transform) -> DataFrame:
     """Transforms records.
 
     Args:
-        records: as Spark's Kafka source gives them with includeHeaders: key, value, topic, partition, offset,
-            timestamp, headers.
-        transform: one that `transform_check.validate` has let pass.
+        records: rows of Spark's Kafka source with includeHeaders: key, value, topic, partition, offset, timestamp,
+            headers.
+        transform: a transform that `transforms.validate.validate` has accepted.
 
     Returns:
-        One row for each record, in no particular order where expressions hold subqueries: topic, partition, offset;
-            outcome (`kept`, `filtered`,
-        `failed`); reason (of a failed one: the property that failed); key and value (BINARY), headers, timestamp_ms
-        (BIGINT), target_partition (INT), which are null for a filtered record, and those of the source for a failed
-        one.
+        One row for each record, in no particular order if expressions hold subqueries. Its columns are topic,
+        partition, offset; outcome (`kept`, `filtered`, `failed`); reason (the property that failed); key and value
+        (BINARY), headers, timestamp_ms (BIGINT), target_partition (INT). The columns from key on are null for a
+        filtered record, and those of the source for a failed record.
     """
     from pyspark.sql import functions as F
 
     frame = _with_data(seen(records), transform)
     undecoded = {f"{side}.format": F.col(side).isNotNull() & F.col(f"_{side}").isNull() for side in transform.formats}
-    # A record that is left out may hold what it likes, as long as the filter doesn't look at it.
+    # A filtered record may be malformed, as long as the filter doesn't read the malformed part.
     needed = {
         part: is_bad
         for part, is_bad in undecoded.items()
@@ -90,12 +87,17 @@ def apply(records: DataFrame, transform: Transform) -> DataFrame:
 def explain_failure(
     records: DataFrame, transform: Transform, topic: str, partition: int, offset: int, reason: str
 ) -> str:
-    """Why a record failed: one line of what Spark says when it evaluates the expression plainly, for this record alone.
-    It may quote contents.
+    """Explains why a record failed, in one line that may quote contents of the record.
+
+    The line is Spark's error when it evaluates the expression for this record alone, without TryEval.
 
     Args:
-        records: what was given to `apply`, or as little of it as holds the record: Spark reads all of it again.
-        reason: what `apply` said of the record.
+        records: the input of `apply`, or the smallest part of it that holds the record: Spark reads all of it again.
+        transform: the transform that failed.
+        topic: source topic of the record.
+        partition: source partition of the record.
+        offset: source offset of the record.
+        reason: the reason that `apply` returned for the record.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -121,7 +123,7 @@ def explain_failure(
 
 
 def seen(records: DataFrame) -> DataFrame:
-    """What expressions see of records before anything is decoded."""
+    """Returns the columns that expressions see before formats are decoded."""
     from pyspark.sql import functions as F
 
     headers = F.coalesce("headers", F.array().cast(HEADERS_TYPE)).alias("headers")
@@ -129,20 +131,20 @@ def seen(records: DataFrame) -> DataFrame:
 
 
 def with_data_or_raise(frame: DataFrame, transform: Transform) -> DataFrame:
-    """What `seen` gives, with the columns that formats add. Reading them raises for a malformed record."""
+    """Adds the columns of the formats to the result of `seen`; reading them raises for a malformed record."""
     data = {f"{side}_data": decoded(side, how) for side, how in transform.formats.items()}
     return frame.withColumns({**data, **_schema_ids(transform)}).alias(SEEN_AS) if data else frame
 
 
 def decoded(side: str, how: Format) -> Column:
-    """The data that keys or values hold, null for those that are null. Raises for what is malformed."""
+    """Returns the decoded keys or values, null for null; raises for malformed data."""
     from pyspark.sql import functions as F
     from pyspark.sql.avro.functions import from_avro
 
     if how.name == JSON:
         document = F.from_json(
             F.decode(side, "UTF-8"), how.schema, {"mode": "FAILFAST"}
-        )  # a cast would let bytes pass that are no text
+        )  # a cast would accept bytes that are not valid UTF-8
         return F.when(F.col(side).isNotNull(), F.coalesce(document, F.raise_error(F.lit("there is no JSON document"))))
     binary = F.col(side)
     if how.name == CONFLUENT_AVRO:
@@ -156,7 +158,7 @@ def decoded(side: str, how: Format) -> Column:
 
 
 def root_cause(error: Any) -> str:
-    """The first line of what lies at the bottom of one of Spark's errors."""
+    """Returns the first line of the innermost cause of a Spark error."""
     text = str(error)
     cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while cause is not None:
@@ -165,7 +167,7 @@ def root_cause(error: Any) -> str:
 
 
 def corrupt_batch(error: Any) -> str | None:
-    """What Kafka's Java client says of a batch that it can't read, None if that isn't what has happened."""
+    """Returns the message of Kafka's Java client about a corrupt batch, or None if the error has another cause."""
     found = CORRUPT_BATCH.search(str(error))
     return found[0].rstrip(".") if found else None
 
@@ -174,7 +176,7 @@ def corrupt_batch(error: Any) -> str | None:
 
 
 def _with_data(frame: DataFrame, transform: Transform) -> DataFrame:
-    """Decodes: _key and _value are attempts, key_data and value_data what they gave."""
+    """Decodes keys and values: _key and _value hold the attempts, key_data and value_data their results."""
     from pyspark.sql import functions as F
 
     if not transform.formats:
@@ -188,7 +190,7 @@ def _with_data(frame: DataFrame, transform: Transform) -> DataFrame:
 
 
 def _with_where(frame: DataFrame, transform: Transform, needed: Mapping[str, Column]) -> DataFrame:
-    """Adds _where, the attempt to judge a record."""
+    """Adds _where, the attempt to evaluate the filter."""
     from pyspark.sql import functions as F
 
     verdict = _attempt(frame, F.expr(transform.where or "true"))
@@ -196,7 +198,7 @@ def _with_where(frame: DataFrame, transform: Transform, needed: Mapping[str, Col
 
 
 def _with_contents(frame: DataFrame, transform: Transform, undecoded: Mapping[str, Column]) -> DataFrame:
-    """Adds _new_<part>, the attempt to evaluate an expression, for records that pass."""
+    """Adds _new_<part>, the attempt to evaluate each expression, for records that pass the filter."""
     from pyspark.sql import functions as F
 
     goes_on = F.expr(GUARD) & F.coalesce("_where.it", F.lit(False)) & _none(undecoded)
@@ -211,7 +213,7 @@ def _with_contents(frame: DataFrame, transform: Transform, undecoded: Mapping[st
 
 
 def _outcome(frame: DataFrame, transform: Transform) -> DataFrame:
-    """The columns that `apply` returns."""
+    """Returns the columns of `apply`."""
     from pyspark.sql import functions as F
 
     types = dict(frame.dtypes)
@@ -245,7 +247,7 @@ def _outcome(frame: DataFrame, transform: Transform) -> DataFrame:
 
 
 def _attempt(frame: DataFrame, column: Column) -> Column:
-    """A struct with the column's value as `it`, null where the column raises. To be used behind GUARD."""
+    """Returns a struct with the column's value as `it`, or null if the column raises; must be used with GUARD."""
     from pyspark.sql import functions as F
     from pyspark.sql.classic.column import Column as ClassicColumn
 
@@ -265,7 +267,7 @@ def _is_registered(side: str) -> Column:
 
 
 def _schema_ids(transform: Transform) -> dict[str, Column]:
-    """The registry's ids, null where there is none."""
+    """Returns the registry's schema ids, null where there is none."""
     from pyspark.sql import functions as F
 
     sides = [side for side, how in transform.formats.items() if how.name == CONFLUENT_AVRO]
@@ -278,7 +280,7 @@ def _schema_ids(transform: Transform) -> dict[str, Column]:
 
 
 def _mentions(frame: DataFrame, text: str, column: str) -> bool:
-    """True if an expression can't do without a column."""
+    """Returns true if an expression needs a column."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -298,7 +300,7 @@ def _none(failures: Mapping[str, Column]) -> Column:
 
 
 def _first(transform: Transform, failures: Mapping[str, Column], otherwise: Column | None = None) -> Column:
-    """The property of the first part that failed, else `otherwise`."""
+    """Returns the property of the first part that failed, else `otherwise`."""
     from pyspark.sql import functions as F
 
     properties = [F.when(is_bad, F.lit(transform.property_name(part))) for part, is_bad in failures.items()]
@@ -306,7 +308,7 @@ def _first(transform: Transform, failures: Mapping[str, Column], otherwise: Colu
 
 
 def _is_bad(part: str, attempt: Column) -> Column:
-    """Whether an attempt has raised, or gave what no record can have; see `_what_is_wrong`."""
+    """Returns true if an attempt raised, or returned a value that no record can have (`_what_is_wrong`)."""
     from pyspark.sql import functions as F
 
     if part in (TIMESTAMP, PARTITION):

@@ -1,5 +1,4 @@
-"""What the copying tasks are given where topics have a transform: ranges, and behind them the records that Spark has
-read and transformed, in order."""
+"""The input of copying tasks for topics with a transform: ranges, followed by the transformed records in order."""
 
 from __future__ import annotations
 
@@ -18,21 +17,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-RANGE, RECORD = "range", "record"  # in this order
+RANGE, RECORD = "range", "record"  # ranges sort before records
 RANGE_COLUMNS = tuple(field.name for field in fields(Range))
 RECORD_COLUMNS = tuple(field.name for field in fields(TransformedRecord))
 
 
 def with_records(ranges: DataFrame, flow: Flow, planned: Iterable[Range], slots: int) -> DataFrame:
-    """The plan's rows of ranges, and the records of those whose topics have a transform.
+    """Adds the transformed records to the ranges of a plan.
 
     Args:
         ranges: rows of `kafka_ranges` of kind range.
-        planned: the same, as ranges.
+        flow: flow whose transforms apply.
+        planned: the same ranges as objects.
+        slots: number of slots of the flow.
 
     Returns:
-        One Spark partition for each slot, with its ranges first (kind `range`), then its records (kind `record`) by
-        topic, partition and offset.
+        One Spark partition for each slot: first its ranges (kind `range`), then its records (kind `record`) by topic,
+        partition and offset.
     """
     from pyspark.sql import functions as F
 
@@ -56,7 +57,7 @@ def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Sequ
 
     start = {(one.topic, one.partition): one.start for one in ranges}
     end = {(one.topic, one.partition): one.end for one in ranges}
-    # Where offsets are missing, the task asks the log itself why: Spark need not be strict.
+    # The task itself finds the cause of missing offsets in the log, so Spark's Kafka source need not fail on data loss.
     transformed = apply(log_records(spark, flow.source_connection, start, end, "read_committed", {}), transform)
     slots = spark.createDataFrame(
         [(*key, slot) for key, slot in {(one.topic, one.partition): one.slot for one in ranges}.items()],
@@ -70,7 +71,7 @@ def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Sequ
 
 
 def split(batches: Iterator[pa.RecordBatch]) -> tuple[list[Range], Iterator[list[TransformedRecord]]]:
-    """A task's rows as ranges, and its records as they come."""
+    """Splits a task's rows into ranges and batches of records."""
     ranges: list[Range] = []
     rest: list[TransformedRecord] = []
     for batch in batches:
@@ -97,5 +98,5 @@ def _rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterable[tuple[Any, 
 
 
 def planned_ranges(rows: Iterable[Any]) -> list[Range]:
-    """The ranges among the rows of a plan."""
+    """Returns the ranges among the rows of a plan."""
     return [Range(**{name: row[name] for name in RANGE_COLUMNS}) for row in rows if row["kind"] == RANGE]

@@ -1,4 +1,4 @@
-"""A dry run of a transform: what it makes of the newest records of a topic. Nothing is written anywhere."""
+"""Previews a transform: applies it to the newest records of a topic, without writing anything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 LONGEST_TEXT = 300
-MOST_EXPLAINED = 20  # each costs a Spark job
+MOST_EXPLAINED = 20  # each explanation costs a Spark job
 SAMPLE = (
     f"topic STRING, partition INT, offset BIGINT, timestamp BIGINT, key BINARY, value BINARY, headers {HEADERS_TYPE}"
 )
@@ -30,7 +30,7 @@ SAMPLE = (
 
 @dataclass(frozen=True)
 class Before:
-    """A record as it is on the source, for people: bytes as text, or in hexadecimal digits where they are none."""
+    """A record as it is on the source, for display: bytes as text, or in hexadecimal digits if they are not text."""
 
     partition: int
     offset: int
@@ -42,7 +42,10 @@ class Before:
 
 @dataclass(frozen=True)
 class After:
-    """What a transform makes of it, or which property has failed and why. Contents are None unless it is kept."""
+    """The result of a transform for one record, or the property that failed and the cause.
+
+    Contents are None unless the record is kept.
+    """
 
     outcome: str
     reason: str | None = None
@@ -56,7 +59,7 @@ class After:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a transform makes of a sample, newest record first."""
+    """The result of a transform for a sample, newest record first."""
 
     flow: str
     topic: str
@@ -67,11 +70,11 @@ class Preview:
         return sum(after.outcome == outcome for _, after in self.records)
 
     def reasons(self) -> dict[str, int]:
-        """How many records have failed by which property."""
+        """Returns the number of failed records by the property that failed."""
         return dict(Counter(str(after.reason) for _, after in self.records if after.outcome == FAILED))
 
     def table(self) -> pd.DataFrame:
-        """Before and after, side by side, for people."""
+        """Returns the records before and after the transform, side by side, for display."""
         import pandas as pd
 
         rows = [[*vars(before).values(), *vars(after).values()] for before, after in self.records]
@@ -95,19 +98,21 @@ def preview(spark: SparkSession, flow: Flow, topic: str, limit: int) -> Preview:
     """Transforms the newest committed records of a topic of the source.
 
     Args:
-        limit: how many records at most. They are collected here.
+        spark: Spark session.
+        flow: flow of the topic.
+        topic: topic of the source.
+        limit: maximum number of records. The driver collects them.
 
     Raises:
-        ConfigurationError: the topic is none of the flow's, is not there, or has no transform; or its transform can't
-            be run.
+        ConfigurationError: the topic does not belong to the flow, does not exist, or has no transform; or its transform
+            is invalid.
         SourceError: the source can't be read.
     """
     from pyspark.sql import functions as F
 
     transform = _transform_of(flow, topic)
     validate(spark, transform)
-    # The sample is collected once and transformed here, so that a record that fails can be explained without reading
-    # the topic again.
+    # The sample is collected once, so that a failed record can be explained without reading the topic again.
     rows = _newest(spark, flow, topic, limit)
     records = spark.createDataFrame(rows, SAMPLE).withColumn("timestamp", F.timestamp_millis("timestamp"))
     found = {(row["partition"], row["offset"]): row for row in apply(records, transform).collect()}
@@ -145,8 +150,11 @@ def _transform_of(flow: Flow, topic: str) -> Transform:
 
 
 def _newest(spark: SparkSession, flow: Flow, topic: str, limit: int) -> list[Row]:
-    """The newest committed records of all partitions. Offsets may hold no record (markers, aborted or compacted ones),
-    so the look back is widened as needed."""
+    """Reads the newest committed records of all partitions.
+
+    Some offsets hold no record (markers, aborted or compacted records). The range that is read therefore grows until it
+    holds enough records.
+    """
     from pyspark.sql import functions as F
 
     timeout_ms = flow.connect_timeout_ms
@@ -207,7 +215,7 @@ def _headers(headers: Iterable[Any] | None) -> str:
 
 
 def _text(value: bytes | None) -> str | None:
-    """Bytes as people read them, shortened."""
+    """Formats bytes for display, shortened."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""One record as the transforms leave it, on its way from Spark to the copying task."""
+"""A transformed record, as Spark passes it to the copying task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TransformedRecord:
-    """One record as `transformation.apply` gives it; see there."""
+    """One record with the columns of `transforms.evaluate.apply`."""
 
     topic: str
     partition: int

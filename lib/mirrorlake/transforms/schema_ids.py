@@ -1,9 +1,9 @@
-"""Schema ids in keys and values, where both sides have a schema registry of their own: the same schema has another id
-there.
+"""Translates schema ids in keys and values between the schema registries of source and target.
 
-Confluent's wire format: a zero, the id in four bytes, the data. A schema is looked up by its id in the source's
-registry, registered in the target's under the subject of the remote topic (TopicNameStrategy: `<topic>-key`,
-`<topic>-value`), which gives the id it already has there if it is known, and the four bytes are replaced.
+Both registries assign their own id to the same schema. Confluent's wire format is a zero byte, the id in four bytes,
+the data. The schema is looked up by its id in the source's registry. It is then registered in the target's registry
+under the subject of the remote topic (TopicNameStrategy: `<topic>-key`, `<topic>-value`). The registration returns the
+existing id if the schema is already known. This id replaces the four bytes.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ PREFIX = struct.Struct(">bI")  # magic byte and id
 TIMEOUT_S = 10
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 NOT_FOUND = 404
-OURS_TO_CORRECT = frozenset(range(400, 500)) - {408, 429}  # a timeout, too many requests
+OURS_TO_CORRECT = frozenset(range(400, 500)) - {408, 429}  # request timeout, too many requests
 
 
 class RegistryClient:
-    """Requests to one schema registry (Confluent's REST interface)."""
+    """Sends requests to one schema registry (Confluent's REST interface)."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
 
     def schema(self, schema_id: int) -> dict[str, object] | None:
-        """A schema as registries hand it over (schema, schemaType, references), None if there is none with that id."""
+        """Returns a schema in the registry's form (schema, schemaType, references), or None if the id is unknown."""
         return self._ask("GET", f"/schemas/ids/{schema_id}")
 
     def register(self, subject: str, schema: dict[str, object]) -> int:
-        """The id of a schema under a subject, which it is registered for if it isn't yet.
+        """Registers a schema under a subject and returns its id; returns the existing id if it is registered already.
 
         Raises:
-            SourceError, TargetError: the registry can't be reached, or refuses the schema (incompatible with the
-                subject's earlier ones, say).
+            SourceError, TargetError: the registry can't be reached, or refuses the schema (for example, as incompatible
+            with the subject's earlier schemas).
         """
         answer = self._ask("POST", f"/subjects/{requests.utils.quote(subject, safe='')}/versions", schema)
         if answer is None:
@@ -82,7 +82,7 @@ class RegistryClient:
 
 
 class SchemaIds:
-    """The ids of one registry in terms of another; grows with every id that turns up."""
+    """Maps the schema ids of the source's registry to those of the target's; caches each id."""
 
     def __init__(self, source: SchemaRegistry, target: SchemaRegistry) -> None:
         self._source, self._target = RegistryClient(source), RegistryClient(target)
@@ -90,11 +90,12 @@ class SchemaIds:
         self._known: dict[tuple[int, str], int] = {}
 
     def translated(self, data: bytes | None, subject: str) -> bytes | None:
-        """Bytes in the wire format, with the id that their schema has on the target under a subject; null stays null.
+        """Replaces the schema id in bytes of the wire format by the target's id of the same schema; null stays null.
 
         Raises:
-            ValueError: they aren't in that format, or the source's registry has no such id; in words.
-            SourceError, TargetError: a registry can't be asked, or refuses.
+            ValueError: the bytes have another format, or the source's registry does not know the id; the message says
+                which.
+            SourceError, TargetError: a registry can't be reached, or refuses the schema.
         """
         if data is None:
             return None

@@ -1,5 +1,4 @@
-"""What a transform may say: everything that Spark can work out for each record by itself, without one record ending the
-job."""
+"""Validates transforms: Spark must be able to evaluate them record by record, and no single record may end the job."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ ALLOWED = {
     TIMESTAMP: ("TIMESTAMP", "BIGINT"),
     PARTITION: ("INT", "SMALLINT", "TINYINT"),
 }
-# What Spark may evaluate outside of an attempt, as the key of a join: none of these raises, whatever it is given. Casts
-# are looked at by themselves.
+# Expressions that Spark may evaluate outside of an attempt, as the key of a join: none of them raises. `_is_safe`
+# checks casts separately.
 SAFE = frozenset(
     """
     Alias AttributeReference OuterReference Literal GetStructField And Or Not EqualTo EqualNullSafe LessThan
@@ -38,18 +37,18 @@ SAFE = frozenset(
     """.split()
 )
 
-# What may stand above the place where a subquery is compared with a record. A LIMIT there takes one row of all instead
-# of one for each record (Spark 4.1.3, unless it is compared with a plain column), and a window may suffer the same.
+# Plan nodes allowed above the comparison of a subquery with a record. A LIMIT there takes one row in total instead of
+# one for each record (Spark 4.1.3, unless the comparison is with a plain column). Windows may have the same problem.
 SAFE_PLANS = frozenset("Project Filter Aggregate SubqueryAlias".split())
 
 
 def validate(spark: SparkSession, transform: Transform) -> None:
-    """Analyses a transform on no records, without a word to Kafka.
+    """Analyses a transform on an empty frame, without contacting Kafka.
 
     Raises:
-        ConfigurationError: a schema or an expression that Spark doesn't understand, of a type that is not allowed, that
-            is not about a single record, or that could end the job for one record; naming the property, the expression
-            and why.
+        ConfigurationError: a schema or an expression is invalid: Spark can't parse it, its type is not allowed, it
+            isn't about a single record, or one record could end the job. The message names the property, the expression
+            and the cause.
     """
     if spark.conf.get("spark.sql.ansi.enabled") != "true":
         raise ConfigurationError(
@@ -70,7 +69,7 @@ def validate(spark: SparkSession, transform: Transform) -> None:
 
 @contextmanager
 def _refusing(transform: Transform, part: str, text: str) -> Iterator[None]:
-    """What Spark can't make sense of is an error of the configuration."""
+    """Turns Spark's analysis errors into configuration errors."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -85,7 +84,7 @@ def _refused(transform: Transform, part: str, text: str, why: str) -> Configurat
 
 
 def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
-    """Why an expression can't be used, worst first."""
+    """Yields the reasons against an expression, worst first."""
     from pyspark.sql import functions as F
 
     if any(
@@ -94,7 +93,7 @@ def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
     ):
         yield "* stands for whatever columns there are; name those that are meant"
     result = records.select(F.expr(text).alias("it"))
-    records.filter(F.expr(text).isNull())  # a filter has no place for aggregates, windows and generators
+    records.filter(F.expr(text).isNull())  # Spark refuses aggregates, windows and generators in a filter
     found = result.schema["it"].dataType
     if not _is_allowed(part, found):
         yield f"its type is {found.simpleString().upper()}; allowed is {' or '.join(ALLOWED[part])}"
@@ -131,7 +130,7 @@ def _is_allowed(part: str, found: DataType) -> bool:
 
 
 def _dangers(result: DataFrame, records: DataFrame) -> Iterator[str]:
-    """Why an expression could end the job although it is evaluated in an attempt, or not give the same again."""
+    """Yields the reasons why an expression could end the job despite the attempt, or is nondeterministic."""
     plan, base = _plan(result), _plan(records)
     (expression,) = _list(plan.expressions())
     if not expression.deterministic():
@@ -186,7 +185,7 @@ def _has_one_row(plan: Any) -> bool:
 
 
 def _is_open_star(node: Any) -> bool:
-    """True for * and record.*, in which stages of a transformation would show."""
+    """Returns true for * and record.*, which would expose internal columns of the transformation."""
     return _kind(node).startswith("UnresolvedStar") and (
         node.target().isEmpty() or [part.lower() for part in _list(node.target().get())] == [SEEN_AS]
     )
@@ -205,7 +204,7 @@ def _kind(node: Any) -> str:
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """An expression and everything in it, but not the plans of its subqueries."""
+    """Yields an expression and all its subexpressions, without the plans of its subqueries."""
     yield node
     for child in _list(node.children()):
         yield from _nodes(child)

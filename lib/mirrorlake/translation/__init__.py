@@ -1,2 +1,4 @@
-"""Translation of offsets: the join against the map, its newest part in memory, both maps of a pair of flows,
-and positions that are kept outside Kafka."""
+"""Translation of offsets: by the join against the offset map, by recent runs in memory, by the maps of both directions.
+
+Also translates positions that are kept outside Kafka.
+"""

@@ -1,8 +1,7 @@
-"""Translates what the groups of a flow have committed, cycle by cycle.
+"""Translates the committed offsets of a flow's groups in each cycle.
 
-A position near the end of its log is translated by the runs that are in memory (`model/recent_runs.py`). All others are
-translated by one SQL join against the ledger, and an
-answer that nothing can change is remembered: where a group stands still, nobody asks again.
+Positions near the end of a log are translated by the runs in memory (`model/recent_runs.py`). One SQL join against the
+ledger translates all others. Exact results are kept, so that the positions of idle groups are not translated again.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ Asked = tuple[str, int, int]  # topic, partition, upstream offset
 
 
 class GroupTranslation:
-    """Translates positions of one flow, again and again.
+    """Translates group positions of one flow repeatedly.
 
     Args:
-        ledger: where the whole map is.
-        flow: whose groups these are.
-        target: the cluster with the flow's offset-syncs topic.
+        ledger: tables that hold the whole map.
+        flow: flow of the groups.
+        target: cluster with the flow's offset-syncs topic.
 
     Attributes:
         flow_map: the whole map, as frames.
-        incarnations: of partitions whose logs were set back or replaced, as of the last translation.
+        incarnations: incarnations of partitions that had a reset, as of the last translation.
     """
 
     def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
@@ -54,23 +53,21 @@ class GroupTranslation:
     def translate(
         self, session: SparkSession, positions: Iterable[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
-        """The place of each position on the target.
+        """Translates positions to offsets on the target.
 
         Args:
-            session: of the micro-batch.
-            positions: group_id, topic, partition, upstream_offset, metadata.
-            logs: topic, partition, log_start and log_end of each partition of the flow, as they were after the
-                positions had been read.
+            session: Spark session of the micro-batch.
+            positions: rows with group_id, topic, partition, upstream_offset, metadata.
+            logs: rows with topic, partition, log_start and log_end for each partition of the flow, read after the
+                positions.
 
         Returns:
-            A row for each position, in any order, with the columns of `translate.translate`.
+            One row for each position, in any order, with the columns of `sql_join.translate`.
 
         Raises:
             TargetError: the target can't be read.
         """
-        mirrored = self._mirrored(
-            logs
-        )  # after the positions and the logs: what is mirrored must not be older than they are
+        mirrored = self._mirrored(logs)  # read after positions and logs: the mirrored offsets must not be older
         if self._version != self._recent.version:
             self._version = self._recent.version
             self._answers.clear()
@@ -118,13 +115,15 @@ class GroupTranslation:
         ).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]
-            if answer["status"] == Status.EXACT:  # any other may be for want of something that the ledger gets later
+            if answer["status"] == Status.EXACT:  # others may change when the ledger receives more rows
                 self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
         return [answer.asDict() for answer in answers]
 
     def _remembered(self, asked: Asked, partition: Mirrored) -> dict[str, Any] | None:
-        """An earlier answer, if it still holds: one with a run behind the position always does, any other while the
-        partition is as it was."""
+        """Returns an earlier result if it still holds.
+
+        A result with a run after the position always holds. Any other holds while the partition is unchanged.
+        """
         if asked not in self._answers:
             return None
         before, answer = self._answers[asked]
@@ -133,7 +132,7 @@ class GroupTranslation:
         return answer.asDict() | {"source_lag": max(0, partition.log_end - asked[2])}
 
     def _mirrored(self, logs: Iterable[Mapping[str, Any]]) -> dict[PartitionKey, Mirrored]:
-        """The partitions of the flow that have one place on the target for each position."""
+        """Returns the partitions of the flow in which each position has one offset on the target."""
         states, is_continued = self._new_states.read()
         if not is_continued:
             self._recent.clear()

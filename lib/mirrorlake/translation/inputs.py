@@ -1,5 +1,4 @@
-"""What a person hands over to be translated: JSON, a file of it, the checkpoint directory of a Spark query, or a
-time."""
+"""The positions that an operator passes in: JSON, a JSON file, the checkpoint directory of a Spark query, or a time."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ class ExternalPositions:
     """The parameters of the notebook.
 
     Attributes:
-        positions: JSON `{"topic": {"0": 123}}`, the path of a file of it, or the checkpoint directory of a streaming
-            query.
-        at: a time instead, of all partitions of the flow.
-        output: where to write: a file, or a directory for a checkpoint; empty: nowhere.
+        positions: JSON `{"topic": {"0": 123}}`, the path of a file with such JSON, or the checkpoint directory of a
+            streaming query.
+        at: a time; all partitions of the flow are translated at this time. Excludes `positions`.
+        output: file to write, or directory for a checkpoint; empty to write nothing.
         allow: statuses besides exact that are accepted, separated by commas.
-        sources: numbers of the query's sources to translate; empty: all of Kafka.
+        sources: numbers of the query's sources to translate; empty for all Kafka sources.
     """
 
     positions: str = ""
@@ -52,7 +51,7 @@ class ExternalPositions:
 
     @classmethod
     def resolve(cls, namespace: Mapping[str, Any]) -> ExternalPositions:
-        """From the globals of the notebook."""
+        """Reads the parameters from the globals of the notebook."""
         return cls(**resolve(namespace, {field.name: "" for field in fields(cls)}))
 
     @property
@@ -60,11 +59,11 @@ class ExternalPositions:
         return tuple(name.strip() for name in self.allow.split(",") if name.strip())
 
     def translate(self, translator: Translator) -> Translation:
-        """Translates what was handed over, and writes it to the output.
+        """Translates the positions and writes the result to the output.
 
         Raises:
-            TargetError: a position isn't exact, and that isn't allowed; nothing was written.
-            ConfigurationError: what was handed over, or where it is to go, isn't what it should be.
+            TargetError: a position isn't exact, and its status isn't allowed; nothing was written.
+            ConfigurationError: the positions or the output are invalid.
         """
         if self.at:
             return self._written(translator.translate(translator.at(time_ms(self.at))))

@@ -1,7 +1,6 @@
-"""The map of a flow as it is now: the ledger's rows, and behind them what the offset-syncs topic holds and the ledger
-does not have yet.
+"""The current map of a flow: the ledger's rows, and the newer states of the offset-syncs topic.
 
-So a group is translated by what was committed a moment ago, however seldom the ledger is appended to.
+Groups are therefore translated by the newest commits, even if appends to the ledger are rare.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ RUN_COLUMNS = (
     "incarnation",
 )
 GAP_COLUMNS = ("topic", "partition", "kind", "from_offset", "incarnation", "committed_at")
-MARKER = 1  # what follows every state
+MARKER = 1  # the commit marker that follows each state
 
 
 @dataclass(frozen=True)
 class Map:
-    """A map as it was at one time.
+    """The map of a flow at one time.
 
     Attributes:
-        runs: as `translate.current_runs` has them; some may be there twice.
-        gaps: columns GAP_COLUMNS; some may be there twice.
+        runs: columns as `sql_join.current_runs` returns them; rows may occur twice.
+        gaps: columns GAP_COLUMNS; rows may occur twice.
     """
 
     runs: DataFrame
@@ -46,27 +45,29 @@ class Map:
 
 
 class LiveMap:
-    """One flow's map, looked at again and again.
+    """Reads the current map of one flow repeatedly.
 
     Args:
-        ledger: its tables.
-        flow: whose map.
-        target: the cluster that has the offset-syncs topic.
+        ledger: tables that hold the map.
+        flow: flow of the map.
+        target: cluster that holds the offset-syncs topic.
     """
 
     def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
         self._ledger, self._flow, self._target = ledger, flow, target
 
     def read(self, session: SparkSession) -> Map:
-        """The map that holds now. How far the ledger goes is asked each time: somebody may have emptied it, and a map
-        with a hole would send groups past records.
+        """Reads the map that holds now.
+
+        Each call asks the ledger how far it goes. The tables may have been emptied, and a map with a hole would move
+        groups past records.
 
         Args:
-            session: of the micro-batch.
+            session: Spark session of the micro-batch.
 
         Raises:
             TargetError: the target can't be read.
-            LedgerError: the table holds more than the topic, so one of them isn't the other's.
+            LedgerError: the table holds later offsets than the topic, so they do not belong together.
         """
         ledger = self._ledger.within(session)
         missing = self._missing(ledger.last_syncs(self._flow))
@@ -74,7 +75,7 @@ class LiveMap:
             ledger.of_flow("offset_syncs", self._flow).select(*RUN_COLUMNS),
             ledger.of_flow("gaps", self._flow).select(*GAP_COLUMNS),
         )
-        if missing:  # or is in the ledger by now: what is there twice says the same
+        if missing:  # the ledger may have received these rows meanwhile; duplicates do no harm
             first, end = ({partition: bounds[number] for partition, bounds in missing.items()} for number in (0, 1))
             states = offset_sync_states(offset_sync_records(session, self._flow, first, end))
             runs, gaps = (
@@ -84,8 +85,10 @@ class LiveMap:
         return Map(current_runs(runs, gaps), gaps)
 
     def _missing(self, last: Mapping[int, int]) -> dict[int, tuple[int, int]]:
-        """From where to where the topic's partitions have to be read, given the last offset of each that the ledger
-        has."""
+        """Returns the offsets to read of each partition of the topic: (start, end).
+
+        `last` holds the last offset of each partition that the ledger has.
+        """
         topic = self._flow.offset_syncs_topic
         known = self._target.refresh([topic], self._flow.connect_timeout_ms).get(topic)
         keys = [(topic, partition) for partition in range(known.partitions if known else 0)]
@@ -97,7 +100,7 @@ class LiveMap:
                     f"of {topic}-{partition}, which ends at {end}: the topic was created anew, or "
                     "the target has lost records. Groups would be moved by a map that is another one's. Use another "
                     "schema, or delete the flow's rows",
-                    retriable=True,  # where a leader was elected a moment ago, the end may come back
+                    retriable=True,  # just after a leader election, the end may still rise again
                 )
         found = {partition: (last.get(partition, -1) + 1, end) for (_, partition), end in ends.items()}
         return {

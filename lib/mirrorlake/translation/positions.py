@@ -1,8 +1,8 @@
-"""Positions outside Kafka: the offsets that a Spark query, a Flink job or a program keeps by itself.
+"""Positions outside Kafka: offsets that a Spark query, a Flink job or another program stores itself.
 
-They come as JSON `topic -> partition -> offset`, and go out in the same shape with the names of the target. An offset
-is that of the next record to read. -2 (earliest) is the first mirrored record, -1 (latest) the end of what is mirrored;
-both come out as the offsets they are now, so that a program that starts twice starts at one place.
+Input is JSON `topic -> partition -> offset`. Output has the same shape, with the target's topic names. An offset is
+that of the next record to read. -2 (earliest) means the first mirrored record, -1 (latest) the end of what is mirrored.
+Both are replaced by the current offsets, so that a program that starts twice starts at the same offset.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ SAID = {
 
 @dataclass(frozen=True, slots=True)
 class ReaderPosition:
-    """Where someone stands in one partition of the source. `label` says whose position it is, where there are
-    several."""
+    """The position of a reader in one partition of the source.
+
+    `label` names the reader where there are several.
+    """
 
     topic: str
     partition: int
@@ -47,8 +49,10 @@ class ReaderPosition:
 
 @dataclass(frozen=True, slots=True)
 class Translated:
-    """A position on both sides; `status` as in the table checkpoints. Without a place on the target, target_topic and
-    downstream_offset are None."""
+    """A position on both sides, with a status as in the table checkpoints.
+
+    target_topic, target_partition and downstream_offset are None if the position has no offset on the target.
+    """
 
     label: str
     topic: str
@@ -63,7 +67,7 @@ class Translated:
 
 @dataclass(frozen=True)
 class Translation:
-    """What became of a set of positions."""
+    """The translation of a set of positions."""
 
     flow: str
     positions: tuple[Translated, ...]
@@ -73,7 +77,7 @@ class Translation:
         return dict(Counter(position.status for position in self.positions))
 
     def offsets(self, label: str = "") -> dict[str, dict[int, int]]:
-        """Topic -> partition -> offset on the target; positions without a place there are left out."""
+        """Returns topic -> partition -> offset on the target; positions without an offset there are left out."""
         found: dict[str, dict[int, int]] = {}
         for position in self.positions:
             if (
@@ -86,13 +90,14 @@ class Translation:
         return found
 
     def require(self, allowed: Iterable[str] = (), labels: Iterable[str] | None = None) -> Translation:
-        """Itself, if all positions (of these labels) are exact.
+        """Returns itself if all positions are exact.
 
         Args:
-            allowed: statuses that are accepted besides.
+            allowed: statuses that are accepted besides exact.
+            labels: labels of the positions to check; None for all.
 
         Raises:
-            TargetError: with the first position that isn't, and what to do.
+            TargetError: a position isn't exact; names the first one and the remedy.
         """
         accepted, of = {Status.EXACT, *allowed}, None if labels is None else {*labels}
         for position in self.positions:
@@ -109,7 +114,7 @@ class Translation:
         return self
 
     def table(self) -> pd.DataFrame:
-        """One row for each position, for people."""
+        """Returns one row for each position, for display."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -121,11 +126,12 @@ class Translation:
 
 
 def parse(text: str) -> dict[str, dict[int, int]]:
-    """Offsets from JSON `{"topic": {"0": 123}}`: Spark's own form, and that of most stores. Partitions and offsets may
-    be numbers or text.
+    """Parses offsets from JSON `{"topic": {"0": 123}}`, the form that Spark and most stores use.
+
+    Partitions and offsets may be numbers or text.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: the text has another form.
     """
     try:
         value = json.loads(text)
@@ -141,7 +147,7 @@ def parse(text: str) -> dict[str, dict[int, int]]:
 
 
 def as_offsets(value: Any) -> dict[str, dict[int, int]] | None:
-    """A JSON value as offsets, None if it is something else."""
+    """Returns a JSON value as offsets, or None if it has another form."""
     if not (
         isinstance(value, dict)
         and value
@@ -165,7 +171,7 @@ def _offset(value: Any) -> int:
 
 
 def listed(offsets: Offsets, label: str = "") -> list[ReaderPosition]:
-    """Offsets as positions."""
+    """Returns offsets as positions."""
     return [
         ReaderPosition(topic, partition, offset, label)
         for topic, partitions in offsets.items()
@@ -174,10 +180,10 @@ def listed(offsets: Offsets, label: str = "") -> list[ReaderPosition]:
 
 
 def time_ms(text: str) -> int:
-    """A time in ISO form, UTC unless it says otherwise, in ms.
+    """Parses a time in ISO form (UTC unless it names a zone) to milliseconds since the epoch.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not a time.
     """
     when = moment("at", text)
     if when is None:

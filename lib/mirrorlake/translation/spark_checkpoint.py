@@ -1,12 +1,20 @@
-"""The checkpoint directory of a Structured Streaming query, rewritten so that the query goes on with the remote topics.
+"""Rewrites the checkpoint directory of a Structured Streaming query, so that the query continues with the remote
+topics.
 
-What is in it (format v1): `offsets/<batch>`, the plan of a batch, with one line for each source behind a line of
-metadata; `commits/<batch>`, written when the batch is done; `sources/<n>/0`, where Kafka source n began; and the state
-of operators. A query that starts again looks at the last plan. If that batch is committed, it goes on at its end. If
-not, it repeats the batch: from the end of the one before (or from `sources/<n>/0`, in the first batch) to the planned
-end. So at most two plans count, and both are translated; a batch that is repeated then has the same records as it had
-on the source. Older plans are left out of the copy, as they name topics of the source; everything else is copied as it
-is. The directory itself is never changed.
+The directory (format v1) holds these files:
+
+- `offsets/<batch>`: the plan of a batch, with a line of metadata and one line for each source;
+- `commits/<batch>`: written when the batch is finished;
+- `sources/<n>/0`: the offsets at which Kafka source n began;
+- the state of operators.
+
+When a query restarts, Spark reads the last plan. If that batch is committed, the query continues at the plan's end. If
+not, Spark repeats the batch up to its planned end. A repeated batch starts at the end of the batch before it. The first
+batch starts at `sources/<n>/0`.
+
+So at most two plans matter, and both are translated. A repeated batch then has the same records as on the source. Older
+plans are left out of the copy, as they name topics of the source. All other files are copied unchanged. The original
+directory is never changed.
 """
 
 from __future__ import annotations
@@ -24,13 +32,15 @@ from mirrorlake.translation.positions import Offsets, ReaderPosition, Translatio
 
 VERSION = "v1"
 OFFSETS, COMMITS, SOURCES = "offsets", "commits", "sources"
-INITIAL = b"\0"  # Spark puts it before the version in sources/<n>/0, so that releases before 2.1 fail on it
+INITIAL = b"\0"  # Spark writes this byte before the version in sources/<n>/0, so that releases before 2.1 fail on it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One file of `offsets/`: metadata, and a line for each source; `kafka` has the offsets of those that are Kafka's
-    and are to be translated."""
+    """One file of `offsets/`: the metadata, and one line for each source.
+
+    `kafka` holds the offsets of the Kafka sources to translate, by number.
+    """
 
     batch: int
     metadata: str
@@ -46,13 +56,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class SparkCheckpoint:
-    """What a checkpoint directory says about where its query goes on.
+    """The offsets in a checkpoint directory at which its query continues.
 
     Attributes:
-        plan: of the last batch.
-        is_committed: whether that batch was finished.
+        directory: the checkpoint directory.
+        plan: plan of the last batch.
+        is_committed: true if that batch was finished.
         before: the plan before it; None in the first batch.
-        initial: where Kafka sources began, by number.
+        initial: offsets at which Kafka sources began, by number.
     """
 
     directory: Path
@@ -63,13 +74,14 @@ class SparkCheckpoint:
 
     @classmethod
     def read(cls, directory: Path, sources: Sequence[int] = ()) -> SparkCheckpoint:
-        """Reads a directory.
+        """Reads a checkpoint directory.
 
         Args:
-            sources: numbers of the sources to translate, from 0 in the order of the query; empty for all of Kafka.
+            directory: the checkpoint directory of a streaming query.
+            sources: numbers of the sources to translate, from 0 in the order of the query; empty for all Kafka sources.
 
         Raises:
-            ConfigurationError: it is no such directory, of another format, or without one of these sources.
+            ConfigurationError: the directory is not a checkpoint, has another format, or lacks one of these sources.
         """
         planned, committed = _batches(directory / OFFSETS), _batches(directory / COMMITS)
         if not planned:
@@ -98,7 +110,7 @@ class SparkCheckpoint:
 
     @property
     def positions(self) -> list[ReaderPosition]:
-        """Every offset in it that is to be translated; labels say where they stand."""
+        """All offsets in the directory that have to be translated; their labels name the file and the source."""
         found = [
             position
             for plan in self._plans()
@@ -111,7 +123,7 @@ class SparkCheckpoint:
 
     @property
     def needed(self) -> set[str]:
-        """Labels of the positions that a query reads when it starts again; the others are history."""
+        """Labels of the positions that a query reads when it restarts; the other positions are history."""
         plans = [self.plan] if self.is_committed else [self.plan, self.before]
         return {
             _label(plan if plan is not None and number in plan.kafka else None, number)
@@ -120,15 +132,16 @@ class SparkCheckpoint:
         }
 
     def write(self, translation: Translation, output: Path, allowed: Iterable[str] = ()) -> Path:
-        """Writes the copy, whole or not at all; returns where.
+        """Writes the translated copy, as a whole or not at all, and returns its path.
 
         Args:
-            translation: of `positions`.
+            translation: translation of `positions`.
+            output: directory for the copy; must not exist.
             allowed: statuses that are accepted besides exact.
 
         Raises:
-            TargetError: a position that counts isn't exact.
-            ConfigurationError: the place is taken or within the directory, or the query has gone on meanwhile.
+            TargetError: a needed position isn't exact.
+            ConfigurationError: the output exists or lies within the directory, or the query ran during the copy.
         """
         translation.require(allowed, self.needed)
         if output.exists() or self.directory.resolve() in (output.resolve(), *output.resolve().parents):
@@ -158,8 +171,10 @@ class SparkCheckpoint:
         return [plan for plan in (self.before, self.plan) if plan is not None]
 
     def _left_out(self, directory: str, names: list[str]) -> set[str]:
-        """What isn't copied: what is written anew, older batches, and their checksums, which Spark's local files
-        have."""
+        """Returns the names that aren't copied: files that are rewritten, older batches, and their checksums.
+
+        Spark's local file system adds a checksum file to each file.
+        """
         place = Path(directory).resolve()
         kept = {str(plan.batch) for plan in self._plans()}
         if place == (self.directory / OFFSETS).resolve():
@@ -172,7 +187,7 @@ class SparkCheckpoint:
 
 
 def to_json(offsets: Offsets) -> str:
-    """Offsets as Spark writes them."""
+    """Formats offsets as Spark writes them."""
     return json.dumps(
         {
             topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
@@ -223,4 +238,4 @@ def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return None  # such as -, of a source without data
+        return None  # for example `-`, which Spark writes for a source without data

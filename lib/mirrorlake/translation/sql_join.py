@@ -1,21 +1,19 @@
-"""Translation: where a group that stands at an upstream offset goes on downstream, for all groups and partitions in one
-SQL join.
+"""Translates the positions of all groups and partitions of a flow in one SQL join.
 
-The downstream offset of the first mirrored record at or after the group's upstream offset:
+A position becomes the downstream offset of the first mirrored record at or after its upstream offset:
 
 - in a run: `downstream_start + (offset - upstream_start)`;
 - in a gap (markers, aborted records): the next run's `downstream_start`;
-- at the mirrored end: the last run's `downstream_end`;
-- past it: the same, status `clamped`, finished in a later cycle;
-- before the first run: that run's start, status `before_mirror`;
-- without any run in the ledger: the start of the remote partition, which skips nothing whatever is there.
+- at the end of what is mirrored: the last run's `downstream_end`;
+- past that end: the same offset, with status `clamped`; a later cycle translates the position again;
+- before the first run: that run's start, with status `before_mirror`;
+- without any run in the ledger: the start of the remote partition, so that no record there is skipped.
 
-Only runs move a group forward. How far the slots' states say the mirror has come merely tells whether the end of the
-runs is the end of what is mirrored.
+Only runs advance a group. The positions in the slots' states only show whether the end of the runs is the end of what
+is mirrored.
 
-All of it needs just one run for each position, the first that ends after the offset, and the last run of the partition
-where there is none. So the join is an as-of join: positions and runs in one order, each position taking the nearest run
-ahead of it (one sort, no product).
+Each position needs one run: the first that ends after its offset, or else the last run of the partition. The query is
+therefore an as-of join: one sort of positions and runs, without a product.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ PAST_THE_LOG = "past the end of the source log"
 LEDGER_BEHIND = "the ledger is behind the mirror"
 PAST_THE_MIRROR = "past what is mirrored"
 
-# Statuses and reasons by their names in the query; Spark quotes them.
+# The query names statuses and reasons by these keys; Spark quotes the values.
 WORDS: dict[str, Any] = {
     **{status.value: status for status in (Status.EXACT, Status.CLAMPED, Status.BEFORE_MIRROR)},
     "past_the_log": PAST_THE_LOG,
@@ -118,8 +116,10 @@ LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
 
 
 class Mirrored(NamedTuple):
-    """A row of MIRRORED, a partition of the flow: its log on the source, and how far it is mirrored (the log's start
-    and 0 where nothing was copied yet)."""
+    """A row of MIRRORED: the log of one partition on the source, and how far the flow has mirrored it.
+
+    Where nothing was copied yet, upstream_next is the log's start, and downstream_next is 0.
+    """
 
     topic: str
     partition: int
@@ -131,15 +131,15 @@ class Mirrored(NamedTuple):
 
 
 def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
-    """The map as it holds now: runs without what later resets of a log have made void (`gap.RESETS`).
+    """Returns the runs that hold now: without the offsets that later resets (`gap.RESETS`) have made void.
 
     Args:
-        runs: a flow's rows of offset_syncs (topic, partition, the four offsets, incarnation).
-        gaps: its rows of gaps (topic, partition, kind, from_offset, incarnation).
+        runs: the flow's rows of offset_syncs (topic, partition, the four offsets, incarnation).
+        gaps: the flow's rows of gaps (topic, partition, kind, from_offset, incarnation).
 
     Returns:
-        topic, partition, upstream_start, upstream_end, downstream_start, downstream_end: of each partition, in
-            ascending order on both sides.
+        Columns topic, partition, upstream_start, upstream_end, downstream_start, downstream_end. In each partition, the
+        runs ascend on both sides.
     """
     return runs.sparkSession.sql(CURRENT_RUNS.replace("{kinds}", literals(RESETS)), runs=runs, gaps=gaps)
 
@@ -149,21 +149,23 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
 
     Args:
         positions: columns POSITIONS.
-        runs: the flow's map (`current_runs`).
+        runs: the flow's runs that hold now (`current_runs`).
         mirrored: columns MIRRORED, one row for each partition of the flow (`Mirrored`).
 
     Returns:
-        One row for each position: the columns of the checkpoints table up to status, reason and
-        source_lag, and, for the gate, run_upstream_start and run_downstream_start (of the run that was chosen; null
-        past the last) and mirrored_end. Of positions outside the flow, target_topic, target_partition,
+        One row for each position. Its columns are those of the checkpoints table up to status, then reason and
+        source_lag. For the gate, it also has run_upstream_start and run_downstream_start (of the run that was used;
+        null past the last run) and mirrored_end. For positions outside the flow, target_topic, target_partition,
         downstream_offset and status are null.
     """
     return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored, **WORDS)
 
 
 def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearby) -> dict[str, Any]:
-    """The row that `translate` gives for one position, by the runs of its partition that are in memory: at least one of
-    them begins at or before it."""
+    """Translates one position by the recent runs of its partition, with the same result as `translate`.
+
+    At least one of these runs must begin at or before the position.
+    """
     offset, run, last = position["upstream_offset"], near.run, near.last
     status, reason = Status.EXACT, None
     if run is None:

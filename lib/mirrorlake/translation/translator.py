@@ -1,7 +1,7 @@
-"""Translating positions outside Kafka, by the ledger.
+"""Translates positions that are kept outside Kafka, by the ledger.
 
-All that is needed is the ledger. The source, where it can be asked, also tells what the ledger can't know: where an
-idle partition begins, and which record was the first at a time.
+The ledger is enough for this. If the source is available, it adds the start of idle partitions, and the first record at
+a given time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class Translator:
     """Translates positions of one flow.
 
     Args:
-        flow: whose source the positions are of.
-        ledger: where its runs and gaps are.
-        ask_source: false where the source is gone. Then a partition of which nothing is mirrored is taken to begin at
-            0, and times are as exact as runs are: what lies before the time in the run that holds it is read, too.
+        flow: flow whose source the positions belong to.
+        ledger: tables that hold the flow's runs and gaps.
+        ask_source: false if the source is lost. A partition without mirrored records is then assumed to begin at 0. A
+            time is then translated to the start of the run that contains it, so that earlier records of that run are
+            read, too.
 
     Raises:
-        ConfigurationError: others write to the remote topics as well, so that no single offset there is a place in this
-            flow.
+        ConfigurationError: the remote topics are shared with other writers (mirrorlake.topics.shared), so that
+            positions have no single offset there.
     """
 
     def __init__(self, flow: Flow, ledger: Ledger, *, ask_source: bool = True) -> None:
@@ -46,10 +47,10 @@ class Translator:
         self.flow, self.ledger, self.ask_source = flow, ledger, ask_source
 
     def translate(self, positions: Sequence[ReaderPosition]) -> Translation:
-        """The place of each position on the target, in the order they were given.
+        """Translates positions to offsets on the target, in the given order.
 
         Raises:
-            SourceError: the source can't be asked.
+            SourceError: the source can't be read.
         """
         logs = self._logs({(position.topic, position.partition) for position in positions})
         known = self._known()
@@ -80,8 +81,10 @@ class Translator:
         )
 
     def at(self, timestamp_ms: int) -> list[ReaderPosition]:
-        """The first record at or after a time in every partition of the flow, as the source says; or the first run that
-        holds one, as the ledger says."""
+        """Returns the position of the first record at or after a time, in each partition of the flow.
+
+        Without the source, returns the start of the first run that holds such a record, from the ledger.
+        """
         return self._at_source(timestamp_ms) if self.ask_source else self._at_runs(timestamp_ms)
 
     # -- the ledger ---------------------------------------------------------------------------------
@@ -90,8 +93,10 @@ class Translator:
         return frame.filter((frame.source == self.flow.source) & (frame.target == self.flow.target))
 
     def _known(self) -> dict[PartitionKey, Any]:
-        """What the ledger knows of each partition: its remote topic, where its runs begin and end, and how far the flow
-        has passed."""
+        """Reads the ledger's data of each partition.
+
+        These are the remote topic, the start and end of its runs, and the offset up to which the flow has processed it.
+        """
         from pyspark.sql import functions as F
 
         runs, gaps = (self._mine(views.read(self.ledger, name)) for name in ("current_runs", "current_gaps"))
@@ -118,7 +123,7 @@ class Translator:
         runs = self._mine(views.read(self.ledger, "current_runs"))
         holds = F.coalesce(
             F.col("last_timestamp") >= F.timestamp_millis(F.lit(timestamp_ms)), F.lit(True)
-        )  # null: a time that no calendar has
+        )  # null: the timestamp is outside the range of a Spark timestamp
         rows = runs.groupBy("topic", "partition").agg(
             F.min(F.when(holds, F.col("upstream_start"))).alias("start"), F.max("upstream_end").alias("end")
         )
@@ -135,7 +140,7 @@ class Translator:
         ).connect()
 
     def _logs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, tuple[int, int]]:
-        """Start and end of the source's logs, of partitions that exist and are mirrored."""
+        """Reads start and end of the source's logs, for partitions that exist and are mirrored."""
         wanted = {key for key in keys if self.flow.mirrors_topic(key[0])}
         if not self.ask_source or not wanted:
             return {}
@@ -177,7 +182,7 @@ class Translator:
     def _mirrored(
         self, key: PartitionKey, known: Mapping[PartitionKey, Any], logs: Mapping[PartitionKey, tuple[int, int]]
     ) -> tuple[Any, ...] | None:
-        """What `translate` must know of a partition; None if it isn't mirrored."""
+        """Builds the row of MIRRORED of a partition; None if it isn't mirrored."""
         row, log = known.get(key), logs.get(key)
         if self.flow.scatters(key[0]):
             return None

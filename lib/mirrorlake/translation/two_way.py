@@ -1,16 +1,20 @@
-"""Counterparts: where on the other cluster a group goes on that stands here, by the maps of both directions.
+"""Translates positions by the maps of both directions: the counterpart of an offset on the other cluster.
 
-`translation/sql_join.py` knows one map. Where both clusters have written one topic, in turn or at once, the log here
-holds records that were written here (the flow there has carried them, or will) and records that were brought from there
-(their place there is where they came from). *Pieces* are both: the runs of the flow from here to there, and those of
-the flow back, turned round. A piece maps offsets here to offsets there, one to one.
+`translation/sql_join.py` uses the map of one flow. Both clusters may also write to the same topic, in turn or at the
+same time. The log on this cluster then holds records that were written on this cluster; the flow to the other cluster
+mirrors them. It also holds records that the flow back brought; their offset on the other cluster is the one that they
+came from. *Pieces* cover both kinds: the runs of the flow to the other cluster, and the inverted runs of the flow back.
+A piece maps offsets of this cluster to offsets of the other cluster, one to one.
 
-The counterpart of an offset o is the smallest place there of any record at or after o here; past the last piece, the
-end of all places. So a group that goes on there skips no record that has a place. Where the records of a partition are
-in the same order on both sides (one side writes at a time) it reads none again either. Where they are not, what
-it has read here and lies at or behind its counterpart is counted: `again`.
+The counterpart of an offset o is the smallest offset on the other cluster of any record at or after o on this cluster.
+Past the last piece, it is the end of all mapped offsets. A group that continues at its counterpart therefore skips no
+record that is mapped. If the records of a partition have the same order on both clusters (one side writes at a time),
+the group also reads no record twice. Otherwise the column `again` counts the records that the group has read and that
+lie at or after its counterpart.
 
-For a flow without a way back this is the same as `translate.translate`, offset by offset.
+For a flow without a flow back, the result equals that of `sql_join.translate`, offset by offset.
+
+In this module, "here" is the cluster on which the position stands, and "there" is the other one.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from mirrorlake.translation.sql_join import current_runs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# As in the translation by one map, but that the log is that of this side, which may be either.
+# Here the log may be that of either cluster, so this reason does not name the source.
 WORDS: dict[str, Any] = {**sql_join.WORDS, "past_the_log": "past the end of the log"}
 
 PIECES = (
@@ -133,15 +137,17 @@ GROUP BY s.group_id, s.target_topic, s.target_partition
 
 
 def pieces(there: DataFrame, gaps: DataFrame, back: DataFrame, back_gaps: DataFrame) -> DataFrame:
-    """The maps of both directions, seen from here.
+    """Combines the maps of both directions into pieces.
 
     Args:
-        there, gaps: rows of offset_syncs and gaps of the flow from here to there.
-        back, back_gaps: those of the flow from there to here; empty where there is none.
+        there: rows of offset_syncs of the flow from here to there.
+        gaps: rows of gaps of the same flow.
+        back: rows of offset_syncs of the flow back; empty if there is no such flow.
+        back_gaps: rows of gaps of the flow back.
 
     Returns:
-        topic, partition, start, end (here), to_topic, to_partition, to_start (there), is_back: whether the records came
-        from there.
+        Columns topic, partition, start, end (offsets here), to_topic, to_partition, to_start (there), is_back (true for
+        records that the flow back brought).
     """
     from pyspark.sql import functions as F
 
@@ -173,42 +179,47 @@ def pieces(there: DataFrame, gaps: DataFrame, back: DataFrame, back_gaps: DataFr
 
 
 def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> DataFrame:
-    """Where each position goes on there.
+    """Translates each position to its counterpart there.
 
     Args:
-        positions: group_id, topic, partition, upstream_offset, metadata.
-        pieces: both maps (`pieces`).
-        known: one row for each partition here that has a place there: topic, partition, log_start and log_end (of the
-            log here; null where it can't be asked), upstream_next and downstream_next (of the flow there: its slot's
-            state; back_next and 0 where it doesn't carry this partition), back_next (where the log here ends of what
-            the flow back has brought, by its states; 0 if it brings nothing or can't be asked), to_topic, to_partition
-            (null where the flow there doesn't carry it).
+        positions: columns group_id, topic, partition, upstream_offset, metadata.
+        pieces: the maps of both directions (`pieces`).
+        known: columns KNOWN, one row for each partition here that has a counterpart there. log_start and log_end are
+            those of the log here; null if its cluster can't be reached. upstream_next and downstream_next come from the
+            states of the flow there; they are back_next and 0 if it does not mirror the partition. back_next is the
+            end, in the log here, of the records that the flow back has brought, by its states; it is 0 if there are
+            none or the states can't be read. to_topic and to_partition are null if the flow there does not mirror the
+            partition.
 
     Returns:
-        One row for each position and place there: group_id, topic, partition, upstream_offset, metadata, target_topic,
-            target_partition, downstream_offset, status (`exact`, `clamped`,
-        `before_mirror`), reason, mirrored_end (of all places there), is_complete (the ledger has what the states say),
-        piece_start, piece_to_start and later_start (of the piece that was chosen, and the smallest place behind it;
-        null past the last), again (records before the position whose place is at or behind downstream_offset).
+        One row for each position and target partition. Its columns are group_id, topic, partition, upstream_offset,
+        metadata, target_topic, target_partition, downstream_offset, status (`exact`, `clamped`, `before_mirror`),
+        reason, mirrored_end (end of all mapped offsets there), is_complete (the ledger has all that the states record),
+        piece_start, piece_to_start (of the piece that was used), later_start (the smallest offset there of any later
+        piece; all three are null past the last piece), again (records before the position that lie at or after
+        downstream_offset there).
     """
     return positions.sparkSession.sql(COUNTERPARTS, positions=positions, pieces=pieces, known=known, **WORDS)
 
 
 def records_between(spans: DataFrame, pieces: DataFrame) -> DataFrame:
-    """How many mapped records lie in stretches of the logs there.
+    """Counts the mapped records in ranges of the logs there.
 
     Args:
-        spans: group_id, target_topic, target_partition, from, to (offsets there).
+        spans: columns group_id, target_topic, target_partition, from, to (offsets there).
+        pieces: the maps of both directions (`pieces`).
 
     Returns:
-        group_id, target_topic, target_partition, records; none for spans without any.
+        Columns group_id, target_topic, target_partition, records. Spans without mapped records have no row.
     """
     return spans.sparkSession.sql(BETWEEN, spans=spans, pieces=pieces)
 
 
 def by_definition(pairs: Iterable[tuple[int, int]], offset: int) -> tuple[int, int]:
-    """The counterpart of an offset, and `again`, in their plainest form; `pairs` are the places of all records of a
-    partition, (here, there)."""
+    """Returns the counterpart of an offset, and `again`, computed record by record.
+
+    `pairs` are the offsets of all records of one partition: (here, there).
+    """
     known = list(pairs)
     place = min(
         (there for here, there in known if here >= offset), default=max((there for _, there in known), default=-1) + 1
@@ -217,6 +228,6 @@ def by_definition(pairs: Iterable[tuple[int, int]], offset: int) -> tuple[int, i
 
 
 def of_nobody(spark: SparkSession, like: DataFrame) -> DataFrame:
-    """An empty frame with the columns of another."""
+    """Returns an empty frame with the columns of another frame."""
     empty: list[Any] = []
     return spark.createDataFrame(empty, like.schema)

@@ -1,5 +1,7 @@
-"""The map as it was in one version of the Delta tables: all that a verification knows of it, and the same whenever it
-is asked again."""
+"""Reads the map as of one version of the Delta tables.
+
+A verification uses only this version of the map, so that it gives the same result when it is repeated.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ RUN = (
     "is_inferred",
 )
 
-# What a reset has made void has no source any more. Its records are still on the target, unless that was what was lost.
+# A range that a reset has made void has no source any more. Its records remain on the target, unless the reset was the
+# loss of the remote topic.
 CURRENT = """
 WITH resets AS (
   SELECT topic, partition, collect_list(struct(incarnation, from_offset, kind)) AS resets FROM {gaps}
@@ -64,8 +67,15 @@ class Versions:
 
     @classmethod
     def pinned(cls, ledger: Ledger, flow: Flow, version: int | None) -> Versions:
-        """The newest ones, or those of an earlier version of offset_syncs: as the flow was verified by it, else what
-        gaps had when it was made.
+        """Returns the newest versions, or the versions that belong to a given version of offset_syncs.
+
+        For a given version, the version of gaps is the one that the last verification with it used. Without such a
+        verification, it is the version of gaps at the time of the offset_syncs version.
+
+        Args:
+            ledger: the tables.
+            flow: flow whose verifications are read.
+            version: version of offset_syncs; None for the newest.
 
         Raises:
             ConfigurationError: there is no such version.
@@ -105,11 +115,12 @@ class Versions:
 
 
 def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
-    """The runs of a flow (columns RUN, is_void, sync_partition, sync_offset) as they hold in those versions:
-    `gap.RESETS` clip them.
+    """Reads the runs of a flow that hold in the given versions.
 
-    What a reset has made void, and is still on the target, has rows too, with is_void: without source offsets (start
-    and end are the same) and without a digest.
+    Resets (`gap.RESETS`) clip the runs. The columns are RUN, is_void, sync_partition, sync_offset.
+
+    Ranges that a reset has made void and that remain on the target have rows with is_void. Such rows have no source
+    offsets (upstream_start equals upstream_end) and no digest.
     """
     from pyspark.sql import functions as F
 
@@ -118,7 +129,7 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
         for name, version in (("offset_syncs", versions.offset_syncs), ("gaps", versions.gaps))
         for table in [ledger.spark.read.option("versionAsOf", version).table(ledger.table(name))]
     )
-    later = {"inferred": F.lit(False), "incarnation": F.lit(0)}  # columns that came later than the table
+    later = {"inferred": F.lit(False), "incarnation": F.lit(0)}  # older tables do not have these columns
     runs = runs.withColumns(
         {name: F.coalesce(name, default) if name in runs.columns else default for name, default in later.items()}
     )
