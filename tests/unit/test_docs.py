@@ -70,3 +70,12 @@ def test_the_page_on_sql_says_of_every_view_what_the_catalog_says() -> None:
             *definition.parameters,
             *((column, "", says) for column, _, says in definition.columns),
         ]
+
+
+def test_every_import_of_a_document_works() -> None:
+    lines = [
+        line for page in PAGES for line in re.findall(r"^from mirrorlake\S* import .+$", page.read_text(), re.MULTILINE)
+    ]
+    assert len(lines) >= 3
+    for line in lines:
+        exec(line, {})
