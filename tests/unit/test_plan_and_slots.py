@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from mirrorlake.errors import TargetError
-from mirrorlake.model.copy_plan import Partition, fair_share, lag, make_plan
+from mirrorlake.model.copy_plan import Partition, fair_share, make_plan, total_lag
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run, translate
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_positions
@@ -63,7 +63,7 @@ def test_the_limit_is_shared_evenly_and_what_small_partitions_leave_goes_to_larg
 
 
 def test_lag_counts_what_is_stable_and_not_mirrored() -> None:
-    assert lag(offers(t=10, u=5), {("t", 0): position("t", 0, 4)}) == 11
+    assert total_lag(offers(t=10, u=5), {("t", 0): position("t", 0, 4)}) == 11
 
 
 def test_a_state_survives_its_journey() -> None:

@@ -72,12 +72,8 @@ def use_views(ledger: Ledger) -> None:
 
 
 def _newest_group(ledger: Ledger, source: str, target: str) -> str:
-    table = ledger.read("checkpoints")
-    row = (
-        table.filter((table.source == source) & (table.target == target) & table.topic.isNotNull())
-        .orderBy(table.created_at.desc(), table.group_id)
-        .first()
-    )
+    table = ledger.of_pair("checkpoints", source, target)
+    row = table.filter(table.topic.isNotNull()).orderBy(table.created_at.desc(), table.group_id).first()
     return row["group_id"] if row else ""
 
 
@@ -85,10 +81,9 @@ def _busiest_partition(ledger: Ledger, source: str, target: str, topic: str, par
     """Topic, partition and the middle of its mirrored offsets."""
     from pyspark.sql import functions as F
 
-    table = ledger.read("offset_syncs")
-    runs = table.filter((table.source == source) & (table.target == target))
-    runs = runs.filter(table.topic == topic) if topic else runs
-    runs = runs.filter(table.partition == int(partition)) if partition else runs
+    runs = ledger.of_pair("offset_syncs", source, target)
+    runs = runs.filter(runs.topic == topic) if topic else runs
+    runs = runs.filter(runs.partition == int(partition)) if partition else runs
     middle = ((F.min("upstream_start") + F.max("upstream_end")) / 2).cast("bigint").alias("middle")
     row = (
         runs.groupBy("topic", "partition")

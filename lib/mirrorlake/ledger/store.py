@@ -177,8 +177,7 @@ class Ledger:
 
     def of_pair(self, name: str, source: str, target: str) -> DataFrame:
         """The rows of the flow from one cluster to another, by their aliases; none if there never was one."""
-        table = self.read(name)
-        return table.filter((table.source == source) & (table.target == target))
+        return rows_of_pair(self.read(name), source, target)
 
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the access rights that mirrorlake has given and not taken back, as text; no others are ever taken
@@ -328,7 +327,7 @@ class Ledger:
         found = held.collect()
         # Only files that may hold these records are looked at: the condition on sync_offset lets Delta skip the others.
         bounds = " OR ".join(
-            f"(t.source = '{row['source']}' AND t.target = '{row['target']}' AND t.sync_partition = "
+            f"(t.source = {literal(row['source'])} AND t.target = {literal(row['target'])} AND t.sync_partition = "
             f"{row['sync_partition']} AND t.sync_offset >= {row['first']})"
             for row in found
         )
@@ -421,6 +420,11 @@ class Ledger:
         with (Path(self.warehouse) / self.schema / f".{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
+    """The rows of one flow, of a frame with the columns source and target."""
+    return rows.filter((rows.source == source) & (rows.target == target))
 
 
 def offset_sync_records(

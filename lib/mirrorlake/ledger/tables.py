@@ -43,7 +43,7 @@ CHECKPOINTS = """
   upstream_offset BIGINT COMMENT 'what the group has committed on the source: the next record it wants',
   downstream_offset BIGINT COMMENT 'the first mirrored record at or after it',
   metadata STRING COMMENT 'what the group committed along with its offset',
-  source_lag BIGINT COMMENT 'records the group has still to read on the source',
+  source_lag BIGINT COMMENT 'offsets the group has still to read on the source',
   status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored, not_covered or deleted',
   reason STRING COMMENT 'why, in words',
   cycle_id STRING NOT NULL,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from mirrorlake.model.lag import lag
 from mirrorlake.model.slot import Position, take_slot
 from mirrorlake.partition_key import PartitionKey
 
@@ -65,9 +66,9 @@ def start_of(partition: Partition, positions: Mapping[PartitionKey, Position]) -
     return partition.first if position is None else position.upstream_next
 
 
-def lag(partitions: Iterable[Partition], positions: Mapping[PartitionKey, Position]) -> int:
+def total_lag(partitions: Iterable[Partition], positions: Mapping[PartitionKey, Position]) -> int:
     """Upstream offsets that are stable and not mirrored yet, over all partitions."""
-    return sum(max(0, partition.stable - start_of(partition, positions)) for partition in partitions)
+    return sum(lag(partition.stable, start_of(partition, positions)) for partition in partitions)
 
 
 def make_plan(

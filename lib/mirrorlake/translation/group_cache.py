@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.lag import lag
 from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.model.status import Status
@@ -129,7 +130,7 @@ class GroupTranslation:
         before, answer = self._answers[asked]
         if answer["run_upstream_start"] is None and before != partition:
             return None
-        return answer.asDict() | {"source_lag": max(0, partition.log_end - asked[2])}
+        return answer.asDict() | {"source_lag": lag(partition.log_end, asked[2])}
 
     def _mirrored(self, logs: Iterable[Mapping[str, Any]]) -> dict[PartitionKey, Mirrored]:
         """Returns the partitions of the flow in which each position has one offset on the target."""

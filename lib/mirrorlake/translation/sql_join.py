@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mirrorlake.ledger.sql_text import literals
 from mirrorlake.model.gap import RESETS
+from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearb
         else run.downstream_start + max(0, offset - run.upstream_start),
         "status": status,
         "reason": reason,
-        "source_lag": max(0, mirrored.log_end - offset),
+        "source_lag": lag(mirrored.log_end, offset),
         "run_upstream_start": run and run.upstream_start,
         "run_downstream_start": run and run.downstream_start,
         "mirrored_end": last.downstream_end,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger import views
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
@@ -90,7 +90,7 @@ class Translator:
     # -- the ledger ---------------------------------------------------------------------------------
 
     def _mine(self, frame: DataFrame) -> DataFrame:
-        return frame.filter((frame.source == self.flow.source) & (frame.target == self.flow.target))
+        return rows_of_pair(frame, self.flow.source, self.flow.target)
 
     def _known(self) -> dict[PartitionKey, Any]:
         """Reads the ledger's data of each partition.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger.sql_text import literals
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.gap import RESETS, GapKind
 
 if TYPE_CHECKING:
@@ -124,11 +124,11 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    runs, gaps = (
-        table.filter((table.source == flow.source) & (table.target == flow.target))
-        for name, version in (("offset_syncs", versions.offset_syncs), ("gaps", versions.gaps))
-        for table in [ledger.spark.read.option("versionAsOf", version).table(ledger.table(name))]
-    )
+    def of_version(name: str, version: int) -> DataFrame:
+        table = ledger.spark.read.option("versionAsOf", version).table(ledger.table(name))
+        return rows_of_pair(table, flow.source, flow.target)
+
+    runs, gaps = of_version("offset_syncs", versions.offset_syncs), of_version("gaps", versions.gaps)
     later = {"inferred": F.lit(False), "incarnation": F.lit(0)}  # older tables do not have these columns
     runs = runs.withColumns(
         {name: F.coalesce(name, default) if name in runs.columns else default for name, default in later.items()}

@@ -448,8 +448,7 @@ class CheckpointJob:
         we put it."""
         from pyspark.sql import functions as F
 
-        table = self.ledger.read("checkpoints")
-        mine = table.filter((table.source == self.flow.source) & (table.target == self.flow.target))
+        mine = self.ledger.of_flow("checkpoints", self.flow)
         newest = F.struct(*mine.columns)
         last = mine.groupBy("group_id", "topic", "partition").agg(
             F.max_by(newest, "created_at").alias("known"),

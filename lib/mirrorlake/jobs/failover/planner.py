@@ -14,6 +14,7 @@ from mirrorlake.jobs.failover.backlog import uncarried
 from mirrorlake.jobs.failover.plan import BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
@@ -164,13 +165,14 @@ class PlanMaker:
         mirrored_to = position.upstream_next if position else situation.first.get(key)
         now_ms = situation.looked_at.replace(tzinfo=UTC).timestamp() * 1000
         if situation.source is not None:
-            lag = situation.lags.get(key)
-            age = max(0.0, (now_ms - lag.oldest_ms) / 1000) if lag and lag.oldest_ms is not None else 0.0
+            behind = situation.lags.get(key)
+            oldest_ms = behind.oldest_ms if behind else None
+            age = 0.0 if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000)
             return replace(
                 line,
                 mirrored_to=mirrored_to,
                 source_end=situation.ends.get(key),
-                not_mirrored=lag.records if lag else None,
+                not_mirrored=behind.records if behind else None,
                 rpo_seconds=age,
             )
         seen, committed_ms = situation.seen.get(key), situation.committed_ms.get(key)
@@ -178,7 +180,7 @@ class PlanMaker:
             line,
             mirrored_to=mirrored_to,
             source_end=seen,
-            lag_seen=None if seen is None else max(0, seen - (mirrored_to or 0)),
+            lag_seen=None if seen is None else lag(seen, mirrored_to or 0),
             rpo_seconds=None if committed_ms is None else max(0.0, (now_ms - committed_ms) / 1000),
         )
 

@@ -55,6 +55,7 @@ from mirrorlake.log import ending, event
 from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
+from mirrorlake.model.lag import lag
 from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
@@ -446,9 +447,7 @@ class MirrorJob:
     def _report(self, batch_id: int, cycle_id: str, reports: list[SlotReport], stages_ms: dict[str, float]) -> None:
         stretches = [stretch for report in reports for stretch in report.stretches]
         runs = [run for stretch in stretches for run in stretch["runs"]]
-        self._lag = max(
-            0, self._lag - sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches)
-        )
+        self._lag = lag(self._lag, sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches))
         seconds = sum(stages_ms[name] for name in STAGES) / 1000
         progress = Progress(
             batch_id,

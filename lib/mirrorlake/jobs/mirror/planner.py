@@ -18,7 +18,7 @@ from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.readiness import Readiness
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.model.anomaly import about
-from mirrorlake.model.copy_plan import Partition, lag, make_plan
+from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
@@ -158,7 +158,7 @@ class Planner:
         return {
             "generation": newest.generation,
             "slots": newest.slots,
-            "lag": lag(offered, positions),
+            "lag": total_lag(offered, positions),
             "notices": [asdict(notice) for notice in notices],
             "held": {topic: why for topic, why in held.items() if topic not in waiting},
             "waiting": bool(waiting),

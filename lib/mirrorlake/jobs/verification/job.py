@@ -161,13 +161,8 @@ class Verification:
     def _passed(self, scope: VerificationScope) -> DataFrame:
         """The rows of verifications that `incremental` goes on from; to repeat one by its version, those that came
         before it."""
-        table = self.ledger.read("verifications")
-        mine = table.filter(
-            (table.source == self.flow.source)
-            & (table.target == self.flow.target)
-            & table.passed
-            & table["mode"].isin(VerificationMode.FULL, VerificationMode.INCREMENTAL)
-        )
+        table = self.ledger.of_flow("verifications", self.flow)
+        mine = table.filter(table.passed & table["mode"].isin(VerificationMode.FULL, VerificationMode.INCREMENTAL))
         return mine if scope.version is None else mine.filter(mine.offset_syncs_version < scope.version)
 
     def _uncovered(
