@@ -1,1 +1,1 @@
-"""The mirror job: plans, the tasks that copy, the gate, the commit, and topics kept in step."""
+"""The mirror job: planner, engines, copying tasks, gate, commit and topic sync."""

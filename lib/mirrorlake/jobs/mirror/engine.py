@@ -29,11 +29,11 @@ class CopyTasks(Protocol):
         """Runs one task for each slot of the plan.
 
         Raises:
-            MirrorlakeError: a task was lost, so that nobody knows what it has left open.
+            MirrorlakeError: a task was lost, so that its open transaction is unknown.
         """
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
-        """Adds to an error what only the engine can find out."""
+        """Adds details to an error that only the engine can find."""
 
 
 Handle = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], None]
@@ -44,15 +44,15 @@ class JobRun:
     """One run of a mirror job.
 
     Attributes:
-        config: the property file, which the planner reads.
+        config: path of the property file, which the planner reads.
         flow: the flow at the start of the run.
-        name: of the query.
+        name: name of the query.
         checkpoint: directory for Spark's own progress.
         interval_s: seconds between two micro-batches; None to mirror what the source has now, and end.
         run_for_s: seconds after which to stop; None for no limit.
-        handle: called with each plan; what it raises is retried or ends the run.
-        watch: called a few times a second while an interval is set; what it raises ends the run.
-        metrics: where retries are counted.
+        handle: called with each plan; its errors are retried or end the run.
+        watch: called a few times a second while an interval is set; its errors end the run.
+        metrics: counts retries.
     """
 
     config: str
@@ -71,20 +71,20 @@ class Engine(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run side by side."""
+        """Number of tasks that run in parallel."""
 
     def require_usable(self, flow: Flow) -> None:
-        """Checks, before anything is created, that this engine can mirror the flow.
+        """Checks, before the job creates anything, that this engine can mirror the flow.
 
         Raises:
-            ConfigurationError: it can't.
+            ConfigurationError: the engine can't mirror the flow.
         """
 
     def run(self, run: JobRun) -> None:
         """Plans and handles micro-batches until the run ends; never stops inside one.
 
         Raises:
-            MirrorlakeError: what ended the run.
+            MirrorlakeError: the error that ended the run.
         """
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
-"""What the gate looks at before a transaction is committed: the runs of all slots as one pandas frame.
+"""Builds the input of the gate: the runs of all slots as one pandas frame.
 
-One row for each run; a partition that moved on without one (only markers, say) has a row of length 0, so that it is
-held to account too.
+The frame has one row for each run. A partition that advanced without a run (for example, over markers only) has a row
+of length 0, so that the gate checks it too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS = {
 
 
 def frame(reports: Iterable[SlotReport], *, passes_over_losses: bool) -> pd.DataFrame:
-    """The rows of every open transaction; columns as in COLUMNS."""
+    """Returns the rows of every open transaction, with columns as in COLUMNS."""
     import pandas as pd
 
     rows = (
@@ -58,7 +58,7 @@ def frame(reports: Iterable[SlotReport], *, passes_over_losses: bool) -> pd.Data
 
 def _rows(slot: int, stretch: dict[str, Any], passes_over_losses: bool) -> Iterator[dict[str, Any]]:
     upstream, partition = stretch["upstream_from"], stretch["partition"]
-    downstream = {partition: stretch["downstream_from"]}  # by target partition
+    downstream = {partition: stretch["downstream_from"]}  # last downstream offset of each target partition
     lost = sum(gap["to_offset"] - gap["from_offset"] for gap in stretch["gaps"] if gap["kind"] in LOSS)
     accounted = stretch["skipped"] + sum(run["records"] for run in stretch["runs"])
     common = {

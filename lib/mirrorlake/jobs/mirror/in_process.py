@@ -1,7 +1,7 @@
-"""This process as the engine of a mirror job: planner, tasks and driver in one, without Spark and its start.
+"""This process as the engine of a mirror job: planner, tasks and driver in one process, without Spark.
 
-The same planner, copying task, gate and commit as on Spark; slots are copied one after the other. For tests of the
-protocol, and for small flows without transforms.
+Planner, copying task, gate and commit are the same as on Spark. Slots are copied one after the other. The engine is for
+tests of the protocol, and for small flows without transforms.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InProcessEngine:
     """Runs mirror jobs in this process.
 
     Args:
-        parallelism: how many slots a flow has that does not say so itself.
+        parallelism: number of slots of a flow that does not set it.
         failpoint: called by tasks with the name of each step; tests end the process there.
     """
 
@@ -72,7 +72,7 @@ class InProcessEngine:
     def _handle(self, run: JobRun, plan: MirrorPlan, number: int, retries: Retries) -> None:
         try:
             clock = Stopwatch()
-            clock.lap("collect")  # the plan is here already
+            clock.lap("collect")  # the plan needs no collecting
             run.handle(plan, self._tasks, number, clock)
             retries.succeeded()
         except MirrorlakeError as error:
@@ -83,7 +83,7 @@ class InProcessEngine:
         self._stopping.set()
 
     def _wait_until(self, due: float, deadline: float | None, watch: Callable[[], None]) -> None:
-        """Calls `watch` until it is time for the next plan."""
+        """Calls `watch` until the next plan is due."""
         until = due if deadline is None else min(due, deadline)
         watch()
         while (left_s := until - time.monotonic()) > 0 and not self._stopping.wait(min(POLL_S, left_s)):
@@ -91,7 +91,7 @@ class InProcessEngine:
 
 
 class InProcessTasks:
-    """Copies the slots of a plan one after the other, over connections that stay warm from plan to plan."""
+    """Copies the slots of a plan one after the other, over connections that are kept between plans."""
 
     def __init__(self, failpoint: Failpoint) -> None:
         self._failpoint = failpoint
@@ -119,7 +119,7 @@ class InProcessTasks:
         return answers
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
-        """See `CopyTasks.explained`; there is nothing to add."""
+        """Returns the error unchanged; see `CopyTasks.explained`."""
         return error
 
     def close(self) -> None:

@@ -1,16 +1,20 @@
-"""The mirror job: plan, copy, gate, commit, ledger, in that order, over and over.
+"""The mirror job: plan, copy, gate, commit and ledger, repeatedly.
 
-The driver's part of the exactly-once protocol. For each micro-batch:
+This module is the driver's part of the exactly-once protocol. For each micro-batch:
 
-1. **Plan.** `kafka_ranges` says which offsets each slot should copy (no side effects).
-2. **Copy.** One Spark task for each slot copies them into an open transaction and returns what it did.
-3. **Gate.** The runs of all slots are held against the expectations, with the transactions still open. No Delta write
-happens now. 4. **Commit.** The driver ends the transactions itself. That is the only commit point there is. 5.
-**Ledger.** A stream of its own appends the offset-syncs topic to Delta.
+1. **Plan.** The planner chooses the offsets that each slot copies (no side effects).
+2. **Copy.** One task for each slot copies them into an open transaction and returns a report.
+3. **Gate.** The driver evaluates the expectations on the runs of all slots, with the transactions still open. It does
+   not write the runs to Delta now.
+4. **Commit.** The driver ends the transactions. This is the only commit point.
+5. **Ledger.** A separate stream appends the offset-syncs topic to Delta.
+
+The engine, Spark or this process, makes the plans and runs the tasks.
 
 Guaranteed: a read_committed reader of the target sees every record of the source once, in order per partition, whatever
-is killed when; of two jobs for one flow, the older one stops. Not guaranteed: atomicity over slots (each slot commits
-by itself), and anything to readers of uncommitted data.
+process is killed at any time. Of two jobs for one flow, the older one stops.
+
+Not guaranteed: atomicity over slots (each slot commits by itself), and anything for readers of uncommitted data.
 """
 
 from __future__ import annotations
@@ -70,23 +74,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HISTORY = 1_000  # micro-batches that are remembered for the picture
-IDLE_NOTE_S = 60.0  # so often a job that has nothing to do says that it is there
+HISTORY = 1_000  # micro-batches kept for the result's figure
+IDLE_NOTE_S = 60.0  # interval at which an idle job records a cycle
 
 
 class MirrorJob:
-    """Mirrors one flow until it is told to stop.
+    """Mirrors one flow until it is stopped.
 
     Args:
         engine: runs the micro-batches.
-        config: the property file, which the planning process reads too.
+        config: path of the property file, which the planner reads too.
         flow: the flow of that file.
-        ledger: where history goes.
+        ledger: tables for the history.
         suite: path of the expectations for offset syncs.
-        failpoint: where to die, in tests (`mirrorlake.failpoint`).
-        closed_for: the flow is closed for this reason, and stays so whatever becomes of this job: no other one can go
-            on with it. NOTHING: it must be open.
-        metrics: those of the process if None.
+        failpoint: step at which tests let the process die (`mirrorlake.failpoint`).
+        closed_for: reason for which the flow is closed. It stays closed when this job ends, so that no other job can
+            continue it. NOTHING: the flow must be open.
+        metrics: metrics to update; None for those of the process.
     """
 
     def __init__(
@@ -122,18 +126,22 @@ class MirrorJob:
 
     @property
     def flow(self) -> Flow:
-        """The flow, with what may change while the job runs."""
+        """The flow, with the properties that may change while the job runs."""
         return self._live.flow
 
     # -- the whole run ------------------------------------------------------------------------------
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> MirrorResult:
-        """Runs until everything that the source had at the start is mirrored (`interval_s` is None), or for
-        `run_for_s`, or until it is interrupted; `interval_s` is the time between two micro-batches.
+        """Mirrors the flow until the end of the run.
+
+        Args:
+            interval_s: seconds between two micro-batches; None to mirror everything that the source had at the start,
+                and end.
+            run_for_s: seconds after which to stop; None to run until interrupted.
 
         Raises:
-            MirrorlakeError: of the kind that says who has to act. What was committed before stays committed; nothing is
-                left open.
+            MirrorlakeError: the error that ended the run; its class tells who has to act. Earlier commits hold, and no
+                transaction of this job stays open.
         """
         with ending(log, "mirror", flow=self.flow.name):
             result = self._run(interval_s, run_for_s)
@@ -187,7 +195,7 @@ class MirrorJob:
         self._engine.stop()
 
     def _prepare(self) -> None:
-        """Checks everything that can be checked, then creates what is missing and takes the flow over."""
+        """Checks all preconditions, then creates what is missing and opens a new generation."""
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
         self._engine.require_usable(flow)
         client_id = f"{flow.name}|driver"
@@ -245,8 +253,10 @@ class MirrorJob:
         self._metrics.generation.labels(flow.name).set(self._generation)
 
     def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
-        """Where partitions start that are there when the flow starts for the first time, as far as that has to be
-        remembered."""
+        """Yields the start positions of partitions that exist when the flow starts for the first time.
+
+        Partitions that start at their earliest offset at any time are left out.
+        """
         start = self.flow.start
         specs = {
             (name, partition): start.of(name, is_first=True)
@@ -260,7 +270,7 @@ class MirrorJob:
             )
 
     async def _see_offset_syncs(self) -> None:
-        """A topic that was just created takes a moment to reach every broker."""
+        """Raises an error until every broker knows the new topic."""
         topic = self.flow.offset_syncs_topic
         found = await self._target.update_metadata([topic])
         if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
@@ -271,7 +281,7 @@ class MirrorJob:
         return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, place, self._note_append)
 
     def _note_append(self, runs: int, seconds: float) -> None:
-        """Notes what an append to the ledger has cost."""
+        """Records the duration of an append to the ledger."""
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
@@ -287,14 +297,16 @@ class MirrorJob:
         self._note_runs(appended=runs)
 
     def _note_runs(self, **counts: int) -> None:
-        """Counts runs that were committed, or appended to the ledger; those of an earlier job are appended, too."""
+        """Counts runs that were committed, or appended to the ledger; appends may include runs of an earlier job."""
         self._runs.update(counts)
         behind = max(0, self._runs["committed"] - self._runs["appended"])
         self._metrics.ledger_lag_runs.labels(self.flow.name).set(behind)
 
     def _finish_ledger(self, failure: MirrorlakeError | None) -> None:
-        """Appends what is still missing in the ledger, unless a newer job has it now; trouble here must not hide why
-        the job has failed."""
+        """Appends the runs that the ledger lacks, unless a newer job has taken over.
+
+        An error of the append must not hide the error that ended the job.
+        """
         if self._ledger_query is not None:
             self._ledger_query.stop()
         if isinstance(failure, FencedError):
@@ -312,7 +324,7 @@ class MirrorJob:
         self._failpoint("driver.ledger")
 
     def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
-        """Makes remote topics ready. What holds back one topic is said and written down, and the others go on.
+        """Prepares remote topics. A topic that is held is logged and recorded, and the others continue.
 
         Raises:
             TargetError: no topic can be mirrored.
@@ -335,7 +347,7 @@ class MirrorJob:
         )
 
     def _tend(self) -> None:
-        """What is done beside the micro-batches: the ledger stream, what was noted, and keeping topics in step."""
+        """Does the work between micro-batches: the ledger stream, the journal, and topic sync."""
         self._keep_ledger()
         if time.monotonic() > self._noted_at + IDLE_NOTE_S:
             self._note_cycle(
@@ -354,7 +366,7 @@ class MirrorJob:
                 )
             )
         self._journal.write_if_due()
-        if self._live.poll():  # the planner says what has changed, once its plans follow it
+        if self._live.poll():  # the planner reports changes, when its plans follow them
             self._topology.flow = self.flow
         now, flow = time.monotonic(), self.flow
         self._mm2.heartbeats_if_due()
@@ -373,7 +385,7 @@ class MirrorJob:
             self._metrics.retries.labels(flow.name, type(error).__name__).inc()
 
     def _keep_ledger(self) -> None:
-        """Starts the ledger stream once the mirror is on its way, and notices when it has ended."""
+        """Starts the ledger stream if it isn't started; raises LedgerError if it has ended."""
         if self._ledger_query is None and self.flow.ledger_interval_s:
             self._ledger_query = self._start_ledger(self.flow.ledger_interval_s)
         elif self._ledger_query is not None and not self._ledger_query.isActive:
@@ -400,7 +412,7 @@ class MirrorJob:
             self._mm2.offset_syncs(
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
-        self._journal.write_if_due(age_s=math.inf)  # nobody else does it while a backlog is mirrored
+        self._journal.write_if_due(age_s=math.inf)  # `_tend` does not run while a backlog is mirrored
         if outcome.failures:
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
@@ -419,17 +431,17 @@ class MirrorJob:
             self._metrics.retries.labels(self.flow.name, type(worst).__name__).inc()
 
     def _has_work(self, plan: MirrorPlan) -> bool:
-        """Takes notice of what a plan says besides its ranges; True if there is something to copy.
+        """Handles the parts of a plan besides its ranges; returns true if there is something to copy.
 
         Raises:
-            MirrorlakeError: the plan could not be made, or is that of a newer job, or no topic can be mirrored.
+            MirrorlakeError: planning failed, the plan is of a newer generation, or no topic can be mirrored.
         """
         if plan.error:
             raise plan.error
         if plan.generation > self._generation:
             raise fenced(self.flow, self._generation, plan.generation)
         if plan.generation < self._generation:
-            return False  # made from the state before this job took over
+            return False  # the plan was made before this job opened its generation
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for notice in plan.notices:
@@ -442,7 +454,7 @@ class MirrorJob:
     def _note_results(self, results: list[ExpectationResult]) -> None:
         self._journal.note("expectation_results", results)
 
-    # -- what people see ----------------------------------------------------------------------------
+    # -- reporting ----------------------------------------------------------------------------------
 
     def _report(self, batch_id: int, cycle_id: str, reports: list[SlotReport], stages_ms: dict[str, float]) -> None:
         stretches = [stretch for report in reports for stretch in report.stretches]
@@ -488,8 +500,10 @@ class MirrorJob:
         self._note_runs(committed=progress.runs)
 
     def _note(self, error: MirrorlakeError) -> None:
-        """Writes what stopped the flow to the anomalies; a ledger that can't be written must not hide the error
-        itself."""
+        """Records the error that stopped the flow as an anomaly.
+
+        A failed write to the ledger must not hide that error.
+        """
         if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
             try:
                 self._append_anomalies([Anomaly.of_error(self.flow, error)])

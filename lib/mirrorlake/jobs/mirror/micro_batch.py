@@ -1,9 +1,9 @@
 """One micro-batch of the mirror job, from its plan to the commit: copying tasks, gate, EndTxn.
 
-Readers of the target wait for a transaction until it is ended or expires. The driver ends those of returned reports.
-Where a task is lost or another micro-batch won't help, it aborts all it can before it raises, but never what a newer
-job has open. A slot that has failed with an error that passes is ended by its next attempt, which begins with
-InitProducerId.
+Readers of the target wait for an open transaction until it ends or times out. The driver ends the transactions of the
+reports that tasks return. If a task is lost or a retry can't help, the driver aborts all transactions that it can, and
+then raises. It never aborts a transaction of a newer job. A slot that failed with a retriable error is left to its next
+attempt, which begins with InitProducerId.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """The outcome of a micro-batch: the reports of the slots that are committed, and why the others are not."""
+    """The outcome of a micro-batch: the reports of the committed slots, and the errors of the others."""
 
     committed: list[SlotReport]
     failures: list[MirrorlakeError]
@@ -42,10 +42,10 @@ class MicroBatch:
     """The driver's part of one micro-batch.
 
     Args:
-        flow: what is mirrored.
-        generation: of this job.
-        target: where the transactions are.
-        gate: the expectations on offset syncs.
+        flow: flow to mirror.
+        generation: generation of this job.
+        target: cluster of the transactions.
+        gate: expectations on offset syncs.
         failpoint: called with the name of each step as it is reached; tests end the process there.
     """
 
@@ -71,15 +71,16 @@ class MicroBatch:
         """Copies, evaluates the gate and commits.
 
         Args:
-            plan: what to copy.
+            plan: offsets to copy.
             tasks: runs the copying tasks.
-            cycle_id: of this micro-batch, for people.
-            clock: takes the time of each step.
+            cycle_id: id of this micro-batch in the ledger and in messages.
+            clock: measures the time of each step.
             evaluated: called with the results of the gate, whether it passed or not.
 
         Raises:
             GateError: an expectation failed or could not be evaluated; the transactions are aborted.
-            MirrorlakeError: a task was lost, or failed for good; what was open is aborted.
+            MirrorlakeError: a task was lost, or failed with an error that is not retriable; open transactions are
+                aborted.
         """
         reports, failures = self._copy(plan, tasks)
         clock.lap("copy")
@@ -103,7 +104,7 @@ class MicroBatch:
     # -- copy ---------------------------------------------------------------------------------------
 
     def _copy(self, plan: MirrorPlan, tasks: CopyTasks) -> tuple[list[SlotReport], list[MirrorlakeError]]:
-        """Runs one task for each slot; returns their reports, and the errors of slots that may succeed later."""
+        """Runs one task for each slot; returns the reports, and the retriable errors."""
         slots = {one.slot for one in plan.ranges}
         try:
             answers = tasks.run(self._flow, plan)
@@ -150,8 +151,10 @@ class MicroBatch:
     # -- commit -------------------------------------------------------------------------------------
 
     def _commit(self, report: SlotReport) -> MirrorlakeError | None:
-        """Ends one slot's transaction; returns why it is not committed, if it isn't. What EndTxn leaves open is read
-        from the log."""
+        """Commits one slot's transaction; returns an error if it is not committed.
+
+        If the response to EndTxn does not decide this, the driver reads the log.
+        """
         outcome = transaction.end(self._target, report.producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
         if outcome is transaction.Outcome.DECIDED:
             return None
@@ -168,17 +171,18 @@ class MicroBatch:
         )
 
     def _reject(self, reports: Iterable[SlotReport]) -> None:
-        """Aborts the transactions that these reports have left open."""
+        """Aborts the open transactions of these reports."""
         for report in reports:
             if report.is_open:
                 transaction.end(self._target, report.producer, commit=False, timeout_ms=transaction.END_TIMEOUT_MS)
 
     def _abort(self, slots: set[int]) -> None:
-        """Aborts whatever is open in these slots, so that nothing holds back readers; a cluster that is away does it by
-        timeout.
+        """Aborts open transactions of these slots, so that they don't block readers.
+
+        If the cluster is unreachable, its timeout aborts them.
 
         Raises:
-            FencedError: the slots belong to a newer job, whose transactions are none of our business.
+            FencedError: the slots belong to a newer job, whose transactions must stay open.
         """
         for slot in slots:
             try:

@@ -1,4 +1,4 @@
-"""The plan of one micro-batch, as the planner makes it and the driver gets it."""
+"""The plan of one micro-batch, as the planner makes it and the driver receives it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PLAN = "plan"
 
 @dataclass(frozen=True)
 class MirrorPlan:
-    """Offsets to copy, and what the driver has to know besides.
+    """The offsets to copy in one micro-batch, and further data for the driver.
 
     Attributes:
-        generation: of the states that the plan was made from.
-        slots: how many slots the flow has.
-        lag: source offsets that are stable and not mirrored, before this micro-batch.
+        generation: generation of the states that the plan was made from.
+        slots: number of slots of the flow.
+        lag: stable source offsets that are not mirrored, before this micro-batch.
         ranges: the offsets that each slot copies.
-        topics: how many partitions each topic of the flow has.
-        held: why a topic is held back, by topic.
+        topics: number of partitions of each topic of the flow.
+        held: reasons why topics are held, by topic.
         notices: changes of the property file.
-        error: why no plan could be made.
-        plan_ms: how long planning took.
-        planned_at_ms: when the plan was ready, in ms since the epoch.
+        error: the error that prevented a plan; None if there is none.
+        plan_ms: duration of planning.
+        planned_at_ms: time at which the plan was ready, in ms since the epoch.
     """
 
     generation: int

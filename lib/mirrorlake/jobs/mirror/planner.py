@@ -1,7 +1,7 @@
-"""Makes plans: which offsets each slot copies next.
+"""Makes plans: the offsets that each slot copies next.
 
-A plan comes from the positions that the slots have committed on the target and from what the source has by then. Making
-one reads no records and has no side effects.
+A plan is made from the positions that the slots have committed on the target, and from the source's last stable
+offsets. Planning reads no records of the source and has no side effects.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic
 from mirrorlake.state import offset_syncs
 
-VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # what differs from plan to plan though there is nothing new
+VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # fields that may differ between two plans without news
 
 RETRY_TOPICS_S = 5.0
 RETRY_HELD_S = 30.0
 
 
 class Planner:
-    """Plans one flow, again and again. Plans are plain values, so that they can be offsets of a streaming query.
+    """Plans one flow repeatedly. Plans are plain values, so that they can be offsets of a streaming query.
 
     Args:
         live: the flow, whose property file may change.
-        until_now: plan no further than the source's end at the first plan.
+        until_now: if true, plans end at the source's end offsets of the first plan.
     """
 
     def __init__(self, live: LiveFlow, until_now: bool) -> None:
@@ -60,7 +60,7 @@ class Planner:
         return self._live.flow
 
     def latest(self) -> dict[str, Any]:
-        """Makes a new plan; returns the last one again while there is nothing to do and nothing new.
+        """Makes a new plan; returns the last one again if there is no work and no news.
 
         Returns:
             The plan as plain values, for `MirrorPlan.from_values`; an error is a plan, too.
@@ -72,7 +72,7 @@ class Planner:
             plan = self._failed(error)
         except Exception as error:
             plan = self._failed(errors.unexpected(f"flow {self.flow.name}: planning", error))
-        # Work and errors are worth a batch every time; the rest only when it changes.
+        # Work and errors always make a new batch; other fields only when they change.
         if (
             "error" in plan
             or plan["ranges"]
@@ -96,7 +96,7 @@ class Planner:
         self._clusters = None
 
     def _failed(self, error: MirrorlakeError) -> dict[str, Any]:
-        """An error as a plan, so that it reaches the driver as what it is."""
+        """Returns an error as a plan, so that the driver receives it with its type."""
         self.close()
         self._topics_due = 0.0  # new connections know no topics yet
         return {"error": errors.to_json(error)}
@@ -128,7 +128,7 @@ class Planner:
             source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)]
         )
         if self._until is not None:
-            for partition in offered:  # a topic may have to wait a little before it is offered
+            for partition in offered:  # a topic may be offered later than in the first plan
                 self._until.setdefault((partition.topic, partition.partition), partition.stable)
         if newest.generation != self._generation:
             self._generation, self._slot_of = newest.generation, {}
@@ -150,7 +150,7 @@ class Planner:
         starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
         if (
             starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S
-        ):  # no progress: a topic or a permission may be gone
+        ):  # no progress: a topic or a permission may be missing by now
             self._topics_due, self._looked_again = 0.0, time.monotonic()
             self._readiness.forget()
         self._starts = starts
@@ -176,7 +176,7 @@ class Planner:
             for topic, partition in keys
             if (topic, partition) in positions and stable[topic, partition] < positions[topic, partition].upstream_next
         }
-        if behind:  # a log that has become shorter may be that of another topic of the same name
+        if behind:  # a shorter log may be that of a new topic with the same name
             self._topics.update(source.refresh(behind, self.flow.connect_timeout_ms, operations=True))
         replaced = {key for key in keys if key in positions and _is_replaced(positions[key], self._topics[key[0]])}
         new = [key for key in keys if key not in positions or key in replaced]
@@ -231,7 +231,7 @@ class Planner:
         )
 
     def _find_topics(self, source: Cluster, target: Cluster) -> None:
-        """Looks for topics and partitions, and which remote topics there are, at the refresh interval."""
+        """Reads the topics of the source and the remote topics, at the refresh interval."""
         if self._topics and time.monotonic() < self._topics_due:
             return
         found = source.refresh(None, self.flow.connect_timeout_ms, operations=True)
@@ -260,5 +260,5 @@ class Planner:
 
 
 def _is_replaced(position: Position, topic: Topic) -> bool:
-    """True if the topic isn't the one that the position is of."""
+    """Returns true if the topic is another one than that of the position, by its id."""
     return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id

@@ -1,10 +1,10 @@
 """The streaming source `kafka_ranges`: plans as a stream, without records and without side effects.
 
-Its offset *is* the plan. Every call of latestOffset makes a new one (`planner.py`), so the place where Spark believes
-to be does not matter: a lost checkpoint directory costs nothing, and a range that is planned twice finds its work done.
-An equal offset (nothing to do, nothing new) makes Spark wait.
+Its offset *is* the plan. Every call of latestOffset makes a new plan (`planner.py`), so Spark's own position does not
+matter. A lost checkpoint directory does no harm, and a range that is planned twice is copied once. An equal offset (no
+work, no news) makes Spark wait.
 
-Spark partitions: one for each slot with work, and one, first, with the plan for the driver.
+The first Spark partition holds the plan for the driver. Each further partition is one slot with work.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ SCHEMA = """
 
 
 class Rows(InputPartition):
-    """One Spark partition: rows as they are."""
+    """One Spark partition: its rows, unchanged."""
 
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
         self.rows = rows
 
 
 class KafkaRanges(DataSource):
-    """`spark.readStream.format("kafka_ranges")`.
+    """The data source of `spark.readStream.format("kafka_ranges")`.
 
-    Options: `config` (property file) and `flow`; `until` = `now` to stop at what the source has when the stream starts.
-    Rows have a kind: `plan` (one a batch, its detail the plan without ranges, as JSON) and `range` (offsets to copy).
+    Options are `config` (property file), `flow`, and `until`: `now` ends the stream at the source's end offsets of its
+    start. Rows have a kind: `plan` (one in each batch; its detail is the plan without ranges, as JSON) or `range`
+    (offsets to copy).
     """
 
     @classmethod
@@ -59,7 +60,7 @@ class KafkaRanges(DataSource):
 
 
 class RangesReader(DataSourceStreamReader):
-    """Gives Spark the plans of a `Planner`. Lives in a Python process of its own on the driver's machine."""
+    """Gives Spark the plans of a `Planner`; runs in its own Python process on the driver's machine."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
@@ -82,11 +83,11 @@ class RangesReader(DataSourceStreamReader):
         return [plan, *(Rows(rows) for _, rows in sorted(by_slot.items()))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        assert isinstance(partition, Rows)  # what `partitions` has made
+        assert isinstance(partition, Rows)  # only `partitions` makes them
         return iter(partition.rows)
 
     def commit(self, end: dict[str, Any]) -> None:
-        pass  # what is committed stands on the target
+        pass  # committed positions are on the target
 
     def stop(self) -> None:
         self._planner.close()

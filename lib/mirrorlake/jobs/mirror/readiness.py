@@ -1,9 +1,11 @@
-"""Which topics of a flow can be copied right now, and why the others have to wait: one bad topic must not stop the
-rest.
+"""Finds the topics of a flow that can be copied now, and the reasons why others are held.
 
-A topic is ready when this principal may read it and write its remote topic, when that has enough partitions, and when
-what stands there is
-ours: a partition of which nothing is mirrored yet must hold no record, unless others are meant to write there too.
+A topic that is held must not stop the others. A topic is ready under three conditions:
+
+- the principals may read the topic and write its remote topic;
+- the remote topic has enough partitions;
+- the remote topic holds only records of this flow: a partition without mirrored records must be empty, unless the
+  topics are shared with other writers.
 """
 
 from __future__ import annotations
@@ -19,13 +21,12 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import DESCRIBE, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ, WRITE, Cluster, Topic
 from mirrorlake.protocol.log_reader import read_stretch
 
-WAIT_S = 15.0  # until a topic that was just created is known to every broker
+WAIT_S = 15.0  # until every broker knows a new topic
 FETCH_BYTES = 1 << 20
 
 
 class Readiness:
-    """What is known about the topics of one flow; a topic that was ready once is not asked about again until
-    `forget`."""
+    """The readiness of the topics of one flow; a ready topic is not checked again until `forget`."""
 
     def __init__(self) -> None:
         self._ready: dict[str, int] = {}
@@ -36,13 +37,23 @@ class Readiness:
 
     @property
     def waiting(self) -> set[str]:
-        """Held topics whose remote topics may turn up any moment: they are about to be created."""
+        """Held topics whose remote topics were missing for a short time only, and may be created at any moment."""
         return {topic for topic, since in self._missing_since.items() if time.monotonic() - since < WAIT_S}
 
     def held(
         self, flow: Flow, topics: Mapping[str, Topic], target: Cluster, positions: Mapping[PartitionKey, Position]
     ) -> dict[str, str]:
-        """Why topics have to wait, by name; the others are ready."""
+        """Checks topics, and returns the reasons of those that are held.
+
+        Args:
+            flow: flow of the topics.
+            topics: topics of the source, by name.
+            target: cluster of the remote topics.
+            positions: the flow's committed positions.
+
+        Returns:
+            Reasons by topic; topics without a reason are ready.
+        """
         held = {
             topic: lacks(flow, "READ", topic, flow.source) for topic, found in topics.items() if not found.allows(READ)
         }
@@ -92,7 +103,7 @@ class Readiness:
             )
         self._missing_since.pop(topic, None)
         if flow.scatters(topic) and any(known == topic for known, _ in positions):
-            return None  # its records are in whatever partitions the transform has chosen
+            return None  # the transform chooses the partitions of its records
         new = [
             (remote, partition)
             for partition in range(partitions)
@@ -112,7 +123,14 @@ class Readiness:
 
 
 def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
-    """What is said of a missing permission."""
+    """Returns the message about a missing permission.
+
+    Args:
+        flow: flow that needs the permission.
+        operation: Kafka's name of the operation, for example READ.
+        topic: topic that the permission is for.
+        cluster: alias of the topic's cluster.
+    """
     return (
         f"flow {flow.name}: topic {topic} (needs {operation}): the principal of cluster {cluster} lacks a permission "
         "on this TOPIC; grant it"
@@ -120,8 +138,7 @@ def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
 
 
 def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) -> PartitionKey | None:
-    """The first of these partitions that holds a committed record; what aborted transactions have left doesn't
-    count."""
+    """Returns the first of these partitions that holds a committed record, or None; aborted records don't count."""
     ends = cluster.offsets(keys, LATEST_TIMESTAMP, timeout_ms) if keys else {}
     first = (
         cluster.offsets([key for key in keys if ends[key] > 0], EARLIEST_TIMESTAMP, timeout_ms)
@@ -139,7 +156,7 @@ def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) ->
         except MirrorlakeError as error:
             if error.retriable:
                 raise
-            return key  # it can't be seen what is there, but something is
+            return key  # the log can't be read, but isn't empty
     return None
 
 

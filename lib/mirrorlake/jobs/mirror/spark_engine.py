@@ -1,4 +1,4 @@
-"""Spark as the engine of a mirror job: plans come as a stream, and each slot is copied by one Spark task."""
+"""Spark as the engine of a mirror job: plans arrive as a stream, and one Spark task copies each slot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SparkEngine:
 
     Args:
         spark: a classic session (not Connect) with Delta and the Kafka source; speculation must be off.
-        fails_at: where tasks die, in tests (`mirrorlake.failpoint`).
+        fails_at: step at which tests let tasks die (`mirrorlake.failpoint`).
     """
 
     def __init__(self, spark: SparkSession, fails_at: str = "") -> None:
@@ -79,7 +79,7 @@ class SparkTasks:
 
     Args:
         frame: the plan, as rows of `kafka_ranges`.
-        fails_at: where tasks die, in tests.
+        fails_at: step at which tests let tasks die.
     """
 
     def __init__(self, frame: DataFrame, fails_at: str) -> None:
@@ -104,7 +104,7 @@ class SparkTasks:
         return [_answer(row) for row in rows]
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
-        """Adds what Spark finds wrong with a record that can't be transformed."""
+        """Adds Spark's error about a record that can't be transformed."""
         what = error.anomaly
         if what.get("kind") != AnomalyKind.TRANSFORM:
             return error
@@ -112,7 +112,7 @@ class SparkTasks:
         transform = flow.transform_of(topic)
         if transform is None:
             return error
-        with contextlib.suppress(Exception):  # the error itself must arrive, whatever else goes wrong
+        with contextlib.suppress(Exception):  # the original error must not be hidden by another one
             start, end = {(topic, partition): offset}, {(topic, partition): offset + 1}
             spark = self._frame.sparkSession
             record = log_records(spark, flow.source_connection, start, end, "read_committed", {})

@@ -1,4 +1,4 @@
-"""Finds the offset at which each partition begins that was never mirrored."""
+"""Finds the start offsets of partitions that were never mirrored."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cl
 
 
 def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeout_ms: int) -> dict[PartitionKey, int]:
-    """The offset where each partition begins.
+    """Returns the start offset of each partition.
 
     Raises:
-        SourceError: an offset that the log does not reach to.
+        SourceError: a given offset is outside of the log.
     """
     if not specs:
         return {}

@@ -1,9 +1,7 @@
-"""Keeps the topics of a flow in step on its target: created, grown, configured, and readable by those who may read the
-source's.
+"""Keeps the remote topics of a flow in step with the source: existence, partitions, configuration and access rights.
 
-Never shrunk and never deleted. Each change that is made, or was refused, is a row of the table topology_changes. What
-concerns one topic does not
-stop the others: its error is returned, and it is tried again the next time.
+Remote topics are never shrunk and never deleted. Each change that is made or refused is a row of the table
+topology_changes. An error about one topic does not stop the others: it is returned, and the next call tries again.
 """
 
 from __future__ import annotations
@@ -47,9 +45,10 @@ class Topology:
     """The topics of one flow on its target.
 
     Args:
-        flow: whose topics.
-        source, target: both clusters.
-        ledger: where changes are recorded, and which access rights mirrorlake has given.
+        flow: flow of the topics.
+        source: administration of the source.
+        target: administration of the target.
+        ledger: tables that record changes, and the access rights that mirrorlake has granted.
     """
 
     def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: Ledger | MemoryLedger) -> None:
@@ -58,11 +57,14 @@ class Topology:
         self._refused: dict[Change, str] = {}
         self._new_configs: dict[str, dict[str, str]] = {}
 
-    # -- what the mirror needs ----------------------------------------------------------------------
+    # -- topics that the mirror job needs -----------------------------------------------------------
 
     def ensure_offset_syncs(self, slots: int) -> int:
-        """Creates the flow's offset-syncs topic, or adds partitions for more slots; returns how many partitions it
-        has."""
+        """Creates the flow's offset-syncs topic, or adds partitions for more slots.
+
+        Returns:
+            The number of partitions of the topic.
+        """
         topic = self.flow.offset_syncs_topic
         have = self._target.partitions().get(topic, 0)
         refusals: Refusals = {}
@@ -77,7 +79,7 @@ class Topology:
         return max(have, slots)
 
     def ensure_dead_letters(self) -> None:
-        """Creates the flow's dead-letter topic if it isn't there."""
+        """Creates the flow's dead-letter topic if it does not exist."""
         topic = self.flow.dead_letter_topic
         if topic not in self._target.partitions():
             config = {"message.timestamp.type": "CreateTime", "max.message.bytes": TOPIC_CONFIG["max.message.bytes"]}
@@ -86,16 +88,17 @@ class Topology:
                 raise refusals[topic]
 
     def ensure(self, topics: Mapping[str, int]) -> Refusals:
-        """Makes the remote topic of each source topic exist, with at least as many partitions, and able to take batches
-        as they are. Costs nothing once that is so.
+        """Creates remote topics, adds partitions, and configures them so that they take batches unchanged.
+
+        A call for topics that were ensured before sends no requests.
 
         Returns:
-            Why it could not be done, by source topic; the others are ready.
+            Errors by source topic; topics without an error are ready.
 
         Raises:
             ConfigurationError: see `Flow.remote_topics`.
-            TargetError: a failure that goes away by itself; or a remote topic would stamp records anew, and can't be
-                told not to.
+            TargetError: a retriable failure; or a remote topic would overwrite timestamps, and its configuration can't
+                be changed.
         """
         new = {topic: partitions for topic, partitions in topics.items() if self._settled.get(topic, 0) < partitions}
         if not new:
@@ -108,7 +111,7 @@ class Topology:
             stamping = next(
                 (error for change, error in refused.items() if change.name == "message.timestamp.type"), None
             )
-            if stamping is not None:  # nothing may be copied there: every timestamp would be lost
+            if stamping is not None:  # the topic would overwrite every timestamp, so nothing may be copied
                 raise stamping
             missing = next(
                 (
@@ -124,26 +127,28 @@ class Topology:
                 failures[topic] = missing
         return failures
 
-    # -- what is kept in step -----------------------------------------------------------------------
+    # -- topic sync ---------------------------------------------------------------------------------
 
     def plan(self, topics: Mapping[str, int]) -> list[Change]:
-        """All changes that are due; changes nothing."""
+        """Returns all changes that are due, without making them."""
         return self._topic_changes(topics, topics, topics.keys()) + self._acl_changes(topics)
 
     def sync(self, topics: Mapping[str, int], *, configs: bool, acls: bool) -> None:
-        """Brings configuration and access rights in step, as far as it is asked for."""
+        """Syncs configuration and access rights, as requested."""
         self.ensure(topics)
         changes = self._config_changes(self._settled.keys() & topics.keys()) if configs else []
         self._apply(changes + (self._acl_changes(topics) if acls else []))
 
     def apply(self, changes: list[Change]) -> dict[Change, str]:
-        """Makes the changes of a plan; returns what came of each."""
+        """Makes the changes of a plan, and returns the outcome of each."""
         refusals = self._apply(changes)
         return {change: refusals[change].message if change in refusals else ChangeOutcome.APPLIED for change in changes}
 
     def _topic_changes(self, asked: Mapping[str, int], topics: Mapping[str, int], configured: Set[str]) -> list[Change]:
-        """What the remote topics of those asked for need; `topics` are all of the flow, `configured` those whose
-        configuration is looked at."""
+        """Returns the changes that the remote topics of `asked` need.
+
+        `topics` are all topics of the flow; `configured` are those whose configuration is compared.
+        """
         remote_of, have = self.flow.remote_topics(topics), self._target.partitions()
         widest: dict[str, int] = {}
         for topic, partitions in topics.items():
@@ -156,7 +161,7 @@ class Topology:
     def _creations(
         self, topics: Iterable[str], remote_of: Mapping[str, str], widest: Mapping[str, int]
     ) -> Iterator[Change]:
-        """One for each remote topic: those that are merged are made once."""
+        """Yields one change for each remote topic; a remote topic that several topics share is created once."""
         wanted = {remote_of[topic]: topic for topic in sorted(topics)}
         configs = self._describe(self._source, wanted.values())
         for remote, topic in wanted.items():
@@ -179,7 +184,7 @@ class Topology:
         target = self._describe(self._target, remote_of.values())
         deciding = {
             remote: topic for topic, remote in reversed(remote_of.items())
-        }  # of topics that are merged, the first
+        }  # the first topic decides if several share a remote topic
         changes: list[Change] = []
         for remote, topic in deciding.items():
             if remote in target:
@@ -211,7 +216,7 @@ class Topology:
     # -- making changes -----------------------------------------------------------------------------
 
     def _apply(self, changes: Iterable[Change]) -> dict[Change, TargetError]:
-        """Makes changes, says and records them; returns those that were refused."""
+        """Makes changes, logs and records them; returns the errors of those that were refused."""
         todo = list(changes)
         if not todo:
             return {}
@@ -245,8 +250,10 @@ class Topology:
         )
 
     def _configure(self, changes: list[Change]) -> dict[Change, Any]:
-        """All properties of a topic in one request; if that is refused, one by one, so that only the wrong one is
-        missing."""
+        """Changes all properties of a topic in one request.
+
+        If the request is refused, each property is sent alone, so that only the wrong one is missing.
+        """
         by_topic: dict[str, list[Change]] = {}
         for change in changes:
             by_topic.setdefault(change.target_topic, []).append(change)
@@ -273,7 +280,7 @@ class Topology:
         for change in changes:
             outcome = refusals[change].message if change in refusals else ChangeOutcome.APPLIED
             if self._refused.get(change) == outcome:
-                continue  # said and written down when it was first refused
+                continue  # logged and recorded when it was first refused
             self._log(change, outcome)
             if outcome != ChangeOutcome.APPLIED:
                 self._refused[change] = outcome
@@ -310,7 +317,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class TopologyResult:
-    """What the topics job has found: every change that is due, and what came of it (`planned` in a dry run)."""
+    """The result of the topics job: every change that is due, with its outcome (`planned` in a dry run)."""
 
     flow: str
     topics: int
@@ -329,7 +336,7 @@ class TopologyResult:
         }
 
     def table(self) -> pd.DataFrame:
-        """One row for each change, for people."""
+        """Returns one row for each change, for display."""
         import pandas as pd
 
         columns = ["kind", "topic", "target_topic", "name", "before", "after", "note", "outcome"]
@@ -343,11 +350,10 @@ class TopologyResult:
 
 
 def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
-    """The topics job: finds the topics of a flow and makes those on the target like them, or (`dry_run`) only says what
-    it would do.
+    """Runs the topics job: syncs the remote topics of a flow with the source, or only plans it (`dry_run`).
 
     Raises:
-        MirrorlakeError: a cluster can't be reached, or names contradict each other.
+        MirrorlakeError: a cluster can't be reached, or remote names conflict.
     """
     with ending(log, "topics", flow=flow.name):
         return _keep_in_step(flow, ledger, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""What a task does to one partition, from its position on."""
+"""The state of one partition during a copying attempt, from its position on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.record_batch import Batch
 from mirrorlake.protocol.records import Record, pack_within
 
-PACK_BYTES = 512 << 10  # about so much of keys, values and headers goes into one batch that is packed anew
+PACK_BYTES = 512 << 10  # approximate size of a re-encoded batch: keys, values and headers
 
 
 @dataclass
@@ -30,20 +30,22 @@ class Loose:
         self.bytes += len(record.rest)
 
     def takes(self, codec: int) -> bool:
-        """True if a record in this codec may still be added."""
+        """Returns true if a record with this codec may be added."""
         return codec == self.codec and self.bytes < PACK_BYTES
 
 
 @dataclass
 class Stretch:
-    """The log of a partition from `upstream_from` to `upstream_next`, of which `skipped` offsets hold nothing to copy
-    (`gaps` says where: [start, end) and kind).
+    """The log of a partition from `upstream_from` to `upstream_next`, as one attempt processes it.
 
-    What was read goes either into `loose` records, which wait to be packed into a batch, or into `waiting`, the batches
-    to be produced; both say to which partition of the target, which is the same one but where a transform says
-    otherwise. The digests, by target partition, tally all batches (`Batch.count_into`), as they were made ready
-    and as they were answered for: the same one twice means the same batches in the same order. `resets` are gaps after
-    which the numbering began anew; `upstream_from` is where.
+    `skipped` counts the offsets without anything to copy; `gaps` lists them as (start, end, kind), with end exclusive.
+    Records are kept in `loose` until they are packed into a batch. Batches are kept in `waiting` until they are
+    produced. Both name the target partition, which only a transform changes.
+
+    The digests of each target partition (`Batch.count_into`) cover all batches: `digests_read` as they were prepared,
+    `digests_written` as they were acknowledged. Equal digests mean the same batches in the same order.
+
+    `resets` are gaps after which the numbering of the log begins anew, at `upstream_from`.
     """
 
     topic: str
@@ -83,7 +85,7 @@ class Stretch:
     # -- reading ------------------------------------------------------------------------------------
 
     def skip_to(self, end: int, kind: GapKind) -> None:
-        """Notes that the offsets up to `end` hold nothing to copy."""
+        """Records that the offsets up to `end` hold nothing to copy."""
         start = self.upstream_next
         if end <= start:
             return
@@ -95,14 +97,20 @@ class Stretch:
         self.upstream_next = end
 
     def take(self, batch: Batch) -> None:
-        """Lets a batch that goes on at `upstream_next` wait to be produced as it is; what is loose must have been
-        packed."""
+        """Queues a batch that starts at `upstream_next`, to be produced unopened; loose records must have been packed
+        before."""
         self._let_wait(self.partition, batch)
         self.upstream_next = batch.end_offset
 
     def add(self, record: Record, codec: int, target_partition: int, limit_bytes: float) -> None:
-        """Takes the record at `upstream_next`, to be packed together with others into a batch of at most so many
-        bytes."""
+        """Adds the record at `upstream_next` to the loose records.
+
+        Args:
+            record: the record.
+            codec: compression codec of its new batch.
+            target_partition: partition of the target.
+            limit_bytes: maximum size of a batch.
+        """
         loose = self.loose.get(target_partition)
         if loose is not None and not loose.takes(codec):
             self.pack(limit_bytes, target_partition)
@@ -113,20 +121,22 @@ class Stretch:
         self.upstream_next = record.offset + 1
 
     def pack(self, limit_bytes: float, target_partition: int | None = None) -> None:
-        """Lets loose records (of one target partition, or all) wait to be produced."""
+        """Packs loose records into batches and queues them, for one target partition or for all."""
         for number in list(self.loose) if target_partition is None else [target_partition]:
             loose = self.loose.pop(number)
             for batch in pack_within(loose.records, loose.codec, limit_bytes):
                 self._let_wait(number, batch)
 
     def see_epoch(self, leader_epoch: int, offset: int) -> None:
-        """Notes the leader epoch of the batch at `offset`, the one read last; -1 where it isn't known."""
+        """Records the leader epoch of the last batch read, which is at `offset`; -1 if it is unknown."""
         if leader_epoch != self.leader_epoch:
             self.leader_epoch, self.epoch_from = leader_epoch, offset
 
     def reset(self, start: int, kind: GapKind, void_from: int) -> None:
-        """Begins anew at `start`: what was mapped from `void_from` on holds no longer. Only where nothing was read
-        yet."""
+        """Restarts the stretch at `start`, and voids what was mapped from `void_from` on.
+
+        Must be called before anything was read.
+        """
         self.resets.append(
             Gap(
                 self.topic,
@@ -146,10 +156,10 @@ class Stretch:
         self.waiting.append((target_partition, batch))
         self.digests_read[target_partition] = batch.count_into(self.digests_read.get(target_partition, 0))
 
-    # -- written ------------------------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, target_partition: int, base_offset: int) -> None:
-        """Notes that the target has appended a batch at `base_offset`."""
+        """Records that the target has appended a batch at `base_offset`."""
         ranges, downstream = batch.ranges, base_offset
         for start, end in ranges:
             run = self._last_runs.get(target_partition)
@@ -183,17 +193,17 @@ class Stretch:
         self.digests_written[target_partition] = batch.count_into(self.digests_written.get(target_partition, 0))
 
     def finish(self) -> None:
-        """Puts runs in the order of their upstream offsets; several target partitions answer in any order."""
+        """Sorts the runs by upstream offset; target partitions acknowledge in any order."""
         self.runs.sort(key=lambda run: run.upstream_start)
 
     @property
     def downstream_next(self) -> int:
-        """Where the target's partition of the same number goes on, as far as this flow has written it."""
+        """Next offset of the target partition with the same number, as far as this flow has written it."""
         last = self._last_runs.get(self.partition)
         return self.downstream_from if last is None else last.downstream_end
 
     def explained(self) -> list[Gap]:
-        """All gaps, resets first, each with where on the target it falls."""
+        """Returns all gaps, resets first, each with its downstream offset."""
         found, runs, downstream = list(self.resets), deque(self.runs), self.downstream_from
         for start, end, kind in self.gaps:
             while runs and runs[0].upstream_end <= start:
@@ -202,7 +212,7 @@ class Stretch:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """What the driver is told, as plain values."""
+        """Returns the stretch as plain values for the driver's report."""
         names = ("topic", "partition", "target_topic", "upstream_from", "upstream_next", "downstream_from", "skipped")
         digests = {"digest_read": _one(self.digests_read), "digest_written": _one(self.digests_written)}
         return {
@@ -214,5 +224,5 @@ class Stretch:
 
 
 def _one(digests: dict[int, int]) -> int:
-    """One number for the digests of all target partitions."""
+    """Combines the digests of all target partitions into one number."""
     return crc32c(repr(sorted(digests.items())).encode())

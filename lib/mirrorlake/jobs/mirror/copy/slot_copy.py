@@ -1,12 +1,13 @@
 """The task that copies one slot: raw record batches from the source into an open transaction on the target.
 
-Order, which is what makes it exact: InitProducerId (fences and aborts whatever was there) → read the slot's last
-committed state → compare it with the plan → copy → write the new state into the same transaction → return, with the
-transaction still open. The driver looks at the runs and ends it.
+The order of steps makes the copy exact: InitProducerId (which fences and aborts earlier transactions) → read the slot's
+last committed state → compare it with the plan → copy → write the new state into the same transaction → return with the
+transaction open. The driver evaluates the gate and ends the transaction.
 
-Assumptions: brokers keep what they acknowledge (acks=all); nobody else uses this transactional id or writes to this
-partition of the offset-syncs topic. Not guaranteed: that the batch reaches the planned end; it stops early when its
-time or bytes are used up.
+Assumptions: brokers keep what they acknowledge (acks=all). No other program uses this transactional id or writes to
+this partition of the offset-syncs topic.
+
+Not guaranteed: that the task reaches the planned end. It stops early when its time or bytes are used up.
 """
 
 from __future__ import annotations
@@ -45,12 +46,14 @@ class SlotCopy:
     """One attempt to copy one slot.
 
     Args:
-        flow: what is mirrored, and the limits of a batch.
-        source, target: clusters on one event loop.
-        provenance: who wrote which batch of the source, where that matters.
-        slot: which slot.
-        slots, generation: of the plan.
-        clock: seconds, monotonic.
+        flow: flow to mirror, with the limits of a batch.
+        source: source cluster.
+        target: target cluster, on the same event loop.
+        provenance: knows the flow that wrote each batch of the source; None if that does not matter.
+        slot: number of the slot.
+        slots: number of slots in the plan.
+        generation: generation of the plan.
+        clock: monotonic clock, in seconds.
         failpoint: called with the name of each step as it is reached; tests end the process there.
     """
 
@@ -77,14 +80,14 @@ class SlotCopy:
         """Copies the ranges and leaves the transaction open.
 
         Args:
-            records: what Spark has read and transformed of those ranges whose topics have a transform, in the order of
-                topic, partition and offset.
+            ranges: the planned ranges of this slot.
+            records: transformed records of the ranges whose topics have a transform, by topic, partition and offset.
 
         Raises:
-            SourceError: the log isn't what was expected; or the source can't be read.
+            SourceError: the log differs from the plan, or the source can't be read.
             TargetError: the target can't be written, or its state is behind the plan.
             FencedError: a newer job has taken over the flow.
-            BatchRefusedError: the target allows smaller batches only; another attempt makes them.
+            BatchRefusedError: a batch exceeds the target's limit; the next attempt makes smaller ones.
         """
         began = self._clock()
         producer = transaction.begin(
@@ -124,7 +127,7 @@ class SlotCopy:
             ):
                 raise intake.problem
             if not self.flow.topics_shared:
-                # Where records change partitions, slots write between each other's.
+                # If a transform chooses partitions, records of several slots alternate in a partition.
                 alone = [stretch for stretch in self._stretches.values() if not self.flow.scatters(stretch.topic)]
                 self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, state.all_producer_ids))
             self._write_state(state, producer)
@@ -153,7 +156,7 @@ class SlotCopy:
     # -- before the copy ----------------------------------------------------------------------------
 
     def _compare(self, planned: list[Range]) -> SlotState:
-        """Holds the plan against the slot's own last committed state, and keeps what is still to be done."""
+        """Compares the plan with the slot's last committed state, and keeps the ranges that are left."""
         topic = self.flow.offset_syncs_topic
         self.target.refresh([topic], self.flow.connect_timeout_ms)
         state = offset_syncs.read_states(self.target, topic, [self.slot], self.flow.connect_timeout_ms).get(self.slot)
@@ -178,14 +181,14 @@ class SlotCopy:
         return state
 
     def _stretch(self, planned: Range, position: Position | None) -> Stretch | None:
-        """What is to be done about a range, given where its partition is by now; None if nothing is left of it."""
+        """Returns the stretch for a range, from the partition's committed position; None if nothing is left of it."""
         remote = self.flow.policy.remote_topic(planned.topic)
         if position is None:
             return Stretch(
                 planned.topic, planned.partition, planned.topic_id, remote, planned.start, planned.start, 0, planned.end
             )
         if position.incarnation > planned.incarnation:
-            return None  # the log was set back or replaced since, and the plan is of what was before
+            return None  # a reset was committed after the plan was made
         start = position.upstream_next
         stretch = Stretch(
             planned.topic,
@@ -210,7 +213,7 @@ class SlotCopy:
             )
             stretch.reset(planned.start, GapKind.RECREATED, 0)
             return stretch
-        if planned.is_set_back:  # fetching there shows where the log goes on, and what of it
+        if planned.is_set_back:  # a fetch at this offset shows where the log continues
             stretch.planned_end = start + 1
             return stretch if start == planned.start else None
         if start < planned.start:
@@ -223,7 +226,11 @@ class SlotCopy:
         return stretch if start < planned.end else None
 
     def _require_remote_topics(self) -> None:
-        """Raises TargetError if a remote topic is missing, or isn't the one that was written before."""
+        """Checks that each remote topic exists and is the one that was written before.
+
+        Raises:
+            TargetError: a remote topic is missing, or was created anew while losses stop the flow.
+        """
         for stretch in self._stretches.values():
             remote = self.target.topics.get(stretch.target_topic)
             if remote is None:
@@ -277,7 +284,7 @@ class SlotCopy:
             stretch.target_topic: self.target.topics[stretch.target_topic].partitions
             for stretch in self._transformed.values()
         }
-        for topic in partitions:  # records are read once only, so what is allowed has to be known beforehand
+        for topic in partitions:  # the records arrive only once, so the limit must be known before
             allowed = await self.target.topic_config(topic, "max.message.bytes")
             if allowed:
                 self.target.limits.lower(topic, int(allowed))
@@ -297,8 +304,7 @@ class SlotCopy:
         await outlet.settle(0)
 
     def _ended_by_another(self, error: ResponseError) -> MirrorlakeError:
-        """The error for a transaction that somebody else has ended: a newer job, or the coordinator when its time was
-        up."""
+        """Returns the error for a transaction that a newer job ended, or the coordinator after its timeout."""
         require_newest(self.target, self.flow, self.slot, self.generation)
         return TargetError(
             f"flow {self.flow.name}, slot {self.slot}: the transaction was ended while {self._where()} was copied: "
@@ -309,7 +315,7 @@ class SlotCopy:
     # -- after the copy -----------------------------------------------------------------------------
 
     def _write_state(self, before: SlotState, producer: transaction.Producer) -> None:
-        """Writes the slot's new state into the open transaction, and waits until the target has it."""
+        """Writes the slot's new state into the open transaction, and waits until the target has appended it."""
         positions = before.owned()
         for stretch in self._stretches.values():
             positions[stretch.key] = Position(
@@ -366,7 +372,7 @@ class SlotCopy:
 
 @lru_cache(maxsize=1)
 def schema_ids(registries: tuple[SchemaRegistry, SchemaRegistry] | None) -> SchemaIds | None:
-    """What this Spark worker knows of schema ids, kept from one micro-batch to the next."""
+    """Returns the schema ids that this worker process knows, kept between micro-batches."""
     return None if registries is None else SchemaIds(*registries)
 
 
@@ -380,14 +386,24 @@ def copy_slot(
     records: Iterable[Sequence[TransformedRecord]] = (),
     **options: Any,
 ) -> SlotReport | MirrorlakeError:
-    """Copies one slot; the error is returned, not raised, so that one slot's trouble does not hide what the others have
-    done."""
+    """Copies one slot; returns an error instead of raising it, so that the reports of other slots are kept.
+
+    Args:
+        flow: flow to mirror.
+        connections: returns source, target and provenance.
+        slot: number of the slot.
+        slots: number of slots in the plan.
+        generation: generation of the plan.
+        ranges: the planned ranges of this slot.
+        records: transformed records of these ranges; see `SlotCopy.run`.
+        **options: further arguments of `SlotCopy`.
+    """
     planned = list(ranges)
     try:
         while True:
             try:
                 return SlotCopy(flow, *connections(), slot, slots, generation, **options).run(planned, records)
-            except BatchRefusedError:  # the next attempt makes smaller ones
+            except BatchRefusedError:  # the next attempt makes smaller batches
                 if any(flow.transform_of(planned_range.topic) for planned_range in planned):
                     return TargetError(
                         f"flow {flow.name}, slot {slot}: a batch was too large for its topic; smaller ones are tried",

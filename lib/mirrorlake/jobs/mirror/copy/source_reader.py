@@ -1,8 +1,7 @@
-"""The reading half of a copying task: fetches the source's log, and makes of it what can be produced, with a reason for
-every offset that can't.
+"""The reading half of a copying task: fetches the source's log and prepares batches for the target.
 
-Batches that can be passed on unopened are; the others are taken apart, and their records packed anew. What is lost
-stops the flow, or is passed over and written down, as the flow says (`mirrorlake.on.loss`).
+Each offset that is not copied becomes a gap with its cause. Most batches pass through unopened; the records of the
+others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirrorlake.on.loss`).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PARTITION_FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
 OFFSET_OUT_OF_RANGE = 1
-GAPS_AT_ONCE = 20_000  # in one transaction: each gap makes a run, and the slot's state holds them all
+GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's state holds all of them
 NO_LIMIT = float("inf")
 
 
@@ -46,11 +45,11 @@ class Intake:
     """Reads the partitions of one attempt.
 
     Args:
-        flow: what is mirrored, and what to do about losses.
-        source: the cluster that is read.
-        provenance: who wrote which batch, where that matters.
-        limits: what remote topics take, as far as they have refused something.
-        stretches: by topic and partition; filled with what is to be produced.
+        flow: flow to mirror, with its handling of losses.
+        source: cluster to read.
+        provenance: knows the flow that wrote each batch; None if that does not matter.
+        limits: size limits of remote topics, as learned from refused batches.
+        stretches: stretches by topic and partition; they receive the batches to produce.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Intake:
         stretches: Mapping[PartitionKey, Stretch],
     ) -> None:
         self.flow, self.source, self.provenance, self.limits = flow, source, provenance, limits
-        self.problem: MirrorlakeError | None = None  # the last one that may go away
+        self.problem: MirrorlakeError | None = None  # the last retriable error
         self.bytes = 0
         self._stretches = stretches
         self._gaps = 0
@@ -70,12 +69,14 @@ class Intake:
 
     @property
     def is_full(self) -> bool:
-        """True when one transaction should hold no more."""
+        """True if the transaction should hold no more."""
         return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
 
     def fetch(self) -> list[Any]:
-        """Asks every leader for what is still to be read; partitions without a leader are asked for once more next
-        time. What has a transform is read by Spark."""
+        """Sends a Fetch request to each leader for the offsets that are left.
+
+        Partitions without a leader are tried again the next time. Spark reads the topics that have a transform.
+        """
         wanted: dict[int, dict[PartitionKey, int]] = {}
         for stretch in self._stretches.values():
             if not stretch.is_done and self.flow.transform_of(stretch.topic) is None:
@@ -87,8 +88,7 @@ class Intake:
         ]
 
     async def accept(self, future: Any) -> None:
-        """Takes what a Fetch has brought; errors that go away by themselves make the next one go to the leader of
-        then."""
+        """Processes the response to a Fetch request; after a retriable error, metadata is refreshed."""
         try:
             answers = list(self.source.fetched(await future))
             if self.provenance:
@@ -96,7 +96,7 @@ class Intake:
             for fetched in answers:
                 await self._read(fetched)
         except (ResponseError, WireError) as error:
-            # A permission that is lost on the way holds back its topic only: the next plan leaves it out.
+            # A permission that is revoked during the copy holds only its topic: the next plan leaves it out.
             self.problem = self.source.explained(
                 f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=is_unauthorized(error)
             )
@@ -106,11 +106,11 @@ class Intake:
             await self.source.retry(
                 self.problem.message, lambda: self.source.update_metadata(topics), self.flow.connect_timeout_ms
             )
-            self.require_topics()  # by now one may be gone, or another of the same name
+            self.require_topics()  # a topic may have been deleted or created anew meanwhile
             await self.source.net.sleep(FETCH_BACKOFF_S)
 
     def require_topics(self) -> None:
-        """Raises SourceError if a topic isn't the one that was planned any more."""
+        """Raises SourceError if a topic was deleted or created anew since it was planned."""
         for stretch in self._stretches.values():
             found = self.source.topics.get(stretch.topic)
             if found is None or found.topic_id != stretch.topic_id:
@@ -121,7 +121,7 @@ class Intake:
                     retriable=True,
                 )
 
-    # -- what a Fetch has brought -------------------------------------------------------------------
+    # -- Fetch responses ----------------------------------------------------------------------------
 
     async def _read(self, fetched: Fetched) -> None:
         stretch = self._stretches[fetched.topic, fetched.partition]
@@ -137,13 +137,13 @@ class Intake:
         for number, batch in enumerate(batches):
             if (
                 not batch.crc_is_right
-            ):  # it is computed anew for the target: what isn't caught here would look healthy there for ever
+            ):  # the CRC is recomputed for the target, so a corrupt batch would look healthy there
                 self._corrupt(stretch, batch, batches[number + 1].base_offset if number + 1 < len(batches) else None)
                 continue
             is_aborted = aborted.drops(batch)
             if batch.end_offset <= stretch.upstream_next:
-                continue  # compaction may answer with a batch that ends before the offset asked for
-            if batch.magic == 2:  # an older one tells where it begins only when it is opened
+                continue  # for a compacted log, a batch may end before the requested offset
+            if batch.magic == 2:  # the first offset of an older batch is known only after opening it
                 await self.pass_hole(stretch, batch.base_offset)
             if stretch.is_done or self._gaps >= GAPS_AT_ONCE:
                 break
@@ -166,8 +166,10 @@ class Intake:
             await self._open(stretch, batch)
 
     def _corrupt(self, stretch: Stretch, batch: Batch, next_offset: int | None) -> None:
-        """Passes over a corrupt batch, if the flow does; nothing in its header can be relied on, so it ends where the
-        next one begins, or where is plausible."""
+        """Skips a corrupt batch if the flow continues after losses.
+
+        The batch's header is unreliable. The skipped range therefore ends at the next batch, or at a plausible offset.
+        """
         if next_offset is None:
             is_plausible = (
                 stretch.upstream_next < batch.end_offset <= min(stretch.planned_end, batch.base_offset + len(batch.raw))
@@ -182,7 +184,7 @@ class Intake:
             )
 
     def _nothing_to_copy(self, batch: Batch, is_aborted: bool) -> GapKind | None:
-        """Why a batch has no record to copy, as far as its header tells."""
+        """Returns the reason why a batch has no record to copy, as far as its header shows, or None."""
         if batch.is_control:
             return GapKind.MARKER
         if is_aborted:
@@ -192,7 +194,7 @@ class Intake:
     async def _open(self, stretch: Stretch, batch: Batch) -> None:
         try:
             records = [record for record in read_records(batch) if record.offset >= stretch.upstream_next]
-        except Exception as error:  # whatever a codec says of bytes that it can't make sense of
+        except Exception as error:  # codecs raise various errors for invalid bytes
             self._lose(
                 stretch,
                 GapKind.CORRUPT,
@@ -207,15 +209,22 @@ class Intake:
         await self.pass_hole(stretch, batch.end_offset)
 
     def add(self, stretch: Stretch, record: Record, codec: int, target_partition: int) -> None:
-        """Takes a record to be packed into a batch for a partition of the target."""
+        """Adds a record to be packed into a batch.
+
+        Args:
+            stretch: stretch of the record's partition.
+            record: the record.
+            codec: compression codec of its new batch.
+            target_partition: partition of the target.
+        """
         if (*stretch.key, record.offset) in self.limits.refused:
             self._refuse(stretch, record)
             return
-        self._gaps += self.flow.scatters(stretch.topic)  # there, each record may be a run
+        self._gaps += self.flow.scatters(stretch.topic)  # in such topics, each record may start a run
         stretch.add(record, codec, target_partition, self._limit(stretch))
 
     def pack(self, stretch: Stretch) -> None:
-        """Makes batches of the records that were added."""
+        """Packs the added records into batches."""
         stretch.pack(self._limit(stretch))
 
     def _refuse(self, stretch: Stretch, record: Record) -> None:
@@ -233,14 +242,15 @@ class Intake:
         return self.limits.bytes.get(stretch.target_topic, NO_LIMIT)
 
     def skip(self, stretch: Stretch, end: int, kind: GapKind) -> None:
-        """Notes that the offsets up to `end` hold nothing to copy."""
+        """Records that the offsets up to `end` hold nothing to copy."""
         before = len(stretch.gaps)
         stretch.skip_to(end, kind)
         self._gaps += len(stretch.gaps) - before
 
     async def causes(self, stretch: Stretch, start: int, end: int) -> AsyncIterator[tuple[int, int, GapKind | None]]:
-        """What the log itself holds at `[start, end)`, for what someone else has read: (from, to, kind), in order and
-        without a hole; kind is None where records are.
+        """Reads the log at `[start, end)`, to explain offsets that Spark has not delivered.
+
+        Yields (from, to, kind) in order and without holes; kind is None for records.
 
         Raises:
             ResponseError, WireError: as `read_stretch`.
@@ -263,11 +273,10 @@ class Intake:
                     yield max(at, first), last, cause
                 at = max(at, last)
 
-    # -- what is missing ----------------------------------------------------------------------------
+    # -- missing offsets ----------------------------------------------------------------------------
 
     async def pass_hole(self, stretch: Stretch, end: int) -> None:
-        """Goes on behind a hole. Compaction explains holes in the logs of compacted topics only; elsewhere records are
-        gone."""
+        """Skips a hole: explained by compaction in compacted topics, a loss in others."""
         if end <= stretch.upstream_next:
             return
         if await self._is_compacted(stretch):
@@ -290,7 +299,7 @@ class Intake:
         return self._compacted[stretch.topic]
 
     async def out_of_range(self, stretch: Stretch) -> None:
-        """The log does not reach back to the position any more, or not up to it."""
+        """Handles a position that is before the log's start or after its end."""
         first = (await self.source.list_offsets([stretch.key], EARLIEST_TIMESTAMP))[stretch.key]
         end = (await self.source.list_offsets([stretch.key], LATEST_TIMESTAMP, READ_UNCOMMITTED))[stretch.key]
         if first > stretch.upstream_next:
@@ -301,12 +310,15 @@ class Intake:
                 first,
                 f"the log starts at {first} by now: retention, DeleteRecords or a truncation has overtaken the mirror",
             )
-        else:  # an end below the position, or an epoch that this log has never had
+        else:  # the log ends before the position, or does not know its epoch
             await self.truncated(stretch, min(end, stretch.upstream_next) if end < stretch.upstream_next else first)
 
     async def truncated(self, stretch: Stretch, start: int) -> None:
-        """From `start` on the log isn't the one that was mirrored. Where that lies behind the position, the epoch that
-        was read last is unknown to this log: all that was read of it is in question, if compaction has not taken it."""
+        """Handles a log that differs from the mirrored one from `start` on.
+
+        If `start` is after the position, the log does not know the leader epoch of the last batch read. In a compacted
+        topic, compaction may have removed that batch. In any other, everything read with that epoch is in question.
+        """
         if start >= stretch.upstream_next:
             if await self._is_compacted(stretch):
                 stretch.see_epoch(-1, -1)
@@ -343,7 +355,7 @@ class Intake:
 
 
 def where(stretches: Any) -> str:
-    """The first few partitions and where they begin, for messages."""
+    """Lists the first few partitions with their start offsets, for messages."""
     return ", ".join(
         f"{stretch.topic}-{stretch.partition} from offset {stretch.upstream_from}" for stretch in list(stretches)[:5]
     )
@@ -354,6 +366,6 @@ def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) 
 
 
 def _committed(fetched: Fetched) -> Iterator[Batch]:
-    """The batches of an answer, without those of aborted transactions."""
+    """Returns the batches of a response, without those of aborted transactions."""
     aborted = AbortedTransactions(fetched.aborted)
     return (batch for batch in read_log(fetched.records) if not aborted.drops(batch))

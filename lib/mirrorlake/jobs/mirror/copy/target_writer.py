@@ -1,5 +1,5 @@
-"""The writing half of a copying task: produces what waits into the open transaction, in order, a few requests at a
-time."""
+"""The writing half of a copying task: produces waiting batches into the open transaction, in order, with a few requests
+in flight."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ FETCH_BYTES = 1 << 20
 
 
 class BatchRefusedError(Exception):
-    """Raised when the target has refused a batch for its size; the cluster's `limits` know more now, and another
-    attempt heeds it."""
+    """Raised when the target refuses a batch for its size.
+
+    The cluster's `limits` have been updated, so that another attempt makes smaller batches.
+    """
 
 
 class Writing(Protocol):
-    """Who has batches to be written: a stretch, or dead letters."""
+    """A source of batches to produce: a stretch, or dead letters."""
 
     target_topic: str
     waiting: deque[tuple[int, Batch]]  # target partition, batch
@@ -41,9 +43,9 @@ class Outlet:
     """Writes the batches of one attempt.
 
     Args:
-        flow: what is mirrored.
-        target: the cluster that is written.
-        producer: whose transaction is open.
+        flow: flow to mirror.
+        target: cluster to write.
+        producer: producer of the open transaction.
     """
 
     def __init__(self, flow: Flow, target: Cluster, producer: transaction.Producer) -> None:
@@ -53,7 +55,7 @@ class Outlet:
         self._added: set[PartitionKey] = set()
 
     async def produce(self, stretches: Iterable[Writing]) -> None:
-        """Sends everything that waits, one batch of a partition at a time, in order."""
+        """Sends all waiting batches in order, at most one batch of a partition in each request."""
         stretches = list(stretches)
         while True:
             by_node: dict[int, dict[PartitionKey, tuple[Writing, Batch]]] = {}
@@ -61,7 +63,7 @@ class Outlet:
                 if stretch.waiting:
                     key = (stretch.target_topic, stretch.waiting[0][0])
                     batches = by_node.setdefault(self.target.leader(*key), {})
-                    if key not in batches:  # another one may write to the same partition
+                    if key not in batches:  # another stretch may write to the same partition
                         batches[key] = (stretch, stretch.waiting.popleft()[1])
             if not by_node:
                 return
@@ -70,11 +72,11 @@ class Outlet:
                 await self._send(node, batches)
 
     async def settle(self, limit: int, node: int | None = None) -> None:
-        """Waits until at most `limit` requests are unanswered (to one node, or to each).
+        """Waits until at most `limit` requests are in flight, to one node or to each node.
 
         Raises:
             BatchRefusedError: a batch is larger than its topic allows.
-            ResponseError, WireError: anything else; the transaction can't be committed.
+            ResponseError, WireError: any other error; the transaction can't be committed.
         """
         for queue in (
             [self._in_flight[node]]
@@ -112,8 +114,11 @@ class Outlet:
         self._added.update(new)
 
     async def _learn_limit(self, topic: str, writing: Writing, batch: Batch) -> None:
-        """What a topic allows; where that can't be seen, or did not do (its broker packs batches anew, say), less than
-        what it has refused."""
+        """Updates the size limit of a topic after it refused a batch.
+
+        The limit is the topic's configuration. If that can't be read or is not smaller than the refused batch (for
+        example, because the broker recompresses), the limit is half of the batch's size.
+        """
         refused_bytes = len(batch.raw)
         if batch.records == 1:
             if not isinstance(writing, Stretch):
@@ -129,16 +134,16 @@ class Outlet:
             configured = refused_bytes
         self.target.limits.lower(topic, configured if configured < refused_bytes else refused_bytes // 2)
 
-    # -- who else writes ----------------------------------------------------------------------------
+    # -- other writers ------------------------------------------------------------------------------
 
     async def require_sole_writer(self, stretches: Iterable[Stretch], known_producers: Collection[int]) -> list[str]:
-        """Looks at what lies between this flow's records on the target where more than its own markers can be.
+        """Checks the target's offsets between this flow's records for foreign records.
 
         Returns:
-            What was found, in words, where the flow passes over it.
+            Descriptions of foreign records, if the flow continues after losses.
 
         Raises:
-            TargetError: someone else has written there.
+            TargetError: another program has written to the partition.
         """
         found = []
         for stretch in stretches:
@@ -160,18 +165,17 @@ class Outlet:
         return found
 
     async def _foreign(self, stretch: Stretch, known_producers: Collection[int]) -> int | None:
-        """The first offset at which someone else has committed something between this flow's records, None if there is
-        none."""
+        """Returns the first offset of a foreign committed record between this flow's records, or None."""
         key, end = (stretch.target_topic, stretch.partition), stretch.downstream_from
         for run in stretch.runs:
             if end == stretch.downstream_from:
-                # Before this transaction: markers, and what attempts that were aborted have left.
+                # Before this transaction there may be markers, and records of aborted attempts.
                 if run.downstream_start > end + 1:
                     foreign = await self._foreign_before(key, end, run.downstream_start, known_producers)
                     if foreign is not None:
                         return foreign
             elif run.downstream_start > end:
-                return end  # in the midst of this transaction
+                return end  # foreign records within this transaction
             end = run.downstream_end
         return None
 
@@ -185,8 +189,8 @@ class Outlet:
                     return batch.base_offset
                 at = batch.end_offset
         except NothingThereError:
-            return at  # a transaction of someone else's that is still open
+            return at  # an open transaction of another producer
         except ResponseError as error:
             if not is_unauthorized(error):
                 raise
-        return None  # or it can't be seen: who may not read there does not notice strangers
+        return None  # without the right to read, foreign records are not noticed

@@ -1,5 +1,7 @@
-"""The copying task as Spark runs it: rows of ranges in, one row for each slot out; and what a worker keeps from one
-micro-batch to the next."""
+"""The copying task as Spark runs it, and the connections that a worker keeps between micro-batches.
+
+A task turns rows of ranges into one row for its slot.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,22 @@ from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.frame import split
 
-Connections = tuple[Cluster, Cluster, Provenance | None]  # source, target, who wrote what on the source
+Connections = tuple[Cluster, Cluster, Provenance | None]  # source, target, provenance of the source's batches
 
 REPORT_SCHEMA = "slot INT, report STRING, error STRING"
 
 
 def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function of a Spark task: rows of ranges in, one row for the slot out (REPORT_SCHEMA). One Spark partition is
-    one slot."""
+    """Returns the function of a Spark task, which turns rows of ranges into the slot's row (REPORT_SCHEMA).
+
+    One Spark partition is one slot.
+
+    Args:
+        flow: flow to mirror.
+        slots: number of slots in the plan.
+        generation: generation of the plan.
+        failpoint: step at which tests let the task die.
+    """
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -66,8 +76,8 @@ def connect(flow: Flow, limits: Limits) -> Connections:
     """Connects to both clusters of a flow, on one event loop.
 
     Args:
-        flow: what is mirrored.
-        limits: what is known of the sizes that remote topics take; it grows with what they refuse.
+        flow: flow to mirror.
+        limits: known size limits of remote topics; refused batches lower them.
     """
     client_id = f"{flow.name}|copy"
     source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
@@ -78,11 +88,11 @@ def connect(flow: Flow, limits: Limits) -> Connections:
 
 @lru_cache(maxsize=1)
 def worker_connections(flow: Flow) -> Connections:
-    """Keeps warm, between micro-batches, the connections of this Spark worker and what it knows of producers."""
+    """Returns the connections of this Spark worker and its provenance, kept between micro-batches."""
     return connect(flow, worker_limits(flow))
 
 
 @lru_cache(maxsize=1)
 def worker_limits(flow: Flow) -> Limits:  # noqa: ARG001 (each flow has its own)
-    """What this Spark worker has learnt of the sizes that remote topics take; it outlives connections."""
+    """Returns the size limits of remote topics that this Spark worker knows; they outlive connections."""
     return Limits()

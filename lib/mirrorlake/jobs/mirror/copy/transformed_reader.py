@@ -1,9 +1,8 @@
-"""The reading half of a copying task for topics with a transform: takes the records that Spark has read and
-transformed, and accounts for the offsets between them.
+"""The reading half of a copying task for topics with a transform.
 
-Spark's Kafka source passes over markers, aborted records and holes without a word. So wherever offsets are missing
-between its records, the log itself is asked what is there, batch by batch; a record that Spark should have delivered,
-but has not, stops the flow.
+The task receives the records that Spark has read and transformed, and accounts for the offsets between them. Spark's
+Kafka source silently skips markers, aborted records and holes. For missing offsets, the task therefore reads the log
+itself, batch by batch. A record that the log has and Spark did not deliver stops the flow.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ from mirrorlake.transforms.evaluate import FAILED, FILTERED
 from mirrorlake.transforms.record import TransformedRecord
 from mirrorlake.transforms.schema_ids import SchemaIds
 
-OLDEST_TIMESTAMP_MS = -1  # which is none
+OLDEST_TIMESTAMP_MS = -1  # Kafka's value for no timestamp
 
 
 @dataclass
 class DeadLetters:
-    """Records that could not be transformed, on their way to the dead-letter topic, with where they are from and why in
-    headers."""
+    """Records that could not be transformed, for the dead-letter topic; headers hold their origin and the reason."""
 
     target_topic: str
     waiting: deque[tuple[int, Batch]] = field(default_factory=deque)
@@ -69,21 +67,20 @@ class DeadLetters:
             self.loose = Loose(self.loose.codec)
 
     def append(self, batch: Batch, target_partition: int, base_offset: int) -> None:
-        pass  # nobody's offset is translated to there
+        pass  # no offset is translated to the dead-letter topic
 
 
 class TransformedIntake:
-    """Takes what Spark has read of one slot's transformed partitions.
+    """Processes the records that Spark has read of one slot's transformed partitions.
 
     Args:
-        flow: whose transforms.
-        source: the cluster that Spark has read.
-        intake: that of the same attempt, which knows about logs and losses.
-        stretches: of the partitions with a transform, by topic and partition.
-        target_partitions: how many partitions each remote topic has.
-        epochs: of the source's leaders when the plan was made, so before Spark has read anything; -1 where it isn't
-            known.
-        ids: of schemas, where transforms translate them.
+        flow: flow with the transforms.
+        source: cluster that Spark has read.
+        intake: intake of the same attempt, which handles logs and losses.
+        stretches: stretches of the partitions with a transform, by topic and partition.
+        target_partitions: number of partitions of each remote topic.
+        epochs: leader epochs of the source at planning time, before Spark has read anything; -1 if unknown.
+        ids: translates schema ids, for transforms that need it.
     """
 
     def __init__(
@@ -108,13 +105,15 @@ class TransformedIntake:
             epochs,
             ids,
         )
-        self._open = dict.fromkeys(sorted(stretches))  # not finished yet, in the order of their records
+        self._open = dict.fromkeys(sorted(stretches))  # unfinished partitions, in the order of their records
         self._causes: AsyncIterator[tuple[int, int, GapKind | None]] | None = None
         self._cause: tuple[int, int, GapKind | None] = (0, 0, None)
 
     async def begin(self) -> None:
-        """Sees that each log still is the one that was read before; where it isn't, nothing but that is noted in this
-        transaction."""
+        """Checks that each log is still the one that was read before.
+
+        If it isn't, this transaction only records the reset.
+        """
         for stretch in self._stretches.values():
             before, epochs = stretch.incarnation, {stretch.key: stretch.leader_epoch}
             (fetched,) = self.source.fetched(
@@ -133,19 +132,21 @@ class TransformedIntake:
                 await self._intake.truncated(stretch, fetched.diverges_at)
             else:
                 check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
-            # Spark was asked for what was planned: only a topic created anew was planned from where it begins.
+            # Spark has read the planned offsets; only for a topic that was created anew do they begin at the log's
+            # start.
             if stretch.incarnation != before or any(reset.kind != GapKind.RECREATED for reset in stretch.resets):
                 stretch.planned_end = stretch.upstream_next
 
     async def accept(self, records: Iterable[TransformedRecord]) -> bool:
-        """Takes records in the order of topic, partition and offset; False when the transaction should hold no more."""
+        """Processes records in the order of topic, partition and offset; returns false when the transaction should hold
+        no more."""
         for record in records:
             key = (record.topic, record.partition)
             while key in self._open and next(iter(self._open)) != key:
                 await self._finish(next(iter(self._open)))
             stretch = self._stretches.get(key)
             if stretch is None or stretch.is_done or record.offset < stretch.upstream_next:
-                continue  # an earlier attempt has committed it
+                continue  # committed by an earlier attempt
             if await self._go_to(stretch, record.offset):
                 self._take(stretch, record)
             if self._intake.is_full:
@@ -153,8 +154,10 @@ class TransformedIntake:
         return True
 
     async def finish(self, *, everything: bool) -> None:
-        """Ends the intake; with `everything`, all records have been seen, and what lies behind the last ones is
-        accounted for too."""
+        """Ends the intake.
+
+        With `everything`, all records were delivered, and the offsets after the last ones are accounted for too.
+        """
         while everything and self._open:
             await self._finish(next(iter(self._open)))
         for stretch in self._stretches.values():
@@ -195,7 +198,7 @@ class TransformedIntake:
     def _with_ids(
         self, stretch: Stretch, record: TransformedRecord, transform: Transform
     ) -> tuple[TransformedRecord, str | None]:
-        """The record with the target's schema ids, or why it can't have them."""
+        """Returns the record with the target's schema ids, or the reason why it can't have them."""
         assert self._ids is not None
         for side in transform.translated_ids:
             try:
@@ -206,7 +209,7 @@ class TransformedIntake:
         return record, None
 
     def _why_not(self, stretch: Stretch, record: TransformedRecord) -> str | None:
-        """Why the target would not take a record."""
+        """Returns the reason why the target would refuse a record, or None."""
         partitions = self._target_partitions[stretch.target_topic]
         if not 0 <= (record.target_partition or 0) < partitions:
             return f"partition {record.target_partition} is none of the {partitions} of topic {stretch.target_topic}"
@@ -214,10 +217,10 @@ class TransformedIntake:
             return f"timestamp {record.timestamp_ms} is none that Kafka takes"
         return None
 
-    # -- what lies between records ------------------------------------------------------------------
+    # -- offsets between records --------------------------------------------------------------------
 
     async def _go_to(self, stretch: Stretch, offset: int) -> bool:
-        """Goes to the record at `offset`; False if it isn't to be mirrored, because a flow had brought it."""
+        """Advances to the record at `offset`; returns false if it isn't to be mirrored, because a flow brought it."""
         await self._account(stretch, offset)
         found = await self._cause_at(stretch) if self.flow.minds_provenance else None
         if found is None or found[2] != GapKind.MIRRORED:
@@ -226,7 +229,7 @@ class TransformedIntake:
         return False
 
     async def _account(self, stretch: Stretch, end: int) -> None:
-        """Notes why there is no record up to `end`."""
+        """Records the reason why there is no record up to `end`."""
         while stretch.upstream_next < end:
             found = await self._cause_at(stretch)
             if found is None:
@@ -245,8 +248,8 @@ class TransformedIntake:
                 self._intake.skip(stretch, upto, kind)
 
     async def _cause_at(self, stretch: Stretch) -> tuple[int, int, GapKind | None] | None:
-        """What the log holds where the stretch goes on; None if it had to be set forward, because the log begins later
-        by now."""
+        """Returns the log's content at the stretch's next offset; None if the log now begins later and the stretch was
+        advanced."""
         try:
             if self._causes is None:
                 self._causes, self._cause = (
@@ -266,7 +269,7 @@ class TransformedIntake:
             return None
 
     async def _finish(self, key: PartitionKey) -> None:
-        """Accounts for what lies behind the last record of a partition, up to the planned end."""
+        """Accounts for the offsets after the last record of a partition, up to the planned end."""
         stretch = self._stretches[key]
         await self._account(stretch, stretch.planned_end)
         self._open.pop(key)
@@ -274,21 +277,21 @@ class TransformedIntake:
         await self._see_epoch(stretch)
 
     async def _see_epoch(self, stretch: Stretch) -> None:
-        """Asks for the leader epoch of what was read last, which Spark does not tell."""
+        """Reads the leader epoch of the last record read, which Spark does not deliver."""
         if stretch.is_untouched:
             return
         last, epoch = stretch.upstream_next - 1, -1
-        with contextlib.suppress(ResponseError):  # then the next truncation is noticed by its length only
+        with contextlib.suppress(ResponseError):  # without it, the next truncation is detected by the log's length only
             async for batch, _ in read_stretch(self.source, stretch.key, last, last + 1, 1):
                 epoch = batch.leader_epoch
         stretch.see_epoch(epoch, last)
 
     async def _require_same_log(self, stretch: Stretch) -> None:
-        """Sees that the log still is the one of which the plan was made; what Spark has read in between says nothing
-        about that.
+        """Checks that the log is still the one that was planned; Spark's records don't show this.
 
         Raises:
-            SourceError: it has another history since (or a new leader, and none was lost: the next plan tells).
+            SourceError: the log was truncated since, or a new leader was elected without loss; the next plan tells
+                which.
         """
         epoch = self._epochs.get(stretch.key, -1)
         if stretch.is_untouched or epoch < 0:
