@@ -1,2 +1,4 @@
-"""Kafka's protocol: raw requests to one cluster, record batches, transactions, administration. Only here and in `local`
-are kafka-python and confluent-kafka imported."""
+"""Kafka's protocol: raw requests to one cluster, record batches, transactions, administration.
+
+Only this package and `local` import kafka-python and confluent-kafka.
+"""

@@ -1,9 +1,10 @@
-"""Access rights to remote topics: who may read a topic on the source may read its copy. Nobody is ever given the right
-to write there.
+"""ACLs of remote topics: a principal that may read a topic on the source may read its remote topic on the target.
 
-MirrorMaker 2's rules (`MirrorSourceConnector.syncTopicAcls`, Kafka 4.3.0), and where they are known to hurt, the safer
-choice: prefixed patterns and the wildcard are carried over too, what was revoked is revoked, and of what is allowed
-only reading is passed on.
+The rules are those of MirrorMaker 2 (`MirrorSourceConnector.syncTopicAcls`, Kafka 4.3.0), with these differences:
+
+- Prefixed patterns and the wildcard are mirrored, too.
+- A binding that is revoked on the source is revoked on the target.
+- Of ALL, only READ is passed on. No principal ever gets the right to write to a remote topic.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ DESCRIPTION = re.compile(r"(ALLOW|DENY) (\w+) to (.+) from (\S+) on (LITERAL|PRE
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One binding on topics: `pattern` is LITERAL or PREFIXED, `permission` ALLOW or DENY; words are Kafka's."""
+    """One ACL binding on topics, in Kafka's words.
+
+    `pattern` is LITERAL or PREFIXED, `permission` is ALLOW or DENY.
+    """
 
     name: str
     pattern: str
@@ -37,7 +41,7 @@ class Acl:
 
     @classmethod
     def parse(cls, text: str) -> Acl:
-        """The binding that `str` has described."""
+        """Parses a binding from the text that `str` made of it."""
         found = DESCRIPTION.fullmatch(text)
         if found is None:
             raise LedgerError(f"table topology_changes: '{text}' describes no access right")
@@ -46,8 +50,10 @@ class Acl:
 
 
 def remote_acls(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[Acl]:
-    """The bindings on the target that a source's stands for: only those about reading, so that the mirror itself is
-    never locked out."""
+    """Yields the bindings on the target that correspond to a binding of the source.
+
+    Only bindings about reading are mirrored, so that the mirror job never locks itself out.
+    """
     operation = "READ" if acl.operation == "ALL" else acl.operation
     if operation in READING:
         for name, pattern in _remote_names(flow, acl, topics):
@@ -70,13 +76,14 @@ def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple
 def acl_changes(
     flow: Flow, source: Iterable[Acl], target: Iterable[Acl], given: Iterable[Acl], topics: Iterable[str]
 ) -> Iterator[Change]:
-    """What to give and what to take back.
+    """Yields the bindings to create and to delete on the target.
 
     Args:
-        flow: whose topics.
-        source, target: bindings on topics of both clusters.
-        given: bindings on the target that mirrorlake has created itself; only these are ever taken back.
-        topics: of the flow.
+        flow: the flow whose remote topics are meant.
+        source: the bindings on topics of the source cluster.
+        target: the bindings on topics of the target cluster.
+        given: the bindings on the target that mirrorlake itself has created. Only these are ever deleted.
+        topics: the source topics of the flow.
     """
     names = list(topics)
     wanted = {remote: acl for acl in sorted(source) for remote in remote_acls(flow, acl, names)}
@@ -90,7 +97,7 @@ def acl_changes(
             )
             yield Change(ChangeKind.CREATE_ACL, acl.name, remote.name, "acl", None, str(remote), note)
     for acl in sorted(set(given)):
-        if acl not in wanted:  # one that somebody else has taken away is recorded as gone by this
+        if acl not in wanted:  # also records a binding that somebody else has deleted
             yield Change(
                 ChangeKind.DELETE_ACL,
                 None,

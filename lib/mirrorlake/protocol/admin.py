@@ -1,5 +1,7 @@
-"""One cluster as an administrator sees it: its topics, their configuration, and who may read them. Requests and their
-errors, no decisions."""
+"""Administration of one cluster: its topics, their configuration and their ACLs.
+
+This module sends requests and turns their errors into mirrorlake's. It makes no decisions.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ NEEDED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "GROUP",
 }
 
-# What goes away by itself: elections, coordinators that move or load, connections that are lost.
+# Transient errors: elections, coordinators that move or load, lost connections.
 PASSING = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -64,7 +66,7 @@ Refusals = dict[str, MirrorlakeError]  # by topic: why a request about it was re
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created; a replication factor of -1 is the cluster's default."""
+    """A topic to create; the replication factor -1 stands for the cluster's default."""
 
     name: str
     partitions: int
@@ -73,12 +75,12 @@ class NewTopic:
 
 
 class Admin:
-    """The administrator's view of one side of a flow.
+    """The admin client of one side of a flow.
 
     Args:
-        connection: of the cluster.
+        connection: the connection to the cluster.
         side: `source` or `target`, which decides the class of errors.
-        flow: its name, for messages.
+        flow: the name of the flow, for messages.
     """
 
     def __init__(self, connection: Connection, side: str, flow: str) -> None:
@@ -87,7 +89,7 @@ class Admin:
         self._flow, self._cluster = flow, connection.alias
 
     def partitions(self) -> dict[str, int]:
-        """How many partitions each topic has."""
+        """Returns the number of partitions of each topic."""
         try:
             metadata = self.client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
@@ -95,7 +97,7 @@ class Admin:
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, Entry]]:
-        """The configuration of topics; nothing for those that are not there or may not be described."""
+        """Returns the configuration of topics; leaves out topics that are missing or that must not be described."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         found: dict[str, dict[str, Entry]] = {}
         for resource, future in (
@@ -109,7 +111,7 @@ class Admin:
         return found
 
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
-        """Creates topics; one that is there already is left as it is."""
+        """Creates topics; leaves a topic that exists as it is."""
         wanted = [
             kafka_admin.NewTopic(new.name, new.partitions, new.replication_factor, config=dict(new.config))
             for new in topics
@@ -122,7 +124,7 @@ class Admin:
         )
 
     def grow(self, topics: Mapping[str, int]) -> Refusals:
-        """Adds partitions to topics, up to the number given."""
+        """Adds partitions to topics, up to the given number of partitions."""
         wanted = [NewPartitions(topic, partitions) for topic, partitions in topics.items()]
         futures = self.client.create_partitions(wanted, request_timeout=REQUEST_TIMEOUT_S) if wanted else {}
         return self._wait(
@@ -130,7 +132,7 @@ class Admin:
         )
 
     def alter_configs(self, values: Mapping[str, Mapping[str, str | None]]) -> Refusals:
-        """Sets properties of topics, or resets them (None); the others stay."""
+        """Sets properties of topics, or resets those whose value is None; leaves all others as they are."""
         resources = [
             ConfigResource(
                 ConfigResource.Type.TOPIC, topic, incremental_configs=[_alteration(*item) for item in config.items()]
@@ -147,7 +149,7 @@ class Admin:
         return self._wait(named, "ALTER_CONFIGS")
 
     def acls(self) -> list[Acl] | None:
-        """The bindings on topics; None if the cluster has no authorizer, or they may not be seen."""
+        """Returns the ACL bindings on topics, None if the cluster has no authorizer or denies this request."""
         everything = AclBindingFilter(
             ResourceType.TOPIC,
             None,  # type: ignore[arg-type]  # None matches any value, but the types are those of a binding
@@ -176,20 +178,23 @@ class Admin:
         ]
 
     def create_acl(self, acl: Acl) -> Refusals:
+        """Creates one ACL binding."""
         (future,) = self.client.create_acls([AclBinding(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S).values()
         return self._wait({acl.name: (f"giving {acl}", future)}, "ALTER")
 
     def delete_acl(self, acl: Acl) -> Refusals:
+        """Deletes one ACL binding."""
         (future,) = self.client.delete_acls(
             [AclBindingFilter(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S
         ).values()
         return self._wait({acl.name: (f"taking back {acl}", future)}, "ALTER")
 
     def idle_groups(self, groups: Iterable[str]) -> dict[str, bool]:
-        """Tells of each group whether it has no members; a group that the cluster does not know has none.
+        """Returns, for each group, whether it has no members; a group that the cluster doesn't know has none.
 
         Raises:
-            SourceError, TargetError: the cluster does not answer, or a permission is missing, which the message names.
+            SourceError, TargetError: the cluster does not answer, or the principal lacks the permission
+                that the message names.
         """
         names, found = list(groups), {}
         for at in range(0, len(names), GROUPS_AT_ONCE):
@@ -250,7 +255,17 @@ def _binding(acl: Acl) -> tuple[Any, ...]:
 def refused(
     kind: type[SourceError] | type[TargetError], what: str, operation: str, error: KafkaException
 ) -> MirrorlakeError:
-    """An admin request's failure for people: what it was about, and which permission is missing if that is why."""
+    """Makes the error of an admin request that failed.
+
+    Args:
+        kind: the class of the error.
+        what: the request and its object, for the message.
+        operation: the ACL operation that the request needs.
+        error: the failure.
+
+    Returns:
+        The error. If a permission is missing, its message names that permission.
+    """
     cause: Any = error.args[0]
     if cause.code() in NEEDED:
         return kind(

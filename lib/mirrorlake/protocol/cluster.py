@@ -1,11 +1,11 @@
 """Raw requests to one cluster, over kafka-python's connection layer.
 
-kafka-python's connection manager brings TLS, SASL, API versions and the protocol's message schemas; routing to leaders
-and coordinators, retries and their deadlines are here. A request timeout closes the connection and leaves the outcome
-of what was sent unknown.
+kafka-python's connection manager provides TLS, SASL, API versions and message schemas. This module adds routing to
+leaders and coordinators, retries and their deadlines. A request timeout closes the connection; the outcome of the
+requests in flight is unknown then.
 
-Retried are only requests that may be repeated: reads, look-ups, and InitProducerId and EndTxn, which are made for it. A
-Produce is never repeated; its failure fails the attempt, and the transaction with it.
+Only requests that are safe to repeat are retried: reads, look-ups, InitProducerId and EndTxn. A Produce request is
+never repeated. If it fails, the attempt and its transaction fail.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mirrorlake.protocol.frames import Manager
 
 WireError = (
     kafka.errors.KafkaError
-)  # lost connections, timeouts and the like, as opposed to an answer with an error code
+)  # lost connections, timeouts and the like, in contrast to a response with an error code
 
 Result = TypeVar("Result")
 
@@ -46,7 +46,7 @@ EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 READ, WRITE, DESCRIBE = 3, 4, 8  # AclOperation
 TRANSACTION_COORDINATOR = 1
 TOPIC_RESOURCE = 2
-IN_FLIGHT = 5  # requests that one connection takes at once; a broker remembers as many batches of a producer
+IN_FLIGHT = 5  # requests in flight on one connection; a broker remembers as many batches of a producer
 SECOND_OPINION_S = 3
 RECEIVE_LIMIT_BYTES = 512 << 20
 SOCKET_OPTIONS = (
@@ -57,14 +57,12 @@ SOCKET_OPTIONS = (
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
 
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TOPIC_UNAUTHORIZED, CONCURRENT_TRANSACTIONS = 3, 5, 29, 51
-# What goes away by itself: elections, loads, coordinators on the move, an earlier transaction that is still being
-# completed.
+# Transient errors: elections, coordinators that load or move, an earlier transaction that is still being completed.
 RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
 UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
 
 
-# A broker that is known to lead a partition, but no more to be there (UnknownBrokerIdError), has just died or been
-# replaced.
+# UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
 PASSING = (
     kafka.errors.RetriableError,
     kafka.errors.KafkaConnectionError,
@@ -74,8 +72,10 @@ PASSING = (
 
 
 class ResponseError(Exception):
-    """Raised inside this package when a response carries an error code. `code` is Kafka's, `name` its name, `key` the
-    partition where one is meant."""
+    """Raised inside this package when a response carries an error code.
+
+    `code` is Kafka's error code and `name` its name. `key` is the partition, if the error is about one.
+    """
 
     def __init__(self, code: int, detail: str = "", key: PartitionKey | None = None) -> None:
         self.code = code
@@ -86,20 +86,22 @@ class ResponseError(Exception):
 
 
 def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
-    """Raises ResponseError for any error code but 0."""
+    """Raises ResponseError for every error code except 0."""
     if code:
         raise ResponseError(code, detail, key)
 
 
 def is_unauthorized(error: Exception) -> bool:
-    """True if a permission on a topic is missing."""
+    """Returns True if the error is a missing permission on a topic."""
     return getattr(error, "code", 0) == TOPIC_UNAUTHORIZED
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What metadata says of a topic: its id, leader by partition, and, where asked for, what this principal may do
-    (KIP-430)."""
+    """The metadata of a topic: its id, and the leader of each partition.
+
+    `operations` holds the operations that this principal may perform (KIP-430), None if they were not requested.
+    """
 
     name: str
     topic_id: str
@@ -107,7 +109,7 @@ class Topic:
     operations: frozenset[int] | None = None
 
     def allows(self, operation: int) -> bool:
-        """False if the principal is known to lack this permission."""
+        """Returns False if the principal is known to lack this permission."""
         return self.operations is None or operation in self.operations
 
     @property
@@ -117,8 +119,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One partition of a Fetch response. `diverges_at`: from this offset on the log isn't the one that was read before
-    (KIP-595), None if it is."""
+    """One partition of a Fetch response.
+
+    `diverges_at` is the offset from which the log differs from the one that was read before (KIP-595),
+    None if it doesn't differ.
+    """
 
     topic: str
     partition: int
@@ -132,33 +137,34 @@ class Fetched:
 
 @dataclass
 class Limits:
-    """What topics of a cluster take, learnt from what they have refused.
+    """The size limits of topics, learnt from records that the cluster rejected.
 
     Attributes:
-        bytes: the most that a batch of several records may have, by topic.
-        refused: records that were refused although they were alone, as (source topic, partition, offset).
+        bytes: the largest size of a batch of several records, by topic.
+        refused: single records that the cluster rejected, as (source topic, partition, offset).
     """
 
     bytes: dict[str, int] = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
 
     def lower(self, topic: str, limit_bytes: int) -> None:
+        """Lowers the limit of a topic to `limit_bytes`, unless it is lower already."""
         self.bytes[topic] = min(limit_bytes, self.bytes.get(topic, limit_bytes))
 
 
 class Cluster:
-    """One cluster, seen from one process. Not thread-safe.
+    """One cluster, as one process sees it. Not thread-safe.
 
     Args:
-        connection: how to reach it.
+        connection: the connection to the cluster.
         side: "source" or "target", which decides the class of errors.
-        client_id: what the brokers' logs and quotas call this process.
-        connect_timeout_ms: deadline of the first contact.
+        client_id: the client id of this process in the brokers' logs and quotas.
+        connect_timeout_ms: the deadline of the first connection.
         net: an event loop to share with another cluster.
 
     Attributes:
-        topics: what is known of topics, by name.
-        limits: what topics take, as far as they have refused something.
+        topics: the metadata that is known, by topic.
+        limits: the size limits of topics, as far as the cluster has rejected records.
     """
 
     def __init__(
@@ -192,10 +198,10 @@ class Cluster:
     # -- connecting ---------------------------------------------------------------------------------
 
     def connect(self) -> Cluster:
-        """Makes first contact and learns cluster id, brokers and features.
+        """Connects to the cluster and reads cluster id, brokers and features.
 
         Raises:
-            SourceError, TargetError: no broker answers in time, or authentication fails; with the cause.
+            SourceError, TargetError: no broker answers in time, or authentication fails; the message has the cause.
         """
         logger, causes = logging.getLogger("kafka"), _Causes()
         logger.addHandler(causes)
@@ -215,8 +221,10 @@ class Cluster:
         return self
 
     def _second_opinion(self) -> list[str]:
-        """What librdkafka finds wrong. A broker that refuses a login hangs up right behind its answer, which
-        kafka-python then overlooks."""
+        """Returns the errors that librdkafka finds when it connects.
+
+        A broker that rejects a login closes the connection right after its response. kafka-python misses that response.
+        """
         if self.connection.security_protocol == "PLAINTEXT":
             return []
         found: list[str] = []
@@ -227,6 +235,7 @@ class Cluster:
         return [text for text in found if "uthentication" in text or "SSL" in text or "ertificate" in text]
 
     def close(self) -> None:
+        """Closes all connections."""
         self._manager.close()
         self.net.poll(timeout_ms=0)
 
@@ -242,21 +251,26 @@ class Cluster:
     # -- errors, retries, routing -------------------------------------------------------------------
 
     def error(self, message: str, *, retriable: bool = False) -> MirrorlakeError:
-        """An error of this side's class."""
+        """Returns an error of this side's class."""
         return (SourceError if self.side == "source" else TargetError)(message, retriable=retriable)
 
     def call(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
-        """Runs `attempt` on the event loop, again and again while it fails with something that goes away, until the
-        deadline.
+        """Runs `attempt` on the event loop, and repeats it while it fails with a retriable error.
+
+        Args:
+            what: the operation, for the error message.
+            attempt: the coroutine function to run.
+            timeout_ms: the deadline of all attempts together.
 
         Raises:
-            SourceError, TargetError: with `what`, the last cause, and whether trying again later makes sense.
+            SourceError, TargetError: the last attempt failed. The error has `what`, the last cause
+                and the flag `retriable`.
         """
         result: Result = self.net.run(lambda: self.retry(what, attempt, timeout_ms))
         return result
 
     async def retry(self, what: str, attempt: Callable[[], Awaitable[Result]], timeout_ms: int) -> Result:
-        """See `call`; for use inside the event loop."""
+        """Does the same as `call`, for use inside the event loop."""
         deadline = time.monotonic() + timeout_ms / 1000
         backoff = FIRST_BACKOFF_S
         while True:
@@ -274,8 +288,7 @@ class Cluster:
                     await self._refresh_brokers()
 
     def explained(self, what: str, error: Exception, *, retriable: bool = False) -> MirrorlakeError:
-        """The error for people: what was being done, on which cluster, and what to do if it is a matter of
-        permission."""
+        """Returns the error for an operator, with operation, cluster and cause, and with a permission to grant."""
         code = getattr(error, "code", 0)
         advice = (
             f". The principal of cluster {self.connection.alias} lacks a permission on this {UNAUTHORIZED[code]}; "
@@ -289,7 +302,7 @@ class Cluster:
         )
 
     def send(self, request: Any, node: int) -> Any:
-        """Sends to one broker; returns the future of the response, or of why it could not be sent."""
+        """Sends a request to one broker; returns the future of the response, failed if the request can't be sent."""
         try:
             if node < 0:
                 raise kafka.errors.LeaderNotAvailableError()
@@ -298,12 +311,12 @@ class Cluster:
             return Future().failure(error)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, as far as is known; -1 if not."""
+        """Returns the node id of a partition's leader, -1 if it is unknown."""
         known = self.topics.get(topic)
         return known.leaders.get(partition, -1) if known else -1
 
     async def coordinator(self, transactional_id: str) -> int:
-        """The node of a transaction coordinator."""
+        """Returns the node id of a transaction coordinator."""
         if transactional_id not in self._coordinators:
             response = await self.send_any(
                 FindCoordinatorRequest[3](key=transactional_id, key_type=TRANSACTION_COORDINATOR)
@@ -313,36 +326,35 @@ class Cluster:
         return self._coordinators[transactional_id]
 
     async def brokers(self) -> list[int]:
-        """The nodes of all brokers, as they are now."""
+        """Returns the node ids of all brokers, from fresh metadata."""
         await self._manager.cluster.refresh_metadata()
         return [broker.node_id for broker in self._manager.cluster.brokers()]
 
     async def send_any(self, request: Any) -> Any:
-        """Sends to whichever broker has the least to do, and returns the response."""
+        """Sends a request to the least loaded broker, and returns the response."""
         node = self._manager.least_loaded_node()
         if node is None:
             raise kafka.errors.NodeNotReadyError("no broker is reachable")
         return await self._manager.send(request, node_id=node)
 
     async def _refresh_brokers(self) -> None:
-        with contextlib.suppress(ResponseError, WireError):  # the attempt that follows will say it
+        with contextlib.suppress(ResponseError, WireError):  # the next attempt will report it
             await self.update_metadata(list(self.topics))
 
     # -- metadata and offsets -----------------------------------------------------------------------
 
     def refresh(self, topics: Iterable[str] | None, timeout_ms: int, *, operations: bool = False) -> dict[str, Topic]:
-        """The named topics (all with None) as the cluster has them now; missing ones are left out. Never creates a
-        topic.
+        """Reads the metadata of topics (of all with None); leaves out topics that don't exist. Never creates a topic.
 
-        With `operations` it is asked what this principal may do, and a topic that may not even be described is one that
-        allows nothing.
+        With `operations`, the metadata include the operations that this principal may perform. A topic that the
+        principal must not even describe then allows no operation.
         """
         wanted = None if topics is None else list(topics)
         return self.call("reading metadata", lambda: self.update_metadata(wanted, operations=operations), timeout_ms)
 
     async def update_metadata(self, topics: list[str] | None, *, operations: bool = False) -> dict[str, Topic]:
-        """See `refresh`; for use inside the event loop, without retries."""
-        await self._manager.cluster.refresh_metadata()  # the manager's own idea of which brokers there are
+        """Does the same as `refresh`, for use inside the event loop, without retries."""
+        await self._manager.cluster.refresh_metadata()  # the manager keeps its own list of brokers
         version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         response = await self.send_any(
@@ -373,17 +385,25 @@ class Cluster:
         return found
 
     def offsets(self, partitions: Iterable[PartitionKey], at: int, timeout_ms: int) -> dict[PartitionKey, int]:
-        """EARLIEST_TIMESTAMP: the log start; LATEST_TIMESTAMP: the last stable offset, up to which a read_committed
-        reader gets; a timestamp in ms: the first record that is not older, -1 if there is none.
+        """Lists one offset of each partition, with one request for each leader.
 
-        One request for each leader. Partitions of topics that are gone are left out.
+        Partitions of topics that no longer exist are left out.
+
+        Args:
+            partitions: topics and partitions.
+            at: EARLIEST_TIMESTAMP for the log start offset; LATEST_TIMESTAMP for the last stable offset,
+                where a read_committed consumer stops; or a timestamp in ms for the first record that is not
+                older, -1 if there is none.
+            timeout_ms: the deadline of the request and its retries.
         """
         wanted = list(partitions)
         return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
 
     def stable_ends(self, partitions: Iterable[PartitionKey], timeout_ms: int) -> dict[PartitionKey, tuple[int, int]]:
-        """The last stable offset of each partition, and the epoch of its leader then (-1 if the broker doesn't say);
-        see `offsets`."""
+        """Returns the last stable offset and the leader epoch of each partition; see `offsets`.
+
+        The epoch is -1 if the broker does not return one.
+        """
         wanted = list(partitions)
         return self.call(
             "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
@@ -392,8 +412,10 @@ class Cluster:
     async def list_offsets(
         self, partitions: list[PartitionKey], at: int, isolation: int = READ_COMMITTED
     ) -> dict[PartitionKey, int]:
-        """See `offsets`; for use inside the event loop, without retries. With READ_UNCOMMITTED, LATEST_TIMESTAMP is the
-        high watermark."""
+        """Does the same as `offsets`, for use inside the event loop, without retries.
+
+        With READ_UNCOMMITTED, LATEST_TIMESTAMP stands for the high watermark.
+        """
         return {key: offset for key, (offset, _) in (await self._list_offsets(partitions, at, isolation)).items()}
 
     async def _list_offsets(
@@ -425,7 +447,7 @@ class Cluster:
         return found
 
     async def topic_config(self, topic: str, name: str) -> str | None:
-        """One property of a topic; None if this principal may not see it (needs DESCRIBE_CONFIGS)."""
+        """Returns one property of a topic, None if this principal lacks DESCRIBE_CONFIGS."""
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name]
         )
@@ -448,12 +470,20 @@ class Cluster:
         isolation: int = READ_COMMITTED,
         epochs: Mapping[PartitionKey, int] | None = None,
     ) -> Any:
-        """Sends a Fetch without a session; returns the future of the response, for `fetched`.
+        """Sends a Fetch request without a session; returns the future of the response, for `fetched`.
 
-        `epochs`: the leader epoch of what was read last, by which the broker notices that its log is another one since
-            (KIP-595).
-        By topic id where broker and metadata have them (KIP-516), so that a topic created anew under an old name can't
-        be read by accident.
+        The request names topics by id if broker and metadata have ids (KIP-516). A recreated topic of the same name is
+        therefore never read by accident.
+
+        Args:
+            node: the node id of the leader.
+            offsets: the first offset to read, by partition.
+            max_bytes: the size limit of the response.
+            partition_max_bytes: the size limit of each partition.
+            max_wait_ms: the longest time that the broker waits for records.
+            isolation: READ_COMMITTED or READ_UNCOMMITTED.
+            epochs: the leader epoch of the batch read last, by partition. The broker uses it to detect a
+                diverged log (KIP-595).
         """
         newest = self.max_version(FetchRequest)
         by_id = newest >= 13 and all(self.topics[topic].topic_id for topic, _ in offsets)
@@ -489,7 +519,7 @@ class Cluster:
         return self.send(request, node)
 
     def fetched(self, response: Any) -> Iterator[Fetched]:
-        """The partitions of a Fetch response."""
+        """Yields the partitions of a Fetch response."""
         check(response.error_code)
         for topic in response.responses:
             name = topic.topic or self._names[str(topic.topic_id)]
@@ -510,7 +540,14 @@ class Cluster:
     def produce(
         self, node: int, transactional_id: str, batches: Mapping[PartitionKey, bytes | bytearray], timeout_ms: int
     ) -> Any:
-        """Sends one batch for each partition; returns the future of the response, for `produced`."""
+        """Sends one batch to each partition; returns the future of the response, for `produced`.
+
+        Args:
+            node: the node id of the leader.
+            transactional_id: the transactional id of the producer.
+            batches: one batch for each partition.
+            timeout_ms: the time that the broker may take to replicate the batches.
+        """
         topics = [
             ProduceRequest.TopicProduceData(
                 name=topic,
@@ -521,8 +558,7 @@ class Cluster:
             )
             for topic, group in by(lambda key: key[0], batches).items()
         ]
-        # A Produce of version 12 and up adds its partitions to the transaction by itself (KIP-890), where the cluster
-        # has that feature.
+        # With transaction.version=2, a Produce of version 12 and up adds its partitions to the transaction (KIP-890).
         version = 12 if self.transaction_version >= 2 else 11
         return self.send(
             ProduceRequest[version](
@@ -533,7 +569,7 @@ class Cluster:
 
     @staticmethod
     def produced(response: Any) -> Iterator[tuple[PartitionKey, int]]:
-        """(topic and partition, base offset) of each appended batch; raises ResponseError for one that was not."""
+        """Yields partition and base offset of each appended batch; raises ResponseError for a rejected one."""
         for topic in response.responses:
             for partition in topic.partition_responses:
                 key = (topic.name, partition.index)
@@ -546,13 +582,13 @@ class Cluster:
                 yield key, partition.base_offset
 
     def max_version(self, request: Any) -> int:
-        """The newest version of a kind of request that the brokers and the protocol library both speak."""
+        """Returns the newest version of a request that both the brokers and kafka-python support."""
         versions = self._manager.broker_version_data
         return int(versions.api_version(request)) if versions else 0
 
 
 class _Causes(logging.Handler):
-    """Remembers what kafka-python logs while it fails to connect; the exception itself only says that time ran out."""
+    """Collects the errors that kafka-python logs while it connects; its exception reports only a timeout."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -578,7 +614,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:
-    """The items in groups of equal keys."""
+    """Groups items by equal keys."""
     groups: dict[Any, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -1,8 +1,8 @@
-"""MirrorMaker 2 as it is found beside a flow: whether its workers run, and its source offsets, which say where it would
-go on.
+"""MirrorMaker 2 beside a flow: whether its workers run, and the source offsets at which it would continue.
 
-The offsets are Connect's: key `["<connector>",{"cluster":"A","partition":0,"topic":"t"}]`, value `{"offset":N}`, N
-being the last source offset that was copied. Connect compares keys as bytes, so the order of the members matters.
+Connect stores a source offset under the key `["<connector>",{"cluster":"A","partition":0,"topic":"t"}]`. The
+value is `{"offset":N}`, where N is the offset of the last record copied. Connect compares keys as bytes, so the
+order of the members matters.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FLUSH_S = 30
 
 
 class MirrorMaker:
-    """MirrorMaker 2's traces of one flow on its target. See `flow.MirrorMakerSettings` for the names.
+    """MirrorMaker 2's group and offsets topic on the target of one flow; `flow.MirrorMakerSettings` has their names.
 
     Args:
         flow: the flow.
-        target: the administrator's view of its target.
-        connector: what its source connector is called; empty for the only one that has left offsets of this flow, or
+        target: the admin client of its target.
+        connector: the name of the source connector. If empty, it is the only connector with offsets of this flow, else
             MirrorSourceConnector.
     """
 
@@ -47,8 +47,8 @@ class MirrorMaker:
             f"flow {self._flow.name}: describing group {self._names.group_id} on cluster {self._flow.target}",
         )
         try:
-            # librdkafka describes consumer groups only, but says whether there is another, and whether it may be seen
-            # at all.
+            # librdkafka describes consumer groups only. Its error tells a group of another kind from a missing
+            # permission.
             self._target.client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group].result()
             return  # no group, or one of consumers
         except KafkaException as error:
@@ -71,10 +71,10 @@ class MirrorMaker:
             )
 
     def positions(self) -> dict[PartitionKey, int]:
-        """The source offset that MirrorMaker 2 would copy next, for each partition it has copied from.
+        """Returns the next source offset of MirrorMaker 2 for each partition that it has copied from.
 
         Raises:
-            ConfigurationError: several connectors have left offsets of this flow, and none was named.
+            ConfigurationError: several connectors have offsets of this flow, and the operator named none.
         """
         found: dict[str, dict[PartitionKey, int]] = {}
         for key, value in self._records():
@@ -96,7 +96,7 @@ class MirrorMaker:
         return next(iter(found.values()), {})
 
     def ensure_topic(self) -> None:
-        """Creates the topic of its offsets, if it never ran."""
+        """Creates MirrorMaker 2's offsets topic if it does not exist."""
         if self._names.offsets_topic not in self._target.partitions():
             new = NewTopic(
                 self._names.offsets_topic,
@@ -108,7 +108,7 @@ class MirrorMaker:
                 raise error
 
     def write(self, positions: Mapping[PartitionKey, int]) -> None:
-        """Makes MirrorMaker 2 go on at these source offsets when it starts.
+        """Writes the source offsets at which MirrorMaker 2 continues when it starts.
 
         Raises:
             TargetError: the offsets can't be written.
@@ -116,7 +116,7 @@ class MirrorMaker:
         topic = self._names.offsets_topic
         known = self.positions()
         problems: list[KafkaError] = []
-        # As Connect's own producer: the same key goes to the same partition.
+        # Connect's partitioner: the same key must go to the same partition.
         producer = Producer(
             {
                 **self._flow.target_connection.librdkafka(log_level=0),
@@ -144,7 +144,7 @@ class MirrorMaker:
             )
 
     def _records(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """Everything in the offsets topic, partition by partition; nothing if it isn't there."""
+        """Yields all records of the offsets topic, partition by partition; none if the topic doesn't exist."""
         topic = self._names.offsets_topic
         count = self._target.partitions().get(topic, 0)
         if not count:
@@ -192,7 +192,10 @@ def _key(connector: str, source: str, topic: str, partition: int) -> bytes:
 
 
 def _parse(key: bytes) -> tuple[str, str, PartitionKey | None]:
-    """Connector, source alias and partition of a source offset; no partition for what other connectors keep."""
+    """Parses the key of a source offset into connector, source alias and partition.
+
+    The partition is None for the keys of other connectors.
+    """
     try:
         connector, about = json.loads(key)
         return connector, about["cluster"], (about["topic"], int(about["partition"]))

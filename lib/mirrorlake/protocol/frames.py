@@ -1,10 +1,11 @@
-"""Frames from a socket with fewer copies: kafka-python's connections, but for the way of the bytes that come in.
+"""Response frames with fewer copies, for kafka-python's connections.
 
-As they are there, bytes of a Fetch are received 4 KiB at a time, joined, cut, put into a frame, and read out of it
-twice: six copies of everything that is mirrored. Here a frame's first bytes go from the socket into a buffer that is
-used again and again, the bulk of a large one right into its place, and it is read as a view. Written against
-kafka-python 3.0.12, whose connections and parsers are completed here and not replaced: TLS, SASL, requests and
-responses stay theirs.
+kafka-python receives a Fetch response 4 KiB at a time. It joins the pieces, cuts them, puts them into a frame, and
+reads them out of it twice: six copies of each mirrored byte. Here the first bytes of a frame go from the socket into a
+buffer that is reused. The bulk of a large frame goes directly into the frame, which is then read as a view.
+
+This module is written against kafka-python 3.0.12. It extends that version's connections and parsers. TLS, SASL,
+requests and responses remain kafka-python's.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from mirrorlake.errors import ConfigurationError
 
 WRITTEN_FOR = "3.0.12"
 RECEIVE_BYTES = 1 << 20
-# A TLS record has 16 KiB at most: with more room than that nothing of it stays behind in the TLS layer, where no
-# selector would see it.
+# A TLS record has at most 16 KiB. With more room than that, no bytes stay in the TLS layer, unseen by the selector.
 LEAST_ROOM_BYTES = 32 << 10
 LENGTH = struct.Struct(">i")
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -39,7 +39,7 @@ if kafka.__version__ != WRITTEN_FOR:
 
 
 class Frame:
-    """The bytes of one response, filled from the front, then read from the front."""
+    """The bytes of one response. The socket fills them from the front; then the parser reads them from the front."""
 
     def __init__(self, size: int) -> None:
         self._bytes = np.empty(size, np.uint8).data  # unlike a bytearray, it isn't zeroed first
@@ -47,11 +47,11 @@ class Frame:
 
     @property
     def room(self) -> memoryview:
-        """What is still to be filled."""
+        """Returns the part that is not filled yet."""
         return self._bytes[self._at :]
 
     def fill(self, data: memoryview) -> int:
-        """Takes as much of `data` as it lacks; returns how much that was."""
+        """Copies as much of `data` as fits; returns the number of bytes copied."""
         count = min(len(data), len(self._bytes) - self._at)
         self._bytes[self._at : self._at + count] = data[:count]
         self._at += count
@@ -59,22 +59,25 @@ class Frame:
 
     @property
     def is_full(self) -> bool:
+        """Returns True if all bytes are filled."""
         return self._at == len(self._bytes)
 
     def read(self, count: int | None = None) -> memoryview:
-        """The next `count` bytes (all that are left with None), or fewer at the end."""
+        """Returns the next `count` bytes (all remaining ones with None), or fewer at the end."""
         start, self._at = self._at, len(self._bytes) if count is None else min(self._at + count, len(self._bytes))
         return self._bytes[start : self._at]
 
     def seek(self, at: int) -> None:
+        """Moves to a byte of the frame."""
         self._at = at
 
     def tell(self) -> int:
+        """Returns the current byte of the frame."""
         return self._at
 
 
 class Frames:
-    """Cuts what a connection receives into responses, for the parser that knows what was asked."""
+    """The splitter of a connection's bytes into responses, in front of the parser that knows the requests."""
 
     def __init__(self, parser: KafkaProtocol, limit_bytes: int) -> None:
         self._parser, self._limit_bytes = parser, limit_bytes
@@ -82,10 +85,10 @@ class Frames:
         self._frame: Frame | None = None
 
     def receive(self, data: memoryview) -> list[tuple[int, Any]]:
-        """Takes what has come; returns (correlation id, response) of each response that is whole now.
+        """Takes received bytes; returns (correlation id, response) of each response that is complete.
 
         Raises:
-            kafka.errors.InvalidReceiveError: a length is none, or larger than allowed.
+            kafka.errors.InvalidReceiveError: a length is negative, or larger than allowed.
         """
         responses, at = [], 0
         while at < len(data) or (self._frame is not None and self._frame.is_full):
@@ -104,11 +107,11 @@ class Frames:
         return responses
 
     def receive_from(self, transport: Any, buffer: memoryview) -> tuple[memoryview, Exception | None]:
-        """Receives what the socket of a transport has for us, the bulk of a large frame right into its place.
+        """Receives the available bytes of a transport's socket; puts the bulk of a large frame directly into the frame.
 
         Returns:
-            What is to be given to `receive`, as a view of the buffer that is good until the next call; and what is
-            wrong with the socket, if anything is.
+            The bytes for `receive`, as a view of the buffer that is valid until the next call; and the
+            socket's error, or None.
         """
         count = 0
         while len(buffer) - count >= LEAST_ROOM_BYTES:
@@ -136,16 +139,16 @@ class Frames:
 
 
 class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's connection manager, whose connections receive that way once they are made."""
+    """kafka-python's connection manager; its connections receive through `Frames` once they are established."""
 
     @property
     def auth_failures(self) -> list[str]:
-        """The reasons that brokers gave for refusing a login."""
+        """Returns the reasons with which brokers rejected a login."""
         return [str(found) for found in self._auth_failures.values()]
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **options: Any) -> None:
         await super()._connect(node, conn, *args, **options)
-        if conn.connected:  # nothing is under way yet, so no response can be half received
+        if conn.connected:  # no request is in flight yet, so no response can be half received
             frames = Frames(conn.parser, self.config["receive_message_max_bytes"])
             conn.transport._sock_recv = partial(
                 frames.receive_from, conn.transport, memoryview(bytearray(RECEIVE_BYTES))
@@ -154,4 +157,4 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             write = conn.transport.write
             conn.transport.write = lambda data: write(
                 memoryview(data)
-            )  # what TLS could not send yet would be copied once for every 16 KiB
+            )  # otherwise the bytes that TLS has not sent yet would be copied once for every 16 KiB

@@ -1,8 +1,7 @@
-"""Requests about consumer groups: which there are, what they have committed, and committing for them; batched for each
-coordinator.
+"""Requests about consumer groups: listing them, reading and committing their offsets; batched by coordinator.
 
-Not by librdkafka's admin client: when a coordinator is loading or has moved, its ListConsumerGroupOffsets ends the
-process (2.16.1: rd_kafka_handle_OffsetFetch asks a consumer group that an admin client does not have).
+librdkafka's admin client is not used. When a coordinator is loading or has moved, its ListConsumerGroupOffsets ends the
+process (2.16.1: rd_kafka_handle_OffsetFetch needs a consumer group, which an admin client lacks).
 """
 
 from __future__ import annotations
@@ -26,8 +25,11 @@ GROUPS_PER_REQUEST = 500
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group: what its members speak (`consumer`, `connect`; empty for one without members ever), and its kind
-    (`classic`, `consumer`, `share`, `streams`; empty where brokers don't say)."""
+    """A group: its protocol type and its kind.
+
+    `protocol_type` is `consumer` or `connect`; it is empty for a group that never had members. `kind` is `classic`,
+    `consumer`, `share` or `streams`; it is empty where brokers don't return it.
+    """
 
     protocol_type: str
     kind: str
@@ -35,7 +37,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a group has committed for one partition. A negative offset is a commit that was taken back."""
+    """The committed offset of a group for one partition. A negative offset is a commit that was deleted."""
 
     topic: str
     partition: int
@@ -44,7 +46,7 @@ class Committed:
 
 
 def list_groups(cluster: Cluster, timeout_ms: int) -> dict[str, Group]:
-    """All groups that this principal may describe, of every kind, by id."""
+    """Returns all groups of every kind that this principal may describe, by group id."""
     return cluster.call("listing groups (needs DESCRIBE)", lambda: _list_groups(cluster), timeout_ms)
 
 
@@ -65,7 +67,10 @@ async def _list_groups(cluster: Cluster) -> dict[str, Group]:
 
 
 def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:
-    """What each group has committed, for all its partitions; one request for hundreds of groups of a coordinator."""
+    """Reads the committed offsets of groups for all partitions.
+
+    One request covers hundreds of groups of a coordinator.
+    """
     names = list(groups)
     found: dict[str, list[Committed]] = {}
     for at in range(0, len(names), GROUPS_PER_REQUEST):
@@ -83,8 +88,11 @@ def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> d
 def commit_group_offsets(
     cluster: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]], timeout_ms: int
 ) -> dict[str, ResponseError]:
-    """Commits (offset, metadata) for groups without members, several requests under way at once; returns why the others
-    were refused."""
+    """Commits (offset, metadata) for groups without members, with several requests in flight.
+
+    Returns:
+        The error of each group whose commit was rejected.
+    """
     names = list(offsets)
     refused: dict[str, ResponseError] = {}
     for at in range(0, len(names), GROUPS_PER_REQUEST):
@@ -155,7 +163,7 @@ async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[
 
 
 def _offset_commit(group: str, offsets: Mapping[PartitionKey, tuple[int, str]]) -> Any:
-    """The request that commits for a group without members: no generation, no member (KIP-496 and before)."""
+    """Makes the OffsetCommit request for a group without members: no generation, no member (KIP-496 and before)."""
     topics = [
         OffsetCommitRequest.OffsetCommitRequestTopic(
             name=topic,

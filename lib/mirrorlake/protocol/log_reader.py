@@ -1,4 +1,4 @@
-"""Reading a stretch of a log on any cluster, batch by batch."""
+"""Reads a range of a log on any cluster, batch by batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FETCH_WAIT_MS = 100
 
 
 class NothingThereError(ResponseError):
-    """Raised when a log gives nothing below the end that was asked for: it can't be read that far yet."""
+    """Raised when a log returns no batch below the requested end, because it can't be read that far yet."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(LEADER_NOT_AVAILABLE, detail)
@@ -21,12 +21,20 @@ class NothingThereError(ResponseError):
 async def read_stretch(
     cluster: Cluster, key: PartitionKey, start: int, end: int, max_bytes: int, isolation: int = READ_COMMITTED
 ) -> AsyncIterator[tuple[Batch, bool]]:
-    """The batches of `[start, end)` of one partition, in order, and of each whether it is of an aborted transaction
-    (never with READ_UNCOMMITTED).
+    """Yields the batches of `[start, end)` of one partition in order, each with True if its transaction was aborted.
+
+    With READ_UNCOMMITTED, that flag is always False.
+
+    Args:
+        cluster: the cluster that has the log.
+        key: topic and partition.
+        start: the first offset.
+        end: the offset after the last one.
+        max_bytes: the size limit of each Fetch response.
+        isolation: READ_COMMITTED or READ_UNCOMMITTED.
 
     Raises:
-        ResponseError: the leader answers with an error, or with nothing although there should be something. Reading
-            again may help.
+        ResponseError: the leader returns an error, or no batch below `end`. Another attempt may succeed.
     """
     at = start
     while at < end:

@@ -1,5 +1,7 @@
-"""Reads and writes whole records: key, value and headers, for topics of mirrorlake's own and for comparing single
-records."""
+"""Reads and writes whole records: key, value and headers.
+
+mirrorlake's own topics and the comparison of single records need them.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,12 @@ def encode_message(
     """Encodes one record as a gzip batch of a producer with an open transaction.
 
     Args:
-        producer: whose transaction it belongs to.
-        base_sequence: its number among the producer's records of the partition.
-        timestamp: in ms.
-        key: of the record.
-        value: of the record.
-        limit_bytes: the most that the batch may have.
+        producer: the producer whose transaction the record belongs to.
+        base_sequence: the sequence number of the record among the producer's records of the partition.
+        timestamp: the timestamp of the record in ms.
+        key: the key of the record.
+        value: the value of the record.
+        limit_bytes: the size limit of the batch.
 
     Returns:
         The batch, ready to be produced.

@@ -1,9 +1,8 @@
-"""MirrorMaker 2's own topics, byte for byte, so that programs written against them keep working: checkpoints,
-heartbeats and offset syncs.
+"""MirrorMaker 2's own topics, byte for byte: checkpoints, heartbeats and offset syncs.
 
-Formats: `Checkpoint`, `Heartbeat` and `OffsetSync` of connect-mirror-client 4.3.0. Each topic has one partition that
-counts, and is compacted. A
-tombstone is never written: MirrorMaker 2's readers fail on it.
+Programs written against these topics keep working. The formats are `Checkpoint`, `Heartbeat` and `OffsetSync` of
+connect-mirror-client 4.3.0. Records go to partition 0 only, and each topic is compacted. mirrorlake never writes a
+tombstone, because MirrorMaker 2's readers fail on it.
 """
 
 from __future__ import annotations
@@ -36,18 +35,34 @@ Mm2Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or No
 def checkpoint(
     group: str, target_topic: str, target_partition: int, upstream_offset: int, downstream_offset: int, metadata: str
 ) -> tuple[bytes, bytes]:
-    """Key and value of a checkpoint: positions, the next offsets that a group reads on either side."""
+    """Encodes key and value of a checkpoint.
+
+    Args:
+        group: the group id.
+        target_topic: the remote topic.
+        target_partition: the partition of the remote topic.
+        upstream_offset: the next offset that the group reads on the source.
+        downstream_offset: the next offset that the group reads on the target.
+        metadata: the metadata of the group's commit.
+    """
     key = _string(group) + _string(target_topic) + struct.pack(">i", target_partition)
     return key, struct.pack(">hqq", VERSION, upstream_offset, downstream_offset) + _string(metadata)
 
 
 def heartbeat(source: str, target: str, timestamp_ms: int) -> tuple[bytes, bytes]:
-    """Key and value of a heartbeat."""
+    """Encodes key and value of a heartbeat."""
     return _string(source) + _string(target), struct.pack(">hq", VERSION, timestamp_ms)
 
 
 def offset_sync(topic: str, partition: int, upstream_offset: int, downstream_offset: int) -> tuple[bytes, bytes]:
-    """Key and value of an offset sync: the offsets of one record on both sides."""
+    """Encodes key and value of an offset sync: the offsets of one record on both sides.
+
+    Args:
+        topic: the topic on the source.
+        partition: the partition of that topic.
+        upstream_offset: the offset of the record on the source.
+        downstream_offset: the offset of the record on the target.
+    """
     return _string(topic) + struct.pack(">i", partition), struct.pack(">qq", upstream_offset, downstream_offset)
 
 
@@ -57,14 +72,16 @@ def _string(text: str) -> bytes:
 
 
 class Mm2Topic:
-    """One of these topics on one cluster. What can't be written there is said once, and stops nothing: nothing here
-    depends on it.
+    """One of MirrorMaker 2's topics on one cluster.
+
+    A failed write is logged once. It stops nothing, because no job of mirrorlake reads these topics.
 
     Args:
-        connection: of the cluster.
-        topic: its name there.
-        replication_factor: that it is created with; where the cluster has too few brokers, its default is taken.
-        flow: whose job writes it.
+        connection: the connection to the cluster.
+        topic: the name of the topic.
+        replication_factor: the replication factor of a new topic. If the cluster has too few
+            brokers, its default applies.
+        flow: the flow whose job writes the topic.
     """
 
     def __init__(self, connection: Connection, topic: str, replication_factor: int, flow: str) -> None:
@@ -76,7 +93,7 @@ class Mm2Topic:
         self._not_before = 0.0
 
     def write(self, records: Iterable[Mm2Record]) -> bool:
-        """Appends records and waits for the cluster to have them; False if it has not."""
+        """Appends records and waits for acknowledgements; returns False if the cluster doesn't acknowledge them."""
         if time.monotonic() < self._not_before:
             return False
         try:
@@ -121,7 +138,7 @@ class Mm2Topic:
     def _open(self) -> Producer:
         admin = Admin(self._connection, "target", self._client_id)
         if self._topic not in admin.partitions():
-            # The field's default of three replicas is more than a small cluster has; then its own default is taken.
+            # MirrorMaker 2's default of three replicas is too high for a small cluster; its own default applies then.
             for factor in (self._replication_factor, -1):
                 refusals = admin.create([NewTopic(self._topic, 1, factor, config=CONFIG)])
                 if not refusals:
@@ -139,7 +156,7 @@ class Mm2Topic:
 
 
 class Emitter:
-    """What a mirror writes for MirrorMaker 2's programs, as far as its flow asks for it.
+    """The writer of MirrorMaker 2's heartbeats and offset syncs, as far as the flow enables them.
 
     Args:
         flow: the flow, as its job was started.
@@ -159,7 +176,7 @@ class Emitter:
         self._offset_syncs = topic(where, flow.policy.offset_syncs_topic(other), flow.offset_syncs_replication_factor)
 
     def heartbeats_if_due(self) -> None:
-        """As the heartbeat connectors of both directions do: each on its target, with the time."""
+        """Writes heartbeats to the target of each enabled direction, as MirrorMaker 2's heartbeat connectors do."""
         flow, now = self._flow, time.monotonic()
         if now < self._due:
             return
@@ -170,7 +187,7 @@ class Emitter:
             self._heartbeats_back.write([(*heartbeat(flow.target, flow.source, now_ms), now_ms)])
 
     def offset_syncs(self, runs: Iterable[Mapping[str, Any]]) -> None:
-        """The first and last record of every run (the values of `Run`), in the order of their partitions."""
+        """Writes the first and the last record of every run (the values of `Run`), in the order of partitions."""
         if not self._flow.emit_offset_syncs_enabled:
             return
         records: list[Mm2Record] = []

@@ -1,9 +1,8 @@
-"""Record batches (message format v2) as bytes: read a fetched log, verify a batch, and seal it again under our own
-producer.
+"""Record batches (message format v2) as bytes: reads a fetched log, verifies a batch, and seals it for our producer.
 
-Only the header is touched. Keys, values, headers, timestamps, order and compression are the bytes from 61 on, which
-nobody opens.
-Layout: `DefaultRecordBatch.java`, KIP-98; what a broker refuses: `ProduceRequest.validateRecords`, `LogValidator`.
+Only the header changes. Keys, values, headers, timestamps, order and compression are in the bytes from 61 on, which
+stay unopened. The layout is that of `DefaultRecordBatch.java` (KIP-98). `ProduceRequest.validateRecords` and
+`LogValidator` define the batches that a broker rejects.
 
 ======  ======================  ==================================================
 offset  field                   in pass-through
@@ -21,6 +20,7 @@ offset  field                   in pass-through
 57      record count            kept
 61      records                 kept
 ======  ======================  ==================================================
+
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PREFIX = struct.Struct(">qi4xb")  # base offset, length, magic: the same in ever
 OLD_HEADER = struct.Struct(
     ">qiIbbq"
 )  # message formats v0 and v1: offset, length, CRC, magic, attributes; then v1 has a timestamp
-OVERHEAD_BYTES = 12  # base offset and length, which the length does not count
+OVERHEAD_BYTES = 12  # base offset and length, which are not part of the length
 BEFORE_CRC, CRC, ATTRIBUTES, PRODUCER, IDENTITY = (
     struct.Struct(fields) for fields in (">qiib", ">I", ">h", ">qhi", ">iIi")
 )
 CRC_AT, CRC_FROM, PRODUCER_FROM = 17, 21, 43
-STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: with the records, all that both sides share
+STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: the same on both sides, like the records
 CONTENT_FROM = 57  # record count and records
 OLD_CRC_FROM = 16
 
@@ -58,12 +58,14 @@ ABORT_MARKER = 0
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of a fetched log. `raw` is its bytes as the source had them, a view into the response.
+    """One batch of a fetched log. `raw` holds its bytes as the source sent them, as a view of the response.
 
-    Of the message formats v0 and v1, an entry stands for a batch: one record, or a compressed set whose offset is that
-    of its last record; how many it holds, and from which offset on, shows only when it is opened. `pieces` is set where
-    a batch was packed anew from records between which offsets are missing: the upstream offsets of its records, as
-    `[start, end)`.
+    For the message formats v0 and v1, an instance stands for one log entry. Such an entry is one record, or a
+    compressed set with the offset of its last record. The number of its records and the first offset are known
+    only after it is opened.
+
+    `pieces` is set if the batch was re-encoded from records with missing offsets in between. It holds the upstream
+    offsets of the records, as `[start, end)`.
     """
 
     raw: memoryview
@@ -81,26 +83,30 @@ class Batch:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last one this batch stands for, which compaction may have removed."""
+        """Returns the offset after the last one of this batch, even if compaction has removed that record."""
         return self.pieces[-1][1] if self.pieces else self.base_offset + self.last_offset_delta + 1
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """The upstream offsets of its records, of a batch that was packed anew or needs no opening."""
+        """Returns the upstream offsets of the records, for a batch that was re-encoded or that passes unopened."""
         return self.pieces or ((self.base_offset, self.base_offset + self.records),)
 
     @property
     def is_control(self) -> bool:
+        """Returns True for a control batch."""
         return bool(self.attributes & CONTROL)
 
     @property
     def is_transactional(self) -> bool:
+        """Returns True for a batch of a transactional producer."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
     def is_abort_marker(self) -> bool:
-        """True for the control record that ends an aborted transaction (its key is version, type); compaction may have
-        left the batch without it."""
+        """Returns True for the control batch that ends an aborted transaction (its key is version, type).
+
+        Compaction may have removed the control record; the result is False then.
+        """
         if self.magic != 2 or not self.is_control or not self.records:
             return False
         # A control record: length, attributes, timestamp delta, offset delta, key length (one byte each), then the key.
@@ -109,12 +115,15 @@ class Batch:
 
     @property
     def crc_is_right(self) -> bool:
+        """Returns True if the CRC of the batch is correct."""
         return self.crc == (crc32c(self.raw[CRC_FROM:]) if self.magic == 2 else zlib.crc32(self.raw[OLD_CRC_FROM:]))
 
     @property
     def passes_unopened(self) -> bool:
-        """False where its records must be packed anew: old message formats, LogAppendTime, a delete horizon, holes that
-        compaction has left."""
+        """Returns False if the records must be re-encoded.
+
+        The reasons are old message formats, LogAppendTime, a delete horizon, and holes that compaction has left.
+        """
         return (
             self.magic == 2
             and not self.attributes & (TIMESTAMP_TYPE | DELETE_HORIZON)
@@ -122,7 +131,7 @@ class Batch:
         )
 
     def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
-        """The batch as it is produced to the target, in an open transaction of the given producer; copied once."""
+        """Returns a copy of the batch for the target, in an open transaction of the given producer."""
         sealed = bytearray(self.raw)
         BEFORE_CRC.pack_into(sealed, 0, 0, len(sealed) - OVERHEAD_BYTES, -1, 2)
         ATTRIBUTES.pack_into(sealed, CRC_FROM, self.attributes | TRANSACTIONAL)
@@ -131,20 +140,22 @@ class Batch:
         return sealed
 
     def extend_digest(self, digest: int) -> int:
-        """A CRC-32C over what both sides have in common, continued from the batches before (0 for none).
+        """Extends a CRC-32C over the content of batches by this batch; 0 stands for no earlier batch.
 
-        Taken from the record count, the timestamps and the records, so that the batch on the target has the same one.
+        It covers record count, timestamps and records. The batch on the target therefore has the same digest.
         """
         return crc32c(self.raw[CONTENT_FROM:], crc32c(self.raw[STAMPS], digest))
 
     def count_into(self, tally: int) -> int:
-        """A CRC-32C over which batches there were, and in which order, continued from those before (0 for none): by
-        their sizes and their own CRCs, which were verified."""
+        """Extends a CRC-32C over the sequence of batches by this batch; 0 stands for no earlier batch.
+
+        It covers sizes, record counts and the batches' own CRCs, which were verified.
+        """
         return crc32c(IDENTITY.pack(len(self.raw), self.crc, self.records), tally)
 
 
 def read_log(data: bytes) -> Iterator[Batch]:
-    """The whole batches of a fetched log; one that the fetch size cut off at the end is left out."""
+    """Yields the whole batches of a fetched log; leaves out a last batch that the fetch size has cut off."""
     view = memoryview(data)
     at, end = 0, len(data)
     while at + PREFIX.size <= end:
@@ -168,19 +179,19 @@ def _old_entry(raw: memoryview, offset: int) -> Batch:
 
 
 class AbortedTransactions:
-    """Tells data of aborted transactions from the rest, in log order, within one Fetch response.
+    """The data of aborted transactions within one Fetch response, recognised in log order.
 
-    The rule of the Java consumer (`CompletedFetch`): from its first offset to its abort marker, every transactional
-    batch of a listed producer is dropped.
+    The rule is that of the Java consumer (`CompletedFetch`). It drops every transactional batch of a listed producer,
+    from its first offset to its abort marker.
     """
 
     def __init__(self, listed: Iterable[tuple[int, int]]) -> None:
-        """`listed`: (producer id, first offset) as the Fetch response has them."""
+        """Takes `listed`: (producer id, first offset) as in the Fetch response."""
         self._waiting = sorted(listed, key=lambda entry: -entry[1])
         self._aborting: set[int] = set()
 
     def drops(self, batch: Batch) -> bool:
-        """True if `batch`, the next one of the log, holds data of an aborted transaction."""
+        """Returns True if `batch`, the next one of the log, holds data of an aborted transaction."""
         while self._waiting and self._waiting[-1][1] < batch.end_offset:
             self._aborting.add(self._waiting.pop()[0])
         if batch.is_abort_marker:
@@ -189,13 +200,15 @@ class AbortedTransactions:
 
 
 def next_sequence(sequence: int, records: int) -> int:
-    """The base sequence after `records` more; sequences wrap after 2^31 - 1."""
+    """Returns the base sequence after `records` more records; sequences wrap after 2^31 - 1."""
     return (sequence + records) % SEQUENCES
 
 
 def _varint_bytes(data: memoryview, start: int, count: int, skip: int) -> int:
-    """How many bytes `count` fields take from `start` on: all varints, but for the one at index `skip`, a plain
-    byte."""
+    """Returns the size in bytes of `count` fields from `start` on.
+
+    All fields are varints, except the one at index `skip`, which is a plain byte.
+    """
     at = start
     for index in range(count):
         if index != skip:

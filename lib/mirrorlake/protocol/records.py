@@ -1,9 +1,8 @@
-"""The records inside a batch, for batches that can't be passed on as they are: taken apart, some left out, the others
-packed again.
+"""Records of batches that can't pass unopened: reads them from a batch, and packs the ones to keep into a new batch.
 
-A record (magic 2): length, attributes (one byte), timestamp delta, offset delta, then key, value and headers; numbers
-are zigzag varints. Brokers want the offset deltas of a produced batch to count from 0 without a gap (`LogValidator`),
-so they are written anew; everything behind them stays as it is.
+A record (magic 2) has length, attributes (one byte), timestamp delta, offset delta, key, value and headers. Numbers are
+zigzag varints. Brokers require the offset deltas of a produced batch to count from 0 without a gap (`LogValidator`), so
+`pack` writes them anew. The bytes behind the deltas stay as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ CODECS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD
 
 
 def varint(value: int) -> bytes:
-    """A number as a zigzag varint."""
+    """Encodes a number as a zigzag varint."""
     written = bytearray()
     encode_varint(value, written.append)
     return bytes(written)
@@ -48,7 +47,7 @@ SMALL = [varint(value) for value in range(1 << 14)]  # most lengths and deltas
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: its offset and timestamp, and `rest`, the bytes from its key on, as they are."""
+    """One record: its offset, its timestamp in ms, and `rest`, the unchanged bytes from its key on."""
 
     offset: int
     timestamp: int
@@ -56,11 +55,12 @@ class Record:
 
 
 def read_records(batch: Batch) -> Iterator[Record]:
-    """The records of a batch of any format, in order. Where the broker has stamped them (LogAppendTime), they have its
-    time, as consumers see it.
+    """Yields the records of a batch of any format, in order.
+
+    With LogAppendTime, records have the broker's timestamp, as consumers see it.
 
     Raises:
-        ValueError, and whatever codecs raise: the batch can't be read although its CRC is right.
+        ValueError: the batch can't be read although its CRC is correct. Codecs may raise other errors.
     """
     if batch.magic < 2:
         for old in LegacyRecordBatch(bytes(batch.raw), batch.magic):
@@ -83,7 +83,7 @@ def read_records(batch: Batch) -> Iterator[Record]:
 
 
 def rest_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """Key, value and headers as they stand in a record."""
+    """Encodes key, value and headers as they are in a record."""
     parts = [_bytes(key), _bytes(value)]
     encoded = [(name.encode(), content) for name, content in headers]
     parts.append(varint(len(encoded)))
@@ -93,8 +93,10 @@ def rest_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str,
 
 
 def pack(records: Sequence[Record], codec: int) -> Batch:
-    """Records in the order of their offsets as one batch without gaps, as `Batch.sealed` wants it; `pieces` says which
-    offsets they had."""
+    """Packs records in the order of their offsets into one batch without holes, for `Batch.sealed`.
+
+    `pieces` of the batch holds the offsets that the records had, if offsets were missing in between.
+    """
     first = records[0]
     packed: list[bytes] = []
     pieces: list[tuple[int, int]] = []
@@ -128,7 +130,7 @@ def pack(records: Sequence[Record], codec: int) -> Batch:
 
 
 def pack_within(records: Sequence[Record], codec: int, limit_bytes: float) -> Iterator[Batch]:
-    """Records as batches of at most `limit_bytes`; one that is larger all by itself is a batch of its own."""
+    """Packs records into batches of at most `limit_bytes`; a single record above the limit is a batch of its own."""
     batch = pack(records, codec)
     if len(batch.raw) <= limit_bytes or len(records) == 1:
         yield batch

@@ -1,8 +1,7 @@
-"""What would have to change on the target so that a flow's topics there are as they should be: plans, made of what both
-sides say.
+"""Changes that a flow's remote topics need, planned from the metadata of both clusters.
 
-Sources: `MirrorSourceConnector.syncTopicConfigs` and `DefaultConfigPropertyFilter` of Kafka 4.3.0, for what is copied
-and what is reset.
+`MirrorSourceConnector.syncTopicConfigs` and `DefaultConfigPropertyFilter` (Kafka 4.3.0) define the properties
+that are copied and reset.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from enum import StrEnum
 
 from mirrorlake.config.flow import Flow
 
-# Without these a batch does not stay what it was: the broker would compress or stamp its records anew, or refuse old
-# ones.
+# Without these properties, the broker would compress or timestamp records anew, or reject old ones.
 REMOTE_CONFIG = {
     "compression.type": "producer",
     "message.timestamp.type": "CreateTime",
@@ -27,7 +25,7 @@ NEEDED_SIZE = "what fits into the source must fit here"
 
 
 class ChangeKind(StrEnum):
-    """What is done. Nothing is ever shrunk or deleted but access rights that mirrorlake itself gave."""
+    """Kinds of changes. Only ACL bindings that mirrorlake created are deleted; nothing else is shrunk or deleted."""
 
     CREATE_TOPIC = "create_topic"
     ADD_PARTITIONS = "add_partitions"
@@ -38,7 +36,7 @@ class ChangeKind(StrEnum):
 
 
 class ChangeOutcome(StrEnum):
-    """What has become of a change. The table topology_changes has the reason in place of REFUSED."""
+    """Outcomes of changes. The table topology_changes has the reason in place of REFUSED."""
 
     PLANNED = "planned"
     APPLIED = "applied"
@@ -47,8 +45,10 @@ class ChangeOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of the target. `topic` is the source's; `before` and `after` are partitions, a config value, or an
-    access right."""
+    """One change on the target.
+
+    `topic` is the source topic. `before` and `after` are a number of partitions, a config value, or an ACL binding.
+    """
 
     kind: ChangeKind
     topic: str | None
@@ -68,8 +68,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A property of a topic: its value, and whether the topic sets it itself (`own`), the broker's file does, or nobody
-    (`default`)."""
+    """A property of a topic: its value, and where the value comes from.
+
+    `own`: the topic sets it. `static`: the broker's file sets it. `default`: it is Kafka's default. `fixed`: it is
+    read-only or sensitive.
+    """
 
     value: str | None
     own: bool = False
@@ -81,7 +84,18 @@ class Entry:
 def creation(
     flow: Flow, topic: str, remote: str, partitions: int, source: Mapping[str, Entry]
 ) -> tuple[Change, dict[str, str]]:
-    """How a missing remote topic is made: the change, and the configuration it is created with."""
+    """Plans the creation of a missing remote topic.
+
+    Args:
+        flow: the flow.
+        topic: the source topic.
+        remote: the remote topic.
+        partitions: the number of partitions of the source topic.
+        source: the configuration of the source topic.
+
+    Returns:
+        The change, and the configuration of the new topic.
+    """
     config = (
         {name: value for name, (value, _) in wanted_config(flow, source).items() if value is not None}
         if flow.topic_configs == "all"
@@ -108,14 +122,23 @@ def creation(
 
 
 def growth(topic: str, remote: str, have: int, want: int) -> Iterator[Change]:
-    """A remote topic has at least as many partitions as its source; never fewer than it has."""
+    """Yields the change that adds partitions if the remote topic has fewer than its source; partitions never decrease.
+
+    Args:
+        topic: the source topic.
+        remote: the remote topic.
+        have: the number of partitions of the remote topic.
+        want: the number of partitions of the source topic.
+    """
     if have < want:
         yield Change(ChangeKind.ADD_PARTITIONS, topic, remote, None, str(have), str(want))
 
 
 def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[str | None, str | None]]:
-    """What the remote topic should set itself, from the source's configuration: value (None: its cluster's default) and
-    note by name."""
+    """Returns value and note of each property that the remote topic should set, from the source's configuration.
+
+    The value None stands for the default of the target cluster.
+    """
     wanted: dict[str, tuple[str | None, str | None]] = {}
     for name, entry in source.items():
         if entry.fixed or entry.static or name in flow.config_properties_excluded:
@@ -125,7 +148,7 @@ def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[st
 
 
 def largest_message(configs: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:
-    """The entry of max.message.bytes that covers all these topics; empty where none is known."""
+    """Returns the largest entry of max.message.bytes among topics; empty if no topic's value is known."""
     entries = [config[LARGEST_MESSAGE] for config in configs if LARGEST_MESSAGE in config]
     return {LARGEST_MESSAGE: max(entries, key=lambda entry: int(entry.value or 0))} if entries else {}
 
@@ -133,8 +156,18 @@ def largest_message(configs: Iterable[Mapping[str, Entry]]) -> dict[str, Entry]:
 def config_changes(
     flow: Flow, topic: str, remote: str, source: Mapping[str, Entry], target: Mapping[str, Entry]
 ) -> Iterator[Change]:
-    """What must be set and reset so that the remote topic is configured like its source, as far as the flow wants that,
-    and takes batches as they are in any case."""
+    """Yields the changes of a remote topic's configuration.
+
+    The flow's settings decide which properties follow the source. The properties that mirroring of unopened
+    batches needs are always set.
+
+    Args:
+        flow: the flow.
+        topic: the source topic.
+        remote: the remote topic.
+        source: the configuration of the source topic.
+        target: the configuration of the remote topic.
+    """
     wanted = wanted_config(flow, source) if flow.sync_topic_configs_enabled else {}
     wanted |= {name: (value, NEEDED) for name, value in REMOTE_CONFIG.items()}
     size = source.get(LARGEST_MESSAGE, Entry(None)).value

@@ -1,8 +1,9 @@
 """A transaction that two processes share: a task writes it, the driver ends it.
 
-A transaction belongs to (transactional id, producer id, epoch), not to a connection or process; that is in the public
-protocol (KIP-98, KIP-890). One epoch carries one transaction here, so a delayed request of an earlier one always meets
-a newer epoch, and an answer NONE to EndTxn(commit) always means that this very transaction is committed.
+A transaction belongs to (transactional id, producer id, epoch), not to a connection or process, by the public
+protocol (KIP-98, KIP-890). In mirrorlake each epoch carries one transaction. A delayed request of an earlier
+transaction therefore always meets a newer epoch. The response NONE to EndTxn(commit) always means that this very
+transaction is committed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from mirrorlake.errors import TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
 
-# INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: these ids are used up.
+# INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: final for this epoch.
 DEAD = frozenset({47, 48, 49, 90})
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
 
 
 class Outcome(enum.Enum):
-    """What became of a transaction as far as EndTxn says. After DEAD only the log tells."""
+    """Results of EndTxn. After DEAD, only the log shows whether the transaction was committed."""
 
     DECIDED = "decided"
     DEAD = "dead"
@@ -32,7 +33,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """The three values a transaction belongs to."""
+    """The three values that a transaction belongs to."""
 
     transactional_id: str
     producer_id: int
@@ -40,12 +41,18 @@ class Producer:
 
 
 def begin(target: Cluster, transactional_id: str, transaction_timeout_ms: int, timeout_ms: int) -> Producer:
-    """Fences whoever had this transactional id, aborts what it left open, and returns a new producer.
+    """Fences earlier producers of a transactional id, aborts their open transaction, and returns a new producer.
 
-    When this returns, every earlier transaction of the id is decided and its markers are written.
+    On return, every earlier transaction of the id is decided, and its markers are written.
+
+    Args:
+        target: the target cluster.
+        transactional_id: the transactional id.
+        transaction_timeout_ms: the time after which the broker aborts the new producer's transaction.
+        timeout_ms: the deadline of the request and its retries.
 
     Raises:
-        TargetError: no permission, no coordinator, transactions are not to be had on this cluster.
+        TargetError: a permission or the coordinator is missing, or the cluster does not support transactions.
     """
 
     async def attempt() -> Producer:
@@ -71,8 +78,14 @@ def begin(target: Cluster, transactional_id: str, transaction_timeout_ms: int, t
 async def add_partitions(
     target: Cluster, producer: Producer, partitions: Iterable[PartitionKey], timeout_ms: int
 ) -> None:
-    """Adds partitions to the open transaction, which clusters without `transaction.version=2` want to be told
-    beforehand."""
+    """Adds partitions to the open transaction; clusters without `transaction.version=2` require it before a Produce.
+
+    Args:
+        target: the target cluster.
+        producer: the producer of the transaction.
+        partitions: topics and partitions.
+        timeout_ms: the deadline of the request and its retries.
+    """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -101,12 +114,18 @@ async def add_partitions(
 
 
 def end(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -> Outcome:
-    """Asks the coordinator to commit or abort, until it answers; repeating the question is safe.
+    """Asks the coordinator to commit or abort, until it answers; it is safe to repeat the request.
+
+    Args:
+        target: the target cluster.
+        producer: the producer of the transaction.
+        commit: True to commit, False to abort.
+        timeout_ms: the deadline of the request and its retries.
 
     Returns:
-        DECIDED: it is decided as asked. DEAD: the ids are used up (a newer producer, a timeout, an answer that got lost
-            long ago), and
-        what became of the transaction must be read from the log.
+        DECIDED if the transaction is committed or aborted as requested. DEAD if the coordinator rejects the producer id
+        and epoch, after a newer producer, a timeout, or a response that was lost long ago. Only the log then shows
+        whether the transaction was committed.
     """
 
     async def attempt() -> Outcome:
@@ -138,7 +157,7 @@ def require_transactions(target: Cluster, timeout_ms: int, transactional_id: str
     """Refuses a cluster on which no transaction can be started.
 
     Raises:
-        TargetError: with the cause, before anything was created.
+        TargetError: with the cause, before anything is created.
     """
 
     async def attempt() -> int:
