@@ -1,4 +1,6 @@
-"""Kafka cross-cluster mirroring with exact consumer offset sync, on Spark with Delta Lake as the store of offset
-history."""
+"""Kafka cross-cluster mirroring with exact consumer offset sync, on Spark.
+
+Delta Lake stores the history of offsets.
+"""
 
 __version__ = "0.1.0"

@@ -1,9 +1,8 @@
-"""What can go wrong, in few kinds. Every message names the flow, topic, partition and offsets it is about, and what to
-do.
+"""The kinds of errors. Every message names the flow, topic, partition and offsets concerned, and a remedy.
 
-Callers branch on two flags, not on names: `retriable` (the same step may succeed later, with nothing lost by trying
-again) and the class itself (who has to act: the author of the configuration, the operator of one of the clusters, or
-nobody).
+Callers decide by two properties, not by names. `retriable` is true if the same step may succeed later, and a
+retry loses nothing. The class shows who has to act: the author of the configuration, the operator of one of
+the clusters, or no one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from typing import Any
 class MirrorlakeError(Exception):
     """Root of every error that mirrorlake raises on purpose.
 
-    `anomaly` says what the table anomalies should keep of it, as far as that is known: kind, topic, partition,
-    from_offset, to_offset.
+    `anomaly` holds the fields for the table anomalies that are known: kind, topic, partition, from_offset, to_offset.
     """
 
     retriable = False
@@ -34,8 +32,10 @@ class MirrorlakeError(Exception):
 
 
 class ConfigurationError(MirrorlakeError):
-    """Raised when a property, parameter or suite is missing, contradictory or malformed; nothing has been created or
-    written."""
+    """Raised when a property, parameter or suite is missing, contradictory or malformed.
+
+    Nothing has been created or written.
+    """
 
 
 class SourceError(MirrorlakeError):
@@ -47,17 +47,21 @@ class TargetError(MirrorlakeError):
 
 
 class FencedError(TargetError):
-    """Raised when a newer job has taken over the same flow; this one has stopped and left nothing behind."""
+    """Raised when a newer job has taken over the same flow; this job has stopped and left nothing open."""
 
 
 class GateError(MirrorlakeError):
-    """Raised when expectations failed or were not all evaluated; the transaction was aborted and nothing became
-    visible."""
+    """Raised when expectations failed or were not all evaluated.
+
+    The transaction was aborted, and nothing became visible.
+    """
 
 
 class LedgerError(MirrorlakeError):
-    """Raised when the Delta tables can't be read or written. What is committed on the target stays committed and
-    correct."""
+    """Raised when the Delta tables can't be read or written.
+
+    Transactions that are committed on the target stay committed and correct.
+    """
 
 
 KINDS: dict[str, type[MirrorlakeError]] = {
@@ -67,8 +71,7 @@ KINDS: dict[str, type[MirrorlakeError]] = {
 
 
 def unexpected(what: str, error: Exception) -> MirrorlakeError:
-    """A defect of this program, wrapped so that it can cross to the driver: what was being done, and where the code
-    was."""
+    """Wraps a defect of this program, so that it can cross to the driver; the message has operation and line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return MirrorlakeError(
         f"{what}: unexpected {type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
@@ -76,7 +79,7 @@ def unexpected(what: str, error: Exception) -> MirrorlakeError:
 
 
 def to_json(error: MirrorlakeError) -> dict[str, Any]:
-    """The error as plain values, to cross from a Spark worker to the driver. See `from_json`."""
+    """Returns the error as plain values, to cross from a Spark worker to the driver; see `from_json`."""
     return {
         "kind": type(error).__name__,
         "message": error.message,
@@ -86,13 +89,13 @@ def to_json(error: MirrorlakeError) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> MirrorlakeError:
-    """The error that `to_json` was given."""
+    """Restores the error from the values that `to_json` returned."""
     return KINDS[str(value["kind"])](
         str(value["message"]), retriable=bool(value["retriable"]), anomaly=value["anomaly"]
     )
 
 
 def first_line(error: object) -> str:
-    """The first line of what an error says: Spark's go on for pages."""
+    """Returns the first line of an error's message; messages of Spark have many lines."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -1,12 +1,14 @@
-"""Ends the process at a chosen step, as a crash would: for the tests that prove what survives one.
+"""Failpoints: end the process at a chosen step, as a crash would, for tests of recovery.
 
-`MIRRORLAKE_FAILPOINT=<step>[:<n>][@<file>]` kills the process (SIGKILL) when it reaches that step for the n-th time;
-with a file, only if the file is not there yet, which it is from then on, so that of all Spark workers just one dies,
-once. Without the variable no failpoint does anything.
+`MIRRORLAKE_FAILPOINT=<step>[:<n>][@<file>]` kills the process (SIGKILL) when it reaches that step for the n-th time.
+With a file, the process dies only if it can create the file. Of all Spark workers, exactly one therefore dies, once.
+Without the variable, failpoints have no effect.
 
-The steps: task.initialised, task.compared, task.producing, task.copied, task.written; driver.opening
-(after each slot), driver.planned, driver.copied,
-driver.gated, driver.committing (after each slot), driver.committed, driver.ledger.
+The steps are:
+
+- task.initialised, task.compared, task.producing, task.copied, task.written;
+- driver.opening (after each slot), driver.planned, driver.copied, driver.gated;
+- driver.committing (after each slot), driver.committed, driver.ledger.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ Failpoint = Callable[[str], None]
 
 
 def never(_step: str) -> None:
-    """The failpoint of everyday life."""
+    """Does nothing: the failpoint outside of tests."""
 
 
 def from_specification(specification: str) -> Failpoint:
-    """A function to call with the name of each step as it is reached; see above for the specification, empty for
-    none."""
+    """Makes a function to call with the name of each step when it is reached.
+
+    The module defines the format of the specification; an empty one never ends the process.
+    """
     match = SPECIFICATION.fullmatch(specification)
     if match is None:
         return never

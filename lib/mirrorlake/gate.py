@@ -1,8 +1,8 @@
-"""The gate: what must hold before anything becomes visible, as Great Expectations suites over small pandas frames.
+"""The gate: Great Expectations suites over small pandas frames, evaluated before a commit.
 
-The suites are JSON, in expectations/. Great Expectations is forgiving where a gate must not be: it drops what it
-doesn't know and calls an empty suite a success. So a suite is loaded only whole, and a result counts only if every
-expectation of the file was evaluated.
+The suites are JSON files in expectations/. Great Expectations drops expectations that it doesn't know, and an
+empty suite succeeds. A suite is therefore loaded only as a whole, and a result counts only if every expectation
+of the file was evaluated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ SHOWN_UNEXPECTED = 5
 
 @dataclass(frozen=True)
 class ExpectationResult:
-    """One row of the table expectation_results. `observed` and `unexpected` are JSON; `expectation` is type and
-    arguments."""
+    """One row of the table expectation_results.
+
+    `observed` and `unexpected` are JSON; `expectation` is type and arguments.
+    """
 
     suite: str
     subject: str
@@ -40,14 +42,14 @@ class ExpectationResult:
 
 
 class Gate:
-    """One suite, ready to be evaluated again and again (a few hundredths of a second each time).
+    """One suite, loaded once and evaluated many times (a few hundredths of a second each time).
 
     Args:
         path: the suite's JSON file.
-        metrics: where evaluations are counted; those of the process if None.
+        metrics: the metrics that count evaluations; those of the process if None.
 
     Raises:
-        ConfigurationError: the file can't be read, does not parse, is empty, or holds something that is no expectation.
+        ConfigurationError: the file can't be read or parsed, is empty, or holds an unknown expectation.
     """
 
     def __init__(self, path: str | Path, metrics: Metrics | None = None) -> None:
@@ -79,15 +81,15 @@ class Gate:
         )
 
     def evaluate(self, frame: pd.DataFrame, subject: str, cycle_id: str) -> list[ExpectationResult]:
-        """One result for each expectation of the file.
+        """Evaluates the suite; returns one result for each expectation of the file.
 
         Args:
-            frame: what to look at.
-            subject: the flow that it is about.
-            cycle_id: which micro-batch or cycle.
+            frame: the rows to check.
+            subject: the flow that the rows are about.
+            cycle_id: the id of the micro-batch or cycle.
 
         Raises:
-            GateError: not every expectation was evaluated, so that nothing can be said.
+            GateError: not every expectation was evaluated.
         """
         self._metrics.gate_evaluations.labels(subject, self.name).inc()
         passed = False
@@ -141,10 +143,10 @@ class Gate:
 
 
 def require(results: list[ExpectationResult], what: str, consequence: str) -> None:
-    """Lets a micro-batch pass or not; `consequence` is what has been done about it where it does not pass.
+    """Raises an error unless all expectations succeeded; `consequence` names the action that was taken then.
 
     Raises:
-        GateError: naming each expectation that failed and what it found.
+        GateError: an expectation failed; the message names each one and its findings.
     """
     failed = [result for result in results if not result.success]
     if failed or not results:
@@ -174,14 +176,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _describe(expectation: dict[str, Any]) -> str:
-    """Type and arguments on one line, the same before and after Great Expectations had it."""
+    """Describes an expectation by type and arguments on one line, the same before and after Great Expectations."""
     arguments = {name: value for name, value in expectation["kwargs"].items() if name != "batch_id"}
     described = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(arguments.items()))
     return f"{expectation['type']}({described})"
 
 
 def _great_expectations() -> Any:
-    """The package, imported late (it takes seconds) and told to keep to itself."""
+    """Imports the package late, because that takes seconds, and turns off its analytics and log lines."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     import great_expectations

@@ -1,9 +1,8 @@
-"""Log lines as fields: an event's name, then `key=value` for what it is about; as text or as JSON.
+"""Log lines of events: an event's name, then its fields as `key=value`, or as JSON.
 
-A module logs to `logging.getLogger(__name__)`, each event as one line:
-`log.info(event("topic_changed", flow=flow.name, topic=topic))`. Entry points (notebooks, commands, benchmarks) call
-`configure` once, and Spark's worker processes `quiet_kafka`. Neither connection properties nor stack traces are ever
-logged.
+A module logs to `logging.getLogger(__name__)`, each event as one line: `log.info(event("topic_changed", flow=flow.name,
+topic=topic))`. Entry points (notebooks, commands, benchmarks) call `configure` once, and Spark's worker processes call
+`quiet_kafka`. Connection properties and stack traces are never logged.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ DELIMITERS = frozenset(' "=\\')  # of logfmt
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has happened, as the message of a log record.
+    """An event, as the message of a log record.
 
     Attributes:
-        name: of the event, in snake case; the same for all events of its kind.
-        fields: what it is about, in the order in which people read it.
+        name: the name of the event, in snake case; the same for all events of its kind.
+        fields: the fields of the event, in the order in which operators read them.
     """
 
     name: str
@@ -46,14 +45,16 @@ class Event:
 
 
 def event(name: str, /, **fields: Any) -> Event:
-    """Makes the message of a log record; a field that is None is left out, and of an exception the first line is
-    taken: what follows may be anything."""
+    """Makes the message of a log record; leaves out fields that are None.
+
+    Of an exception, only the first line is logged, because the others may hold anything.
+    """
     return Event(name, {key: _said(value) for key, value in fields.items() if value is not None})
 
 
 @contextmanager
 def ending(log: logging.Logger, job: str, **fields: Any) -> Iterator[None]:
-    """Logs an error that leaves the block as the end of a job, and lets it through."""
+    """Logs an error that leaves the block as the end of a job, and raises it again."""
     try:
         yield
     except Exception as error:
@@ -62,10 +63,10 @@ def ending(log: logging.Logger, job: str, **fields: Any) -> Iterator[None]:
 
 
 class TextFormatter(logging.Formatter):
-    """Formats records for people: time, level and event.
+    """Formats records for operators: time, level and event.
 
     Args:
-        is_brief: for a page that is read while the job runs: the time of day, and no level where it is INFO.
+        is_brief: True for a page that is read while the job runs: the time of day only, and no level for INFO.
     """
 
     def __init__(self, *, is_brief: bool = False) -> None:
@@ -100,15 +101,16 @@ def message(record: logging.LogRecord) -> Event:
 def configure(
     handler: logging.Handler | None = None, environment: Mapping[str, str] = os.environ, *, level: str = "INFO"
 ) -> None:
-    """Sends what this process logs to where its operator wants it; replaces what was configured before.
+    """Sets up the log handlers of this process; replaces earlier ones.
 
-    MIRRORLAKE_LOG_LEVEL is the least level that is logged (DEBUG, INFO, WARNING or ERROR). MIRRORLAKE_LOG_FILE names a
-    file that every line is appended to as well. MIRRORLAKE_LOG_FORMAT is the format of that file and of standard error:
-    `logfmt` or `json`.
+    MIRRORLAKE_LOG_LEVEL is the lowest level that is logged (DEBUG, INFO, WARNING or ERROR). MIRRORLAKE_LOG_FILE names a
+    file to which every line is appended as well. MIRRORLAKE_LOG_FORMAT is the format of that file and of standard
+    error: `logfmt` or `json`.
 
     Args:
-        handler: instead of one for standard error; it keeps its own format.
-        level: where MIRRORLAKE_LOG_LEVEL is not set.
+        handler: a handler in place of the one for standard error; it keeps its own format.
+        environment: the environment variables.
+        level: the level if MIRRORLAKE_LOG_LEVEL is not set.
 
     Raises:
         ConfigurationError: a variable has a value that is not allowed, or the file can't be written.
@@ -129,13 +131,15 @@ def configure(
         new.name = ROOT
         logger.addHandler(new)
     logger.setLevel(least)
-    logger.propagate = False  # a notebook's platform has handlers of its own, which would print every line again
+    logger.propagate = False  # handlers of the notebook's platform would print every line again
     quiet_kafka()
 
 
 def quiet_kafka() -> None:
-    """Keeps kafka-python from logging: at DEBUG it prints payloads and credentials, and its errors are raised here with
-    their cause."""
+    """Keeps kafka-python from logging.
+
+    At DEBUG it prints payloads and credentials. Its errors are raised by mirrorlake with their cause.
+    """
     logger = logging.getLogger("kafka")
     logger.setLevel(logging.ERROR)
     logger.propagate = False
@@ -173,7 +177,7 @@ def _said(value: Any) -> Any:
 
 
 def _logfmt(value: Any) -> str:
-    """A value of one word as it is, any other one in quotes; nothing in it ends the line."""
+    """Formats a value of one word as it is, and any other one in quotes and on one line."""
     if isinstance(value, bool):
         return str(value).lower()
     text = str(value)

@@ -1,7 +1,7 @@
-"""Every metric there is: name, unit, type, labels and help, in one place.
+"""All metrics, each with name, unit, type, labels and help.
 
-The driver of a job raises them where the thing happens. Labels are bounded: a flow, a suite, a status, a stage, a kind;
-never a topic or a group, of which there may be many thousands.
+The driver of a job updates them. Labels are bounded: a flow, a suite, a status, a stage, a kind. Topics and groups are
+never labels, because there may be many thousands of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Metrics:
     """The metrics of one process.
 
     Args:
-        registry: where they are registered; a new one of their own if None.
+        registry: the registry of the metrics; a new one if None.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -90,7 +90,7 @@ class Metrics:
 
 @lru_cache(maxsize=1)
 def of_process() -> Metrics:
-    """Returns the metrics of this process, which are made once."""
+    """Returns the metrics of this process, which are created once."""
     return Metrics()
 
 

@@ -1,7 +1,7 @@
 """Reads the parameters of notebooks.
 
-A parameter is taken from the widget of its name (Databricks), else from the parameters cell if papermill has put
-another value there, else from the environment (`MIRRORLAKE_<NAME>`), else it is the default.
+The first of these sources that has a parameter wins: the widget of its name (Databricks), another value that papermill
+has put into the parameters cell, the environment (`MIRRORLAKE_<NAME>`), the default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DURATION = re.compile(r"(\d+(?:\.\d+)?)(?: *(second|minute|hour)s?)?")
 def resolve(
     namespace: Mapping[str, Any], defaults: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """The value of each parameter in `defaults`, as text."""
+    """Returns the value of each parameter in `defaults`, as text."""
     dbutils = databricks_utilities()
     found = {}
     for name, default in defaults.items():
@@ -35,10 +35,10 @@ def resolve(
 
 
 def flag(name: str, namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """A parameter that is `true` or `false`, and false if it is not given.
+    """Reads a parameter that is `true` or `false`; it is false if it is not given.
 
     Raises:
-        ConfigurationError: it is something else.
+        ConfigurationError: the value is neither of them.
     """
     value = resolve(namespace, {name: "false"}, environment)[name].lower()
     if value not in ("true", "false"):
@@ -54,10 +54,18 @@ def integer(
     maximum: int,
     environment: Mapping[str, str] = os.environ,
 ) -> int:
-    """A parameter that is a whole number.
+    """Reads a parameter that is a whole number.
+
+    Args:
+        name: the name of the parameter.
+        namespace: the globals of the notebook.
+        default: the value if the parameter is not given.
+        minimum: the smallest allowed value.
+        maximum: the largest allowed value.
+        environment: the environment variables.
 
     Raises:
-        ConfigurationError: it is something else, or out of bounds.
+        ConfigurationError: the value is no whole number, or out of bounds.
     """
     value = resolve(namespace, {name: str(default)}, environment)[name].strip()
     if not value.isascii() or not value.isdigit() or not minimum <= int(value) <= maximum:
@@ -68,10 +76,10 @@ def integer(
 
 
 def moment(name: str, value: str) -> datetime | None:
-    """A time in ISO form, UTC unless it names a zone, as one of UTC; None if it is empty.
+    """Parses a time in ISO form, in UTC unless it names a zone; returns it in UTC, or None for an empty value.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the value is not a time.
     """
     if not value:
         return None
@@ -86,10 +94,10 @@ def moment(name: str, value: str) -> datetime | None:
 
 
 def seconds(name: str, value: str, allowed: str) -> float:
-    """A duration in seconds.
+    """Parses a duration; returns seconds.
 
     Raises:
-        ConfigurationError: it is not one.
+        ConfigurationError: the value is not a duration.
     """
     match = DURATION.fullmatch(value.strip())
     if match is None:
@@ -98,11 +106,12 @@ def seconds(name: str, value: str, allowed: str) -> float:
 
 
 def databricks_utilities() -> Any:
+    """Returns `dbutils` on Databricks, None elsewhere."""
     return kernel_variable("dbutils")
 
 
 def kernel_variable(name: str) -> Any:
-    """A variable that the notebook's kernel has given to the user, None elsewhere."""
+    """Returns a variable that the notebook's kernel provides, None outside of a notebook."""
     try:
         from IPython import get_ipython
     except ImportError:

@@ -1,4 +1,4 @@
-"""The key of a partition, everywhere: its topic and its number."""
+"""The key of a partition in all modules: topic and partition number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replication policies, under the name that is documented for classes of one's own (docs/configuration.md)."""
+"""The replication policies, under the module name that docs/configuration.md documents for custom classes."""
 
 from __future__ import annotations
 

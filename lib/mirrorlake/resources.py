@@ -1,6 +1,6 @@
-"""Locates files that come with the package but are no modules: expectations, notebooks, the Maven project of the jars.
+"""Locates files of the package that are not modules: expectations, notebooks, the Maven project of the jars.
 
-In a checkout they are at its top level, beside `lib`. The wheel carries them below the package.
+In a checkout they are at its top level, beside `lib`. In a wheel they are below the package.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ PACKAGE = Path(__file__).resolve().parent
 
 
 def checkout() -> Path | None:
-    """Returns the top level of the checkout that this package runs from, None when it is installed."""
+    """Returns the top level of the checkout that this package runs from, None if it is installed."""
     return None if (PACKAGE / "expectations").is_dir() else PACKAGE.parents[1]
 
 
 def home() -> Path:
-    """Returns the directory whose `.local` holds jars, logs and local clusters: the checkout, or the current folder
-    when the package is installed."""
+    """Returns the directory whose `.local` holds jars, logs and local clusters.
+
+    It is the checkout, or the current folder if the package is installed.
+    """
     return checkout() or Path.cwd()
 
 

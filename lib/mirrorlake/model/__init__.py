@@ -1,1 +1,1 @@
-"""The domain, pure: runs, gaps, slots and their positions, plans, the newest part of the map, alignments."""
+"""The domain, without input or output: runs, gaps, slots and positions, plans, recent runs, alignments of two logs."""

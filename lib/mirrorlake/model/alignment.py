@@ -1,12 +1,10 @@
-"""Which record of a source log each record of its copy is, told by content alone: how a map is rebuilt that nobody
-wrote down.
+"""Alignment of a source log and its copy by content alone, to rebuild an offset map that no job recorded.
 
-A copier takes records in order. It breaks off where it was restarted (and copies a stretch again), where records were
-lost, or where either log has been compacted. So the two logs agree in long stretches, and the question is only where
-the next one begins.
+A copier copies records in order. The copies break off where the copier was restarted (it copies a stretch again), where
+records were lost, and where either log was compacted. The two logs therefore agree in long stretches. The alignment
+finds the beginning of each stretch.
 
-Where content leaves it open (the same records over again), the answer is the one that can't make a reader skip a
-record.
+If content alone is ambiguous, as for repeated records, the alignment chooses a place at which no reader skips a record.
 """
 
 from __future__ import annotations
@@ -21,15 +19,17 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LOOK_AHEAD = 64  # records that tell places with the same content apart
+LOOK_AHEAD = 64  # records that distinguish places with the same content
 CANDIDATES = 256  # places with the same content that are tried for the beginning of a stretch
 LONGEST_STEP = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Records `[source, source + count)` of the source log are records `[copy, copy + count)` of its copy; both by
-    place, not by offset."""
+    """Records `[source, source + count)` of the source log and their copies `[copy, copy + count)`.
+
+    Both numbers are positions in the list of records, not offsets.
+    """
 
     source: int
     copy: int
@@ -37,22 +37,23 @@ class Match:
 
     @property
     def source_end(self) -> int:
+        """Returns the position after the last record of the source."""
         return self.source + self.count
 
 
 def align(source: NDArray[np.uint64], copy: NDArray[np.uint64]) -> list[Match]:
-    """Finds the record of the source that each record of the copy is.
+    """Finds the source record of each record of the copy.
 
-    Each stretch begins where most of what follows agrees. Of equal places it is the one right after the stretch before,
-    else the last one before that,
-    else the first one behind it: a record that may be a repetition is taken for one, so that nothing counts as copied
-    that may not be.
+    Each stretch begins at the place with the longest agreement. Among equal places, the first choice is directly behind
+    the previous stretch. The second choice is the last place before it, the third is the first place after it. A record
+    that may be a repetition is treated as one, so that no record counts as copied without certainty.
 
     Args:
-        source, copy: a hash of each record's content, in log order.
+        source: a hash of the content of each source record, in log order.
+        copy: the same of each record of the copy.
 
     Returns:
-        Matches in the order of the copy; records of the copy that the source doesn't have are in none.
+        Matches in the order of the copy. Records of the copy that the source doesn't have are in no match.
     """
     order = np.argsort(source, kind="stable")
     ordered = source[order]
@@ -76,21 +77,21 @@ def align(source: NDArray[np.uint64], copy: NDArray[np.uint64]) -> list[Match]:
 
 
 def chain(matches: list[Match]) -> list[Match]:
-    """What of the matches makes a map: ascending on both sides, the last copy of each record that all later ones still
-    come after.
+    """Selects the parts of matches that make an offset map, ascending on both sides.
 
-    That is where a reader may go on without skipping anything, with the fewest records that were copied twice. Taken
-    from the last record that was copied backwards; its later repetitions lie behind everything and count for nothing.
+    The chain has the last copy of each record that precedes the copies of all later records. A reader can continue
+    there without skipping records, and it reads the fewest repeated ones. The selection starts with the last source
+    record that was copied and goes backwards. Later repetitions lie behind all others and have no effect.
     """
     passes = _passes(matches)
     reach = list(
         itertools.accumulate((one_pass[-1].source_end - 1 for one_pass in passes), max)
-    )  # the last record that a pass or one before it has
+    )  # the last record of a pass or of one before it
     result: list[Match] = []
     number, wanted = len(passes) - 1, max((match.source_end for match in matches), default=0) - 1
     while wanted >= 0:
         best: tuple[int, int, Match] | None = None
-        for candidate in range(number, -1, -1):  # an earlier pass is asked only for what the later ones do not have
+        for candidate in range(number, -1, -1):  # an earlier pass serves only records that later ones lack
             match = _begun_by(passes[candidate], wanted)
             if match is not None and (best is None or min(wanted, match.source_end - 1) > best[0]):
                 best = (min(wanted, match.source_end - 1), candidate, match)
@@ -107,7 +108,7 @@ def chain(matches: list[Match]) -> list[Match]:
 def _narrowed(
     places: NDArray[np.int64], source: NDArray[np.uint64], copy: NDArray[np.uint64], at: int
 ) -> NDArray[np.int64]:
-    """Where there are many places, those at which the next records agree, too."""
+    """Narrows many places to those at which the following records agree, too."""
     for ahead in range(1, LOOK_AHEAD):
         if len(places) <= CANDIDATES or at + ahead >= len(copy):
             break
@@ -120,7 +121,7 @@ def _narrowed(
 
 
 def _nearest(places: NDArray[np.int64], expected: int) -> list[int]:
-    """The places to try, in ascending order: all, or those around the expected one."""
+    """Returns the places to try, in ascending order: all, or those around the expected one."""
     if len(places) > CANDIDATES:
         middle = int(np.searchsorted(places, expected))
         first = max(0, min(middle - CANDIDATES // 2, len(places) - CANDIDATES))
@@ -129,7 +130,7 @@ def _nearest(places: NDArray[np.int64], expected: int) -> list[int]:
 
 
 def _agreement(source: NDArray[np.uint64], i: int, copy: NDArray[np.uint64], j: int) -> int:
-    """How many records agree from these places on."""
+    """Returns the number of records that agree from these places on."""
     count, step, longest = 0, 64, min(len(source) - i, len(copy) - j)
     while count < longest:
         size = min(step, longest - count)
@@ -141,9 +142,11 @@ def _agreement(source: NDArray[np.uint64], i: int, copy: NDArray[np.uint64], j: 
 
 
 def _extended_back(matches: list[Match], found: Match, source: NDArray[np.uint64], copy: NDArray[np.uint64]) -> Match:
-    """The end of the stretch before may fit here too. It is taken to belong here: where records are missing in between,
-    a reader who stands in what is missing gets it once more, instead of never; where the copier went back, nothing
-    counts as copied that may have been a repetition."""
+    """Moves the end of the previous stretch to this one as far as it fits here, too.
+
+    If records are missing in between, a reader within the missing part then reads the moved records again instead of
+    never. If the copier went back, no record counts as copied that may have been a repetition.
+    """
     if not matches or matches[-1].copy + matches[-1].count != found.copy:
         return found
     before = matches[-1]
@@ -157,7 +160,7 @@ def _extended_back(matches: list[Match], found: Match, source: NDArray[np.uint64
 
 
 def _passes(matches: list[Match]) -> list[list[Match]]:
-    """The matches, cut where the copier went back."""
+    """Splits the matches where the copier went back."""
     passes: list[list[Match]] = []
     for match in matches:
         if not passes or match.source < passes[-1][-1].source_end:
@@ -167,6 +170,6 @@ def _passes(matches: list[Match]) -> list[list[Match]]:
 
 
 def _begun_by(one_pass: list[Match], record: int) -> Match | None:
-    """The last match of a pass that begins at or before a record of the source."""
+    """Returns the last match of a pass that begins at or before a record of the source."""
     number = bisect_right(one_pass, record, key=lambda match: match.source)
     return one_pass[number - 1] if number else None

@@ -1,4 +1,4 @@
-"""Anomalies: what people should know of, besides the records that are lost."""
+"""Anomalies: events that an operator should know of, in addition to lost records."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mirrorlake.partition_key import PartitionKey
 
 
 class AnomalyKind(StrEnum):
-    """What the table anomalies has in `kind` besides the kinds of losses (`GapKind`)."""
+    """Kinds of anomalies: values of `kind` in the table anomalies, in addition to the losses (`GapKind`)."""
 
-    FOREIGN = "foreign"  # someone else has written to a remote topic
+    FOREIGN = "foreign"  # another producer has written to a remote topic
     TRANSFORM = "transform"  # a record can't be transformed
     STOPPED = "stopped"  # any other error that has stopped a flow
     HELD = "held"  # one topic can't be mirrored
@@ -22,8 +22,10 @@ class AnomalyKind(StrEnum):
 
 
 class AnomalyAction(StrEnum):
-    """What the table anomalies has in `action`; of diverged records it is the operator's decision, and who has
-    signed it."""
+    """Actions on anomalies: values of `action` in the table anomalies.
+
+    For diverged records, the column holds the operator's decision and the name of the operator who signed it.
+    """
 
     STOP = "stop"
     CONTINUE = "continue"
@@ -37,14 +39,14 @@ KINDS: Mapping[str, GapKind | AnomalyKind] = {kind.value: kind for kind in (*Gap
 def about(
     kind: GapKind | AnomalyKind, key: PartitionKey, from_offset: int, to_offset: int, **more: object
 ) -> dict[str, object]:
-    """What an error says of the anomaly that has caused it (`MirrorlakeError.anomaly`).
+    """Describes the anomaly that caused an error (`MirrorlakeError.anomaly`).
 
     Args:
-        kind: what was found.
+        kind: the kind of the anomaly.
         key: topic and partition on the source.
         from_offset: the first source offset concerned.
         to_offset: the source offset after the last one.
-        more: records, or what only the driver needs to know.
+        more: records, or values that only the driver needs.
     """
     topic, partition = key
     found = {"topic": topic, "partition": partition, "from_offset": from_offset, "to_offset": to_offset}

@@ -1,9 +1,8 @@
-"""Plans: which offsets of which partitions each slot copies in one micro-batch.
+"""Plans: the offsets that each slot copies in one micro-batch.
 
-A plan is data: it has no side effects, and making it again gives another plan from wherever the flow then is. Its ends
-are a limit to
-stop at, not a promise: a copy passes whole batches and may go past an end, or stop short of it when its time is up.
-What counts is the state that the slot commits.
+A plan is data and has no side effects. Planning again yields another plan, from the flow's current positions. The end
+of a range is a limit. Copying tasks copy whole batches, so they may pass an end, or stop short of it when their time is
+up. Only the state that the slot commits is authoritative.
 """
 
 from __future__ import annotations
@@ -18,11 +17,13 @@ from mirrorlake.partition_key import PartitionKey
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets `[start, end)` of a source partition, to be copied by a slot. `partitions` is how many the topic has.
+    """Offsets `[start, end)` of a source partition that a slot copies.
 
-    An empty one, of a partition without a position, makes the slot write down where it starts; one that `is_set_back`,
-    see what has become of a log that ends before the position. `incarnation` is that of the position it goes on from,
-    `leader_epoch` that of the source's leader when its end was seen (-1: unknown).
+    `partitions` is the number of partitions of the topic. `incarnation` is that of the position before the range.
+    `leader_epoch` is the epoch of the source's leader when the end was read, -1 if unknown.
+
+    An empty range of a partition without a position makes the slot record its start offset. A range with
+    `is_set_back` makes the task inspect a log that ends before the position.
     """
 
     topic: str
@@ -39,11 +40,11 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What a source partition offers: the log from `first` up to the last stable offset `stable`.
+    """The log of a source partition, from `first` up to the last stable offset `stable`.
 
-    `is_anchored` is true of a partition without a position that is to start later than where its log does;
-    `is_set_back` of one whose log ends before its position, or whose remote topic isn't the one that was written.
-    `replaced_at` is the first offset of a log that isn't the one the position is of.
+    `is_anchored` is true for a partition without a position that starts after the beginning of its log. `is_set_back`
+    is true if the log ends before the position, or if the remote topic was recreated. `replaced_at` is the first offset
+    of a new log that replaced the one of the position, None if the log is the same.
     """
 
     topic: str
@@ -59,7 +60,7 @@ class Partition:
 
 
 def start_of(partition: Partition, positions: Mapping[PartitionKey, Position]) -> int:
-    """Where the copy of a partition goes on: its position, or its first offset when it or its log is new."""
+    """Returns the next offset to copy: the position, or the first offset if the partition or its log is new."""
     if partition.replaced_at is not None:
         return partition.replaced_at
     position = positions.get((partition.topic, partition.partition))
@@ -80,19 +81,20 @@ def make_plan(
     planned_before: Mapping[PartitionKey, int] | None = None,
     max_transformed: tuple[Callable[[str], bool], int] | None = None,
 ) -> list[Range]:
-    """The ranges of one micro-batch.
+    """Plans the ranges of one micro-batch.
 
     Args:
-        partitions: what the source has.
-        positions: what is mirrored, with the owner of each partition; a new one goes to the slot that owns the fewest.
-        slots: how many slots there are.
-        max_records: how many offsets all ranges may span, shared out evenly; what a small partition leaves goes to
-            larger ones.
-        planned_before: the slot that partitions without a position were given in earlier plans of this generation. They
-            keep it: what that slot has committed may not be visible yet, and no other slot would see it.
-        max_transformed: which topics have a transform, and how many offsets their ranges may span.
-        until: where to stop at the latest, for a run that drains what was there when it began; partitions not named are
-            left alone.
+        partitions: the partitions of the source.
+        positions: the positions of the flow, with the slot of each partition. A new partition goes to the
+            slot that owns the fewest.
+        slots: the number of slots.
+        max_records: the number of offsets that all ranges may span. Each range gets an equal share; larger partitions
+            use the rest of smaller ones.
+        until: the end offset (exclusive), by partition, for a run that copies only what was there at its start. Other
+            partitions are left out.
+        planned_before: the slot that earlier plans of this generation gave to partitions without a position. Such a
+            partition keeps its slot: that slot's commit may not be visible yet, and no other slot would see it.
+        max_transformed: a predicate for topics with a transform, and the number of offsets that their ranges may span.
     """
     loads = dict.fromkeys(range(slots), 0)
     given = {key: position.slot for key, position in positions.items()}
@@ -137,7 +139,7 @@ def make_plan(
 
 
 def fair_share(wanted: list[int], total: int) -> int:
-    """The largest cap under which all that is wanted fits into `total`; at least 1, so that everything moves."""
+    """Returns the largest share with which all requests fit into `total`; at least 1, so that each partition moves."""
     left = total
     for count, size in enumerate(sorted(wanted)):
         cap = left // (len(wanted) - count)

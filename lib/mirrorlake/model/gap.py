@@ -1,10 +1,11 @@
-"""Gaps: upstream offsets that have no counterpart downstream, and why. Runs and gaps together cover everything a flow
-has passed.
+"""Gaps: upstream offsets without a counterpart downstream, and their causes.
 
-Three sorts of kinds. Explained: there never was a record to copy, or it was left out on purpose. Loss: a record was
-there and can't be had any more, or can't be written; a flow passes over it only if it was told to (`mirrorlake.on.loss
-= continue`), and never silently. Resets are losses after which the
-numbering starts anew: what was mapped before holds no longer from the gap's first offset on.
+Runs and gaps together cover all offsets that a flow has passed. There are three groups of kinds:
+
+- Explained: no record existed, or it was left out on purpose.
+- Loss: a record existed and can no longer be read, or can't be written. A flow passes over it only with
+  `mirrorlake.on.loss = continue`, and always records it.
+- Resets: losses after which the numbering begins anew. Earlier runs and gaps are void from the gap's first offset on.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from enum import StrEnum
 
 
 class GapKind(StrEnum):
-    """Why nothing of a source offset is on the target: `kind` of a gap in the offset-syncs topic and in the table
-    gaps."""
+    """Causes of gaps: values of `kind` in the offset-syncs topic and in the table gaps."""
 
     MARKER = "marker"
     ABORTED = "aborted"
@@ -63,10 +63,10 @@ LOSS: Mapping[GapKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """`[from_offset, to_offset)` of a source partition has nothing downstream, because of `kind`.
+    """Source offsets `[from_offset, to_offset)` of a partition without records downstream, because of `kind`.
 
-    `incarnation` is that of the log whose offsets these are: of a reset, the one that ended. `downstream_offset` is
-    where on the target it falls: the end of what was mirrored before.
+    `incarnation` is that of the log with these offsets; for a reset, of the log that ended. `downstream_offset` is the
+    place of the gap on the target: the end of what was mirrored before it.
     """
 
     topic: str

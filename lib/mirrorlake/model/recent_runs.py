@@ -1,11 +1,13 @@
-"""The newest part of a flow's map, in memory: most groups stand near the end of a log, and their places are found here
-without a query.
+"""The newest part of a flow's offset map, in memory.
 
-Of each partition it holds the last runs, as far back as runs and gaps follow each other without a hole. It answers only
-where they reach exactly to the flow's own position in
-the partition, in the same incarnation and on both sides: then nothing is missing at their end. What does not fit (a log
-that was reset, two accounts of one offset, states that come in another order) makes it forget, and about what it does
-not hold the ledger is asked.
+Most groups read near the end of a log. Their offsets are translated here, without a query.
+
+For each partition, the last runs are kept, as far back as runs and gaps follow each other without a hole. A lookup
+succeeds only if they reach exactly to the flow's position in the partition, in the same incarnation and on both sides.
+No run is missing at the end then.
+
+The runs of a partition are dropped when they are inconsistent: after a reset, two entries for one offset, or states in
+another order. For everything that is not kept, the jobs query the ledger.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ KEPT_RUNS = 200_000  # of all partitions together, about
 
 
 class RunOffsets(NamedTuple):
-    """A run, without all else that is known of it."""
+    """The four offsets of a run."""
 
     upstream_start: int
     upstream_end: int
@@ -34,8 +36,10 @@ class RunOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Nearby:
-    """What a map says about an offset: the first run that ends after it, None if none does, and the last run of its
-    partition."""
+    """The result of a lookup in the map.
+
+    `run` is the first run that ends after the offset, None if there is none. `last` is the last run of the partition.
+    """
 
     run: RunOffsets | None
     last: RunOffsets
@@ -43,15 +47,17 @@ class Nearby:
 
 @dataclass(slots=True)
 class _Window:
-    """Runs of one partition in order; each offset from the first one's start to `covered_to` is in one of them, or in a
-    gap."""
+    """Runs of one partition in order.
+
+    Each offset from the start of the first run to `covered_to` is in a run or in a gap.
+    """
 
     incarnation: int
     runs: list[RunOffsets] = field(default_factory=list)
     covered_to: int = 0
 
     def reaches(self, position: Position) -> bool:
-        """True if this is all of the map up to the position."""
+        """Returns True if the window holds the end of the map, up to the position."""
         here = (self.incarnation, self.covered_to, self.runs[-1].downstream_end if self.runs else None)
         return here == (position.incarnation, position.upstream_next, position.downstream_next)
 
@@ -60,8 +66,8 @@ class RecentRuns:
     """The last runs of all partitions of a flow.
 
     Attributes:
-        version: another one whenever what the map has said before may not hold any more: after a reset, a rebuilt map,
-            a new generation.
+        version: a number that changes whenever earlier answers may be invalid: after a reset, a rebuilt
+            map, a new generation.
     """
 
     def __init__(self, kept_runs: int = KEPT_RUNS) -> None:
@@ -71,15 +77,15 @@ class RecentRuns:
         self._windows: dict[PartitionKey, _Window] = {}
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Drops all runs."""
         self._windows.clear()
         self.version += 1
 
     def add(self, states: Iterable[SlotState]) -> None:
-        """Takes in states, in the order of each slot."""
+        """Adds the runs and gaps of states, in the order of each slot."""
         for state in sorted(
             states, key=attrgetter("generation")
-        ):  # a partition has one slot in a generation, so this is the order of each partition, too
+        ):  # a partition has one slot in a generation, so each partition's states are in order, too
             if state.inferred or state.generation != self._generation:
                 self._generation = state.generation
                 self.version += 1
@@ -99,10 +105,11 @@ class RecentRuns:
                 self._extend(*piece)
 
     def near(self, position: Position | None, offset: int) -> Nearby | None:
-        """What the map says about an offset of a partition; None if that is not known here.
+        """Looks up an offset of a partition; returns None if the window does not cover it.
 
         Args:
-            position: how far the flow has come in the partition, by the newest states; None if it has not begun.
+            position: the flow's position in the partition, by the newest states; None if it has none.
+            offset: the upstream offset.
         """
         window = self._windows.get((position.topic, position.partition)) if position else None
         if position is None or window is None or not window.reaches(position) or offset < window.runs[0].upstream_start:
@@ -111,8 +118,7 @@ class RecentRuns:
         return Nearby(window.runs[at] if at < len(window.runs) else None, window.runs[-1])
 
     def _begin(self, key: PartitionKey, incarnation: int) -> _Window:
-        """A log was set back or replaced: what is held of it is void, unless that is known. Returns what is held
-        now."""
+        """Voids the runs of a partition after a reset, unless they are of that incarnation; returns its window."""
         self.version += 1
         window = self._windows.get(key)
         if window is None or window.incarnation < incarnation:
@@ -124,13 +130,13 @@ class RecentRuns:
         if window.incarnation < incarnation:
             window = self._begin(key, incarnation)
         if incarnation < window.incarnation:
-            return  # void since
+            return  # a later reset has voided it
         if window.runs and start < window.covered_to:
             if end > window.runs[0].upstream_start:
-                window.runs.clear()  # two accounts of one offset, neither of which is believed
+                window.runs.clear()  # two entries for one offset: neither is trustworthy
             return
         if window.runs and start > window.covered_to:
-            window.runs.clear()  # a hole: what is before it is of no use
+            window.runs.clear()  # a hole: runs before it are useless
         if run is not None:
             window.runs.append(run)
         window.covered_to = end

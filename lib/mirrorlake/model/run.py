@@ -1,8 +1,8 @@
 """Runs: the exact map between the offsets of both sides.
 
-A run is a maximal stretch of upstream offsets that landed contiguously downstream, with the same number of records on
-both sides. Ends are exclusive. Runs come from the base offsets that the target answers when a batch is appended, so
-they are exact and free.
+A run is a maximal range of upstream offsets that landed contiguously downstream, with the same number of records on
+both sides. Ends are exclusive. The target returns the base offset of each appended batch. Runs are made of these
+offsets, so they are exact and need no further request.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Run:
-    """`[upstream_start, upstream_end) -> [downstream_start, downstream_end)` of one partition; grows while batches
-    follow on.
+    """A run `[upstream_start, upstream_end) -> [downstream_start, downstream_end)` of one partition.
 
-    `digest` is a CRC-32C over the record counts, timestamps and records of its batches (`Batch.extend_digest`), None
-    where one of them belongs to another run too; the timestamps are the smallest and largest of its records, in ms.
-    `incarnation` counts how often the source's log was set back or replaced before.
+    A run grows while further batches are contiguous. `digest` is a CRC-32C over the record counts, timestamps and
+    records of its batches (`Batch.extend_digest`). It is None if one of the batches belongs to another run, too. The
+    timestamps are the smallest and largest of its records, in ms. `incarnation` is the number of resets of the
+    partition before the run.
     """
 
     topic: str
@@ -36,16 +36,15 @@ class Run:
     incarnation: int = 0
 
     def is_continued_by(self, upstream_start: int, downstream_start: int) -> bool:
-        """True if records of the same two partitions that begin there belong to this run too."""
+        """Returns True if records of the same two partitions that begin at these offsets belong to this run."""
         return (upstream_start, downstream_start) == (self.upstream_end, self.downstream_end)
 
 
 def translate(runs: list[Run], upstream_offset: int) -> int | None:
-    """The downstream offset of the first mirrored record at or after `upstream_offset`; at or past the end, the last
-    run's end.
+    """Translates an upstream offset to the downstream offset of the first mirrored record at or after it.
 
-    The definition in its plainest form, for runs of one partition in order; None without runs. The jobs do the same in
-    SQL (`translation/sql_join.py`), and tests hold one against the other.
+    At or past the end, the result is the last run's end; without runs it is None. This function defines translation for
+    runs of one partition in order. The jobs translate in SQL (`translation/sql_join.py`), and tests compare the two.
     """
     for run in runs:
         if upstream_offset < run.upstream_end:

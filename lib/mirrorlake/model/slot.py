@@ -1,11 +1,12 @@
-"""Slots: who owns which partition, and how far it has come.
+"""Slots: the owners of partitions, and the positions of these partitions.
 
-A slot is a set of topic-partitions owned by one transactional id. Every transaction of a slot writes one record to the
-slot's own partition of the flow's offset-syncs topic: its state. The last committed record there is all a restart
-needs.
+A slot is a set of topic-partitions owned by one transactional id. Every transaction of a slot writes one record
+to the slot's own partition of the flow's offset-syncs topic: its state. A restart needs only the last committed
+record of that partition.
 
-Two things make it exact. Data and state are in one transaction, so they move together. And a slot's transactional id is
-the only writer of its partition, so after InitProducerId everything in that partition is decided.
+Two properties make positions exact. Data and state are in one transaction, so they are committed together. The slot's
+transactional id is the only writer of its partition. After InitProducerId, every transaction in that partition is
+therefore committed or aborted.
 """
 
 from __future__ import annotations
@@ -22,26 +23,30 @@ from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 
 VERSION, READ_VERSIONS = 2, (1, 2)
-NO_SLOT = -1  # of a position that nobody owns yet
+NO_SLOT = -1  # of a position that no slot owns yet
 
 Word = TypeVar("Word", bound=StrEnum)
 
 
 class ClosedFor(StrEnum):
-    """Why a flow is closed, as its states say it."""
+    """Reasons for which a flow is closed, in its states."""
 
-    NOTHING = ""  # it is open; or an earlier version has closed it, which knew handbacks only
+    NOTHING = ""  # open, or closed by an earlier version, which had hand-backs only
     HANDBACK = "handback"
     FAILOVER = "failover"
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one partition has been mirrored. `upstream_next` is the next offset to read; `downstream_next` is the end
-    of the last run (0 before the first). `slot` owns the partition. `incarnation` counts how often its log was set back
-    or replaced; `leader_epoch` is that of the batch that was read last, which began at offset `epoch_from`, and
-    `target_topic_id` that of the topic that was written, empty or -1 where they aren't known: by them it is noticed
-    when a log isn't what it was."""
+    """The position of one partition.
+
+    `upstream_next` is the next offset to read; `downstream_next` is the end of the last run (0 before the first).
+    `slot` owns the partition. `incarnation` is the number of resets.
+
+    Three fields reveal that a log was replaced; they are empty or -1 if unknown. `leader_epoch` is the epoch of the
+    batch that was read last, and `epoch_from` the offset at which that epoch began. `target_topic_id` is the id of the
+    topic that was written.
+    """
 
     topic: str
     partition: int
@@ -59,21 +64,22 @@ class Position:
 
 @dataclass(frozen=True)
 class SlotState:
-    """What one record of the offset-syncs topic says.
+    """The content of one record of the offset-syncs topic.
 
     Attributes:
-        generation: which start of the job wrote it; a higher one is newer, and the older job stops.
-        slots: how many slots the flow has.
-        source_cluster_id: the cluster that was read, so that another one behind the same alias is noticed.
-        positions: of every partition the slot owns. The record that opens a generation has those of all slots, so that
-            partitions can change hands without an instant at which nobody knows their position.
-        runs, gaps: of this transaction.
-        inferred: true of runs that were rebuilt from the contents of both logs (`jobs/migration/takeover.py`).
-        closed: true once the flow was given back to another mirror (`jobs/migration/handback.py`), or failed over
-            (`jobs/failover/job.py`): no job may go on from here before it is opened again.
-        closed_for: which of the two; NOTHING in records of earlier versions, which knew only the first.
-        producer_ids: all that wrote before this one, so that whoever reads the last record knows every batch of the
-            slot by its header.
+        generation: the start of the job that wrote the record. A higher one is newer, and the older job stops.
+        slots: the number of slots of the flow.
+        source_cluster_id: the id of the source cluster, which reveals another cluster behind the same alias.
+        positions: the positions of every partition that the slot owns. The opening state of a generation has the
+            positions of all slots, so that a partition's position is known at any time while its slot changes.
+        runs: the runs of this transaction.
+        gaps: the gaps of this transaction.
+        inferred: true if the runs were rebuilt from the contents of both logs (`jobs/migration/takeover.py`).
+        closed: true once the flow was handed back (`jobs/migration/handback.py`) or failed over
+            (`jobs/failover/job.py`). No job may continue the flow before it is opened again.
+        closed_for: the reason. It is NOTHING in records of earlier versions, which had hand-backs only.
+        producer_ids: the producer ids of the slot before this one. A reader of the last record therefore recognises
+            every batch of the slot by its header.
     """
 
     source: str
@@ -95,17 +101,18 @@ class SlotState:
     closed_for: ClosedFor = ClosedFor.NOTHING
 
     def owned(self) -> dict[tuple[str, int], Position]:
-        """The positions of this slot's partitions, by topic and partition."""
+        """Returns the positions of this slot's partitions, by topic and partition."""
         return {
             (position.topic, position.partition): position for position in self.positions if position.slot == self.slot
         }
 
     @property
     def all_producer_ids(self) -> tuple[int, ...]:
-        """Every producer id that has written for this slot, up to this record's own."""
+        """Returns every producer id of this slot, up to this record's own."""
         return tuple(sorted({*self.producer_ids, self.producer_id}))
 
     def to_json(self) -> bytes:
+        """Encodes the state as JSON."""
         value = {
             "version": VERSION,
             **{
@@ -121,10 +128,10 @@ class SlotState:
 
     @classmethod
     def from_json(cls, data: bytes, *, with_positions: bool = True) -> SlotState:
-        """A state as it was written; positions, which are most of it, may be left out.
+        """Decodes a state; leaves out positions, which are most of it, unless `with_positions`.
 
         Raises:
-            TargetError: the record was not written by a version that this one understands.
+            TargetError: a version that this one can't read has written the record.
         """
         value = json.loads(data)
         version = value.pop("version", None)
@@ -153,11 +160,10 @@ def _known(words: type[Word], word: str, what: str) -> Word:
 
 
 def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Position]:
-    """The position of every partition that any slot knows: the furthest one of the newest incarnation, owned as the
-    newest generation says.
+    """Merges the positions of all slots: the furthest position of the newest incarnation of each partition.
 
-    Only one slot ever copies a partition, so the furthest position is the true one, even where an interrupted start has
-    left states of two generations behind.
+    The newest generation decides the owner. Only one slot ever copies a partition. The furthest position is therefore
+    the right one, even after an interrupted start has left states of two generations.
     """
     merged: dict[tuple[str, int], Position] = {}
     owners: dict[tuple[str, int], tuple[int, int]] = {}
@@ -172,8 +178,10 @@ def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Positi
 
 
 def assign(positions: Mapping[tuple[str, int], Position], slots: int, *, keep: bool) -> dict[tuple[str, int], Position]:
-    """Gives every partition a slot below `slots`: the one it has (`keep`), else those with the fewest partitions
-    first."""
+    """Assigns every partition to a slot below `slots`.
+
+    With `keep`, a partition stays with its slot. All others go to the slots with the fewest partitions.
+    """
     loads = dict.fromkeys(range(slots), 0)
     assigned: dict[tuple[str, int], Position] = {}
     for key, position in positions.items():
@@ -186,7 +194,7 @@ def assign(positions: Mapping[tuple[str, int], Position], slots: int, *, keep: b
 
 
 def take_slot(loads: dict[int, int]) -> int:
-    """The slot with the fewest partitions, which then has one more."""
+    """Returns the slot with the fewest partitions, and counts one more for it."""
     slot = min(loads, key=lambda candidate: (loads[candidate], candidate))
     loads[slot] += 1
     return slot

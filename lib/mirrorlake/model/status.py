@@ -1,5 +1,4 @@
-"""What is said of a group's position, in the tables and in results: its status, and what was done about it on the
-target."""
+"""The status of a group's position, and the outcome of its sync to the target, in tables and results."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """How well a position on the source is known on the target; docs/sql.md says when which is given."""
+    """Statuses of positions: how exactly a position on the source is known on the target; docs/sql.md defines them."""
 
     EXACT = "exact"
     CLAMPED = "clamped"
@@ -20,7 +19,7 @@ class Status(StrEnum):
 
 
 class SyncOutcome(StrEnum):
-    """What a cycle of the checkpoint job has done about a position on the target."""
+    """Outcomes of a checkpoint cycle for a position on the target."""
 
     COMMITTED = "committed"
     IN_STEP = "in_step"
@@ -30,5 +29,5 @@ class SyncOutcome(StrEnum):
     OFF = "off"
 
 
-# The outcomes that leave the group where the checkpoint job put it.
+# After these outcomes, the group's offset on the target is the one that the checkpoint job committed.
 SETTLED: Set[SyncOutcome] = frozenset({SyncOutcome.COMMITTED, SyncOutcome.IN_STEP})

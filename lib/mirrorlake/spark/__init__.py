@@ -1,1 +1,1 @@
-"""Spark without knowledge of the jobs: the loop around a streaming query, timing, logs as frames."""
+"""Spark without knowledge of the jobs: the loop around a streaming query, retries, timing, logs as frames."""

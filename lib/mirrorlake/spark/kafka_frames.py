@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RECORDS_PER_TASK = 1_000_000  # a large partition is read by several tasks
-# Of 500 records at a time, most of the time goes into asking; and nobody waits for records at the end of a log that is
-# read to a given offset.
+# Polls of 500 records spend most of their time on requests. Waiting for more records is useless, because the end offset
+# is given.
 POLL = {"kafka.max.poll.records": "10000", "kafka.fetch.max.wait.ms": "20"}
 
 
@@ -26,12 +26,15 @@ def log_records(
     isolation: str,
     names: Mapping[str, str],
 ) -> DataFrame:
-    """The records of partitions from `start` to `end` (by topic and partition) as Spark's Kafka source has them, with
-    headers.
+    """Reads the records of partitions from `start` to `end` as a frame of Spark's Kafka source, with headers.
 
     Args:
+        spark: the session.
+        connection: the connection to the cluster.
+        start: the first offset, by topic and partition.
+        end: the offset after the last one, by topic and partition.
         isolation: `read_committed` or `read_uncommitted`.
-        names: what the column topic says of each topic, so that both sides of a flow can be joined.
+        names: the value of the column topic for each topic, so that both sides of a flow can be joined.
     """
     from pyspark.sql import functions as F
 
@@ -53,9 +56,7 @@ def log_records(
         .option("endingOffsets", offsets[1])
         .option("includeHeaders", "true")
         .option("kafka.isolation.level", isolation)
-        .option(
-            "failOnDataLoss", "false"
-        )  # compacted logs have gaps; what retention takes meanwhile is missing on one side
+        .option("failOnDataLoss", "false")  # compacted logs have gaps, and retention may delete records meanwhile
         .load()
     )
     renamed = {topic: name for topic, name in names.items() if topic != name}

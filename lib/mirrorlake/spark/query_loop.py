@@ -1,5 +1,4 @@
-"""Runs a streaming query whose micro-batches are handled here in the driver: retries, deadlines, and a stop between two
-batches."""
+"""Runs a streaming query whose micro-batches the driver handles: retries, deadlines, and a stop between two batches."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ POLL_S = 0.25
 
 @dataclass
 class Batches:
-    """Handles the micro-batches of one query.
+    """The handler of the micro-batches of one query.
 
     Args:
-        handle: called with the frame and number of each micro-batch. A retriable MirrorlakeError it raises is reported,
-            and the next micro-batch tries again; any other one ends the query.
-        retry_timeout_s: for this long retriable errors may follow each other without a success in between.
-        flow: whose job this is.
-        metrics: where retries are counted.
-        once: end the query after the first micro-batch that succeeds.
+        handle: called with the frame and number of each micro-batch. After a retriable MirrorlakeError, the next
+            micro-batch tries again; any other error ends the query.
+        retry_timeout_s: the longest time of retriable errors in a row, without a success in between.
+        flow: the flow of the job.
+        metrics: the metrics that count retries.
+        once: True to end the query after the first micro-batch that succeeds.
     """
 
     handle: Callable[[DataFrame, int], None]
@@ -59,17 +58,20 @@ class Batches:
         run_for_s: float | None = None,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Runs the query until the source has nothing new (`interval_s` is None, unless `once`), for `run_for_s`, or
-        until it is interrupted.
+        """Runs the query until it is interrupted, or until its time or its source is used up.
+
+        The query ends when the source has nothing new if `interval_s` is None, unless `once`.
 
         Args:
             source: a streaming frame.
-            name, checkpoint: of the query.
-            interval_s: seconds between two micro-batches.
-            watch: called a few times a second; what it raises ends the query.
+            name: the name of the query.
+            checkpoint: the checkpoint directory of the query.
+            interval_s: the seconds between two micro-batches, or None.
+            run_for_s: the seconds after which the query ends, or None.
+            watch: called a few times a second; an error that it raises ends the query.
 
         Raises:
-            MirrorlakeError: what ended the query. It is never stopped in the middle of a micro-batch.
+            MirrorlakeError: the error that ended the query. The query never stops in the middle of a micro-batch.
         """
         deadline = None if run_for_s is None else time.monotonic() + run_for_s
         writer = source.writeStream.foreachBatch(self._batch).queryName(name).option("checkpointLocation", checkpoint)
@@ -80,26 +82,26 @@ class Batches:
             log.info(event("interrupted", flow=self.flow, query=name))
         except MirrorlakeError as error:
             self._error = self._error or error
-        except Exception as error:  # Spark's account of what a micro-batch has raised
+        except Exception as error:  # Spark wraps the error of a micro-batch
             self._error = self._error or MirrorlakeError(f"query {name} failed: {first_line(error)}")
         finally:
             self._stopping.set()
-            with self._busy:  # the micro-batch under way is finished; one that comes after it returns at once
+            with self._busy:  # lets the current micro-batch finish; a later one returns at once
                 pass
-            # waits for the query's thread, which may be about to enter a micro-batch: the lock must be free
+            # stop() waits for the query's thread, which may need the lock to enter a micro-batch.
             query.stop()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """Ends the run after the micro-batch under way; may be called from another thread."""
+        """Ends the run after the current micro-batch; any thread may call it."""
         self._stopping.set()
 
     def _wait(self, query: StreamingQuery, deadline: float | None, watch: Callable[[], None], *, drain: bool) -> None:
         if drain:
             query.processAllAvailable()
             return
-        # Waiting here and not in the JVM lets an interrupt through at once, and cleanly.
+        # A wait in Python, unlike one in the JVM, can be interrupted at once.
         while (
             query.isActive
             and not self._is_done

@@ -1,4 +1,4 @@
-"""Retries of micro-batches that have failed with an error that may pass."""
+"""Retries of micro-batches that failed with a retriable error."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
 
 @dataclass
 class Retries:
-    """Counts failures in a row, and waits a little longer after each.
+    """The failures in a row, and the growing pause after each of them.
 
     Args:
-        timeout_s: for this long retriable errors may follow each other without a success in between.
+        timeout_s: the longest time of retriable errors in a row, without a success in between.
         wait: called with the seconds to wait; returns early when the job is being stopped.
-        flow: whose job tries again.
-        metrics: where retries are counted.
+        flow: the flow of the job.
+        metrics: the metrics that count retries.
     """
 
     timeout_s: float
@@ -34,11 +34,11 @@ class Retries:
     _failing: tuple[float, int] | None = None
 
     def succeeded(self) -> None:
-        """Forgets the failures so far."""
+        """Resets the count of failures."""
         self._failing = None
 
     def may_go_on(self, error: MirrorlakeError) -> bool:
-        """Waits before the next attempt; returns False if the error is final, or time is up."""
+        """Waits before the next attempt; returns False if the error is final, or the time is up."""
         if not error.retriable:
             return False
         since, count = self._failing or (time.monotonic(), 0)

@@ -1,4 +1,4 @@
-"""What the mirror job says of its micro-batches, and of a whole run."""
+"""Durations of micro-batches, and the result of a run of the mirror job."""
 
 from __future__ import annotations
 
@@ -11,36 +11,46 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mirrorlake.state.slot_report import SlotReport
 
-# The way of a micro-batch, from the moment a plan is begun to the last commit. Nothing else is on it.
+# All stages of a micro-batch, from the beginning of its plan to the last commit.
 STAGES = ("plan", "spark", "collect", "copy", "gate", "commit")
 
 
 @dataclass
 class Stopwatch:
-    """Milliseconds of one step after the other."""
+    """A stopwatch for successive steps, in milliseconds."""
 
     began_ms: float = field(default_factory=lambda: 1000 * time.time())
     laps_ms: dict[str, float] = field(default_factory=dict)
     _last: float = field(default_factory=time.perf_counter)
 
     def lap(self, name: str) -> None:
-        """Ends a step."""
+        """Ends a step, and starts the next one."""
         now = time.perf_counter()
         self.laps_ms[name] = 1000 * (now - self._last)
         self._last = now
 
     @property
     def total_ms(self) -> float:
-        """All steps that have ended."""
+        """Returns the duration of all steps that have ended."""
         return sum(self.laps_ms.values())
 
 
 def stages(plan_ms: float, planned_at_ms: float, clock: Stopwatch, reports: Sequence[SlotReport]) -> dict[str, float]:
-    """Where the time of a micro-batch went, in milliseconds.
+    """Computes the duration of each stage of a micro-batch, in milliseconds.
 
-    plan: asking both clusters. spark: from the plan to the call of the driver's code, all Spark's own. collect: the
-    plan's way to the driver. copy: the Spark job that copies; of it, `copy.begin`, `copy.move`, `copy.state` and
-    `copy.other` in the slowest task. gate, commit.
+    - plan: the planner asks both clusters.
+    - spark: from the plan to the call of the driver's code; all of it is Spark's own time.
+    - collect: the plan's way to the driver.
+    - copy: the Spark job that copies; `copy.begin`, `copy.move`, `copy.state` and `copy.other` are parts of
+      it in the slowest task.
+    - gate: the evaluation of expectations.
+    - commit: the end of the transactions.
+
+    Args:
+        plan_ms: the duration of the plan.
+        planned_at_ms: the end of the plan, since the epoch.
+        clock: the driver's stopwatch.
+        reports: the reports of the tasks.
     """
     slowest = max((report.stages_ms for report in reports), key=lambda laps: sum(laps.values()), default={})
     inside = {f"copy.{name}": value for name, value in slowest.items()}
@@ -50,8 +60,10 @@ def stages(plan_ms: float, planned_at_ms: float, clock: Stopwatch, reports: Sequ
 
 @dataclass(frozen=True)
 class Progress:
-    """One micro-batch: what was committed, and how long each step took. `lag` counts source offsets still to be
-    mirrored, `stages_ms` is that of `stages`."""
+    """One micro-batch: its committed records, and the duration of each stage.
+
+    `lag` is the number of source offsets still to be mirrored; `stages_ms` is the result of `stages`.
+    """
 
     batch: int
     finished_at: datetime
@@ -64,7 +76,7 @@ class Progress:
     stages_ms: dict[str, float]
 
     def fields(self) -> dict[str, int | float]:
-        """Returns what a log line says of it."""
+        """Returns the fields of the log line about the micro-batch."""
         seconds = max(self.seconds, 1e-9)
         return {
             "batch": self.batch,
@@ -80,7 +92,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class MirrorResult:
-    """What a run of the job has done; `history` has its last micro-batches."""
+    """The result of a run of the mirror job; `history` has its last micro-batches."""
 
     flow: str
     generation: int
@@ -92,6 +104,7 @@ class MirrorResult:
     history: tuple[Progress, ...] = field(repr=False, default=())
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the result as plain values, without `history`."""
         return {name: getattr(self, name) for name in ("flow", "generation", "batches", "records", "bytes", "lag")} | {
             "seconds": round(self.seconds, 3)
         }

@@ -1,1 +1,1 @@
-"""A flow's state on its target: the offset-syncs topic, generations, fencing, and who wrote which batch."""
+"""A flow's state on its target: the offset-syncs topic, generations, fencing, and the provenance of batches."""

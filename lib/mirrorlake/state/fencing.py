@@ -1,4 +1,4 @@
-"""Fencing: how the older of two jobs of a flow notices that it has to stop, and how a slot's state is written."""
+"""Fencing: detects that a newer job of a flow runs, and writes the state of a slot."""
 
 from __future__ import annotations
 
@@ -14,8 +14,18 @@ from mirrorlake.state import offset_syncs
 async def write_state(
     target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int = 0
 ) -> int:
-    """Produces a slot's state into its open transaction, as the record of that sequence number; returns the offset it
-    got."""
+    """Produces a slot's state into its open transaction.
+
+    Args:
+        target: the target cluster.
+        flow: the flow of the slot.
+        producer: the producer of the open transaction.
+        state: the state to write.
+        sequence: the sequence number of the record in this transaction.
+
+    Returns:
+        The offset of the record in the offset-syncs topic.
+    """
     key = (flow.offset_syncs_topic, state.slot)
     if target.transaction_version < 2:
         await transaction.add_partitions(target, producer, [key], flow.connect_timeout_ms)
@@ -27,7 +37,7 @@ async def write_state(
 
 
 def fenced(flow: Flow, generation: int, newer: int) -> FencedError:
-    """What the older of two jobs says when it stops."""
+    """Returns the error with which the older of two jobs stops."""
     return FencedError(
         f"flow {flow.name}: a newer mirror job (generation {newer}) has taken over from this one (generation "
         f"{generation}), which stops here. "
@@ -36,7 +46,14 @@ def fenced(flow: Flow, generation: int, newer: int) -> FencedError:
 
 
 def require_newest(target: Cluster, flow: Flow, slot: int, generation: int) -> None:
-    """Raises FencedError if the slot belongs to a newer job than that of this generation."""
+    """Raises FencedError if the slot belongs to a newer generation than this one.
+
+    Args:
+        target: the target cluster.
+        flow: the flow of the slot.
+        slot: the number of the slot.
+        generation: the generation of this job.
+    """
     state = offset_syncs.read_states(target, flow.offset_syncs_topic, [slot], flow.connect_timeout_ms).get(slot)
     if state is not None and state.generation > generation:
         raise fenced(flow, generation, state.generation)

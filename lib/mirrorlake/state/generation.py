@@ -1,8 +1,8 @@
-"""How a job becomes the only one of its flow: it fences every slot, reads where they are, and opens a new generation.
+"""Generations: a job fences every slot, reads their states, and opens a new generation.
 
-Every slot's opening record is written in the slot's own transaction, begun before its state is read. So if anyone else
-has begun one
-in between, the commit fails: nobody overwrites a position he has not seen.
+It is then the only job of its flow. The opening record of a slot is written in the slot's own transaction, which is
+begun before its state is read. If another job begins a transaction in between, the commit fails. No job therefore
+overwrites a position that it has not read.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a generation begins with besides what its flow knows.
+    """Positions, runs and gaps with which a generation begins, in addition to those that the flow has.
 
     Attributes:
-        positions: of partitions that have none yet; where a closed flow is opened again, of any.
-        inferred: runs that belong to these positions.
-        reopens: the flow may be closed, for this reason: it is opened again.
-        closes: the flow is closed with this generation, for this reason.
-        gaps: what `positions` pass over that were known before.
+        positions: the positions of partitions that have none yet. If a closed flow is opened again,
+            positions of any partitions.
+        inferred: the runs that belong to these positions.
+        reopens: the reason for which the flow may be closed; the generation opens it again.
+        closes: the reason for which this generation closes the flow.
+        gaps: the gaps between the earlier positions and `positions`.
     """
 
     positions: tuple[Position, ...] = ()
@@ -66,16 +67,21 @@ def begin_generation(
     """Opens a new generation of the flow with `slots` slots; the offset-syncs topic has at least as many partitions.
 
     Args:
-        beginning: says what to add, given the positions that the flow has; empty for a flow that starts for the first
-            time.
-        failpoint: called with the name of each step as it is reached; tests end the process there.
+        flow: the flow.
+        source_cluster_id: the cluster id of the source.
+        target: the target cluster.
+        slots: the number of slots.
+        beginning: returns what the generation adds to the given positions of the flow. They are
+            empty at the first start.
+        sleep: waits for some seconds between two attempts.
+        failpoint: called with the name of each step when it is reached; tests end the process there.
 
     Returns:
         The generation.
 
     Raises:
-        ConfigurationError: the flow was given back to another mirror, or failed over.
-        FencedError: another job that started at the same time has won.
+        ConfigurationError: the flow was handed back to MirrorMaker 2, or failed over.
+        FencedError: another job that started at the same time has opened a newer generation.
         SourceError: the states are of another source cluster.
         TargetError: the target can't be written.
     """
@@ -108,7 +114,7 @@ def _open_generation(
     added: Beginning,
     failpoint: Failpoint,
 ) -> bool:
-    """False if someone else has begun a transaction of one of the slots in the meantime."""
+    """Writes the opening state of each slot; returns False if another job has begun a transaction of a slot."""
     timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
     producers = {
         slot: transaction.begin(target, flow.transactional_id(slot), timeout_ms, transaction.END_TIMEOUT_MS)
@@ -137,8 +143,8 @@ def _open_generation(
     positions = assign({**known, **new}, slots, keep=same_slots and bool(states))
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     for slot, producer in producers.items():
-        # A new position stands beside its runs only: where the commits stop half-way, what is known of a partition is
-        # known whole.
+        # A new position is written only together with its runs. If only some slots are committed, each partition has
+        # both or neither.
         mine = tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
         inferred = tuple(
             run for run in added.inferred if (key := (run.topic, run.partition)) in new and positions[key].slot == slot
@@ -184,8 +190,10 @@ def _open_generation(
 
 
 def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning) -> Beginning:
-    """What is added, in the incarnations that its partitions have: what older resets have made void stays so, and
-    nothing else."""
+    """Returns what is added, with the current incarnations of its partitions.
+
+    Resets before this one therefore void neither the new positions nor the new runs.
+    """
     numbers = {key: position.incarnation for key, position in known.items()}
     positions = tuple(
         replace(position, incarnation=numbers.get((position.topic, position.partition), 0))
@@ -196,7 +204,7 @@ def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning)
 
 
 def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int) -> bool:
-    """False if the transaction was ended by someone else."""
+    """Writes one state; returns False if another job has ended the transaction."""
     try:
         target.net.run(lambda: write_state(target, flow, producer, state, sequence))
     except ResponseError as error:
@@ -213,12 +221,12 @@ def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: S
 
 
 def is_closed(states: Iterable[SlotState]) -> bool:
-    """True if any slot is closed: a flow that is closed, or opened again, only in part is closed."""
+    """Returns True if any slot is closed; a flow that was closed or reopened only in part counts as closed."""
     return any(state.closed for state in states)
 
 
 def closed_for(states: Iterable[SlotState]) -> ClosedFor:
-    """Why a flow is closed, as its newest closed slot says; NOTHING if it is open."""
+    """Returns the reason for which a flow is closed, from its newest closed slot; NOTHING if it is open."""
     newest = max((state for state in states if state.closed), key=lambda state: state.generation, default=None)
     return ClosedFor.NOTHING if newest is None else newest.closed_for or ClosedFor.HANDBACK
 

@@ -1,8 +1,8 @@
-"""The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction of the
-slot.
+"""The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction.
 
-Record: key `slot-<n>`, value the JSON of `SlotState`, gzip. Kept for ever (`cleanup.policy=delete`, no retention), so
-that the ledger can be rebuilt from it at any time. Only the flow's own principal should be allowed to write here.
+A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with gzip. The topic keeps all
+records (`cleanup.policy=delete`, no retention), so that the ledger can be rebuilt from it at any time. Only the flow's
+own principal should have the right to write to it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mirrorlake.protocol.transaction import Producer
 LARGEST_RECORD_BYTES = 64 << 20
 STATE_AND_MARKER = 2
 LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
-AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that are read at first, and what their states may come to
-AT_MOST = 4 * AT_FIRST  # offsets that are read on; behind more it is quicker to begin anew
+AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that the first call reads, and the size of their states
+AT_MOST = 4 * AT_FIRST  # offsets that a later call reads; for more, it is quicker to begin anew
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -34,7 +34,7 @@ TOPIC_CONFIG = {
 
 
 def encode(state: SlotState, base_sequence: int) -> bytes:
-    """The state as a record batch of the slot's producer, in its open transaction."""
+    """Encodes a state as a record batch of the slot's producer, in its open transaction."""
     producer = Producer(state.transactional_id, state.producer_id, state.producer_epoch)
     return encode_message(
         producer, base_sequence, state.created_ms, f"slot-{state.slot}".encode(), state.to_json(), LARGEST_RECORD_BYTES
@@ -42,9 +42,16 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
 
 
 def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, SlotState]:
-    """The last committed state of each slot; a slot that has never committed one is left out.
+    """Reads the last committed state of each slot; leaves out slots that have committed none.
 
-    Steps back from the last stable offset: markers and aborted transactions may follow the record that counts.
+    The search goes back from the last stable offset, because markers and aborted transactions may follow the
+    last committed record.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the offset-syncs topic.
+        slots: the numbers of the slots.
+        timeout_ms: the deadline of each request.
     """
     keys = [(topic, slot) for slot in slots]
     first, stable = (
@@ -60,13 +67,21 @@ def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: i
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
-    """The last committed state of every slot there is; none where the topic does not exist."""
+    """Reads the last committed state of every slot; returns none if the topic does not exist."""
     found = target.refresh([topic], timeout_ms)
     return read_states(target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
 
 
 def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeout_ms: int) -> bool:
-    """True if the transaction of this producer is the last one of the slot that was committed."""
+    """Returns True if the last committed transaction of a slot is that of this producer.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the offset-syncs topic.
+        slot: the number of the slot.
+        producer: the producer of the transaction.
+        timeout_ms: the deadline of each request.
+    """
     state = read_states(target, topic, [slot], timeout_ms).get(slot)
     return state is not None and (state.producer_id, state.producer_epoch) == (
         producer.producer_id,
@@ -75,12 +90,12 @@ def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeo
 
 
 class NewStates:
-    """The states of all slots of a flow, as they are committed.
+    """The states of all slots of a flow, read as they are committed.
 
     Args:
         target: the cluster that has the topic.
         topic: the flow's offset-syncs topic.
-        timeout_ms: of each request.
+        timeout_ms: the deadline of each request.
     """
 
     def __init__(self, target: Cluster, topic: str, timeout_ms: int) -> None:
@@ -89,15 +104,18 @@ class NewStates:
         self._next: dict[tuple[str, int], int] = {}
 
     def read(self) -> tuple[list[SlotState], bool]:
-        """What was committed since the last call that succeeded, slot by slot, and whether it goes on from there.
+        """Reads the states committed since the last successful call, slot by slot.
 
-        It does not where this is the first call, the topic was created anew, or too much has come since. Then it begins
-        with the last states there are, at least one of each slot that has any. Only the last state of a slot has its
-        positions; the others are read for their runs and gaps.
+        Only the last state of a slot has its positions; the others are read for their runs and gaps.
+
+        Returns:
+            The states, and True if they continue those of the last call. They don't continue them at the first call,
+            for a recreated topic, and after too many new records. The states then are the last ones that exist, at
+            least one of each slot that has any.
 
         Raises:
-            TargetError: the topic can't be read, or holds what this version does not understand. The next call begins
-                where this one did.
+            TargetError: the topic can't be read, or this version can't decode a record. The next call starts at the
+                same offsets as this one.
         """
         topic = self._target.refresh([self._topic], self._timeout_ms).get(self._topic)
         keys = [(self._topic, slot) for slot in range(topic.partitions)] if topic else []
@@ -123,11 +141,11 @@ class NewStates:
                 else _values(self._target, key, self._next[key], end, self._timeout_ms)
             )
             states += [SlotState.from_json(value, with_positions=value is values[-1]) for value in values]
-        self._topic_id, self._next = topic_id, stable  # only now: what was read before an error would be lost
+        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
         return states, is_continued
 
     def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
-        """The last records of a slot: one, however far back it is, and others as far as they take little to read."""
+        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
         start, found = _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         if not found:
             return []
@@ -138,8 +156,11 @@ class NewStates:
 def _last_values(
     target: Cluster, key: tuple[str, int], first: int, end: int, look_back: int, timeout_ms: int
 ) -> tuple[int, list[bytes]]:
-    """What the last committed records hold, one at least if there is any, and the offset from which on these are all:
-    steps back from `end`, further each time."""
+    """Reads the values of the last committed records, at least one if there is any.
+
+    It goes back from `end`, further each time. It also returns the offset from which on these are
+    all committed records.
+    """
     start, found = end, list[bytes]()
     while not found and start > first:
         start = max(first, end - look_back)
@@ -149,7 +170,7 @@ def _last_values(
 
 
 def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> list[bytes]:
-    """What committed records of `[start, end)` hold, in order."""
+    """Reads the values of the committed records of `[start, end)`, in order."""
 
     async def values() -> list[bytes]:
         found: list[bytes] = []

@@ -1,9 +1,9 @@
-"""Provenance: which batches of a source topic were brought there by a mirror, told by the producer id in their headers.
+"""Provenance: tells the batches of a source topic that a flow has mirrored there, by the producer id in their headers.
 
-A flow `x->s` writes to cluster s in transactions of its slots. Every one of them also writes a state to
-`mirrorlake.offset-syncs.x.internal` on s, and each state names all producer ids its slot has had. Producer ids are
-never given out twice by a cluster, so the header of a batch says whether x->s wrote it, for ever, and without opening
-it. That is what keeps records from going round where topic names can't tell.
+A flow `x->s` writes to cluster s in transactions of its slots. Each of them also writes a state to
+`mirrorlake.offset-syncs.x.internal` on s. Each state lists all producer ids that its slot has had. A cluster never
+assigns a producer id twice. The header of a batch therefore shows for ever whether x->s wrote it, without opening the
+batch. This prevents loops of records where topic names can't.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ FETCH_BYTES = 64 << 20
 
 
 class Provenance:
-    """What is known of the producers of one source cluster; it grows with every producer that turns up.
+    """The producers of one source cluster, as far as they are known; batches of new producers extend them.
 
     Args:
-        flow: what came from its target is excluded; with `records` = local, what any flow has brought.
+        flow: the flow. Batches from its target are excluded; with `records` = local, batches of any flow.
         source: the cluster that is read.
     """
 
@@ -37,12 +37,14 @@ class Provenance:
         self._read_up_to: dict[PartitionKey, int] = {}
 
     def excludes(self, batch: Batch) -> bool:
-        """True if a batch that `learn` has seen must not be mirrored."""
+        """Returns True if a batch must not be mirrored; `learn` must have seen the batch."""
         return batch.is_transactional and batch.producer_id in self._mirrored
 
     async def learn(self, batches: Iterable[Batch]) -> None:
-        """Finds out about the producers of these batches, which must be committed: then their flow's state is in the
-        log already."""
+        """Looks up the producers of these batches.
+
+        The batches must be committed, because the state of their flow is then in the log already.
+        """
         unknown = (
             {batch.producer_id for batch in batches if batch.is_transactional and not batch.is_control}
             - self._mirrored
@@ -61,7 +63,7 @@ class Provenance:
         if not keys:
             return
         first = await self._source.list_offsets(keys, EARLIEST_TIMESTAMP)
-        # Uncommitted, because the marker of a transaction may reach its data before it reaches its state.
+        # READ_UNCOMMITTED: a transaction's marker may be written to the data's partition before the state's partition.
         end = await self._source.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED)
         for key in keys:
             start = self._read_up_to.get(key, end[key] + 1)
@@ -72,7 +74,7 @@ class Provenance:
             self._read_up_to[key] = end[key]
 
     async def _read_last(self, key: PartitionKey, first: int, end: int) -> None:
-        """Reads a stretch of the end that has a state in it; that names all producers before it."""
+        """Reads a range at the end of the log that has a state in it; that state lists all producers before it."""
         look_back, start = LOOK_BACK, end
         while start > first:
             start = max(first, end - look_back)
@@ -89,7 +91,7 @@ class Provenance:
         return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
 
     async def _read(self, key: PartitionKey, start: int, end: int) -> int:
-        """Notes the producers of a stretch of an offset-syncs partition; returns how many states there were."""
+        """Records the producers of a range of an offset-syncs partition; returns the number of states in it."""
         states = 0
         async for batch, _ in read_stretch(self._source, key, start, end, FETCH_BYTES, READ_UNCOMMITTED):
             if not batch.is_control:

@@ -10,11 +10,14 @@ from mirrorlake.protocol import transaction
 
 @dataclass(frozen=True)
 class SlotReport:
-    """What a task returns about its slot. While `is_open`, the transaction waits for the driver's decision.
+    """The report that a copying task returns about its slot.
 
-    `stretches` are the plain values of each Stretch, for the gate to look at; `warnings` what people should know.
-    `stages_ms`: `begin`, until it is known what is to be done; `move`, reading and writing; `state`, until the target
-    has the slot's new state.
+    While `is_open` is true, the transaction waits for the driver's decision. `stretches` holds the plain values of each
+    Stretch, for the gate; `warnings` holds messages for the operator. `stages_ms` has three stages:
+
+    - `begin`: until the task knows its range;
+    - `move`: reading and writing;
+    - `state`: until the target has the slot's new state.
     """
 
     slot: int
@@ -28,4 +31,5 @@ class SlotReport:
 
     @property
     def producer(self) -> transaction.Producer:
+        """Returns the producer of the slot's transaction."""
         return transaction.Producer(self.transactional_id, self.producer_id, self.producer_epoch)
