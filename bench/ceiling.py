@@ -17,6 +17,7 @@ from typing import Any
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, FETCH_WAIT_MS, PARTITION_FETCH_BYTES
+from mirrorlake.log import configure
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, LATEST_TIMESTAMP, Cluster, by
@@ -84,6 +85,7 @@ class Ceiling:
 
 
 def main(source_servers: str, target_servers: str, topic: str, remote: str) -> None:
+    configure(level="WARNING")
     source = Cluster(Connection("source", (("bootstrap.servers", source_servers),)), "source", "ceiling")
     target = Cluster(
         Connection("target", (("bootstrap.servers", target_servers),)), "target", "ceiling", net=source.net

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.local.session import local_session
+from mirrorlake.log import configure
 from mirrorlake.spark.timing import MirrorResult
 
 from bench.clusters import HOME, ROOT, Clusters, two_clusters
@@ -34,6 +35,7 @@ STAGES = ("plan", "spark", "collect", "copy", "copy.begin", "copy.move", "copy.s
 
 
 def main() -> int:
+    configure(level="WARNING")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, nargs="*", default=list(PARTITIONS))
     parser.add_argument("--slots", type=int, nargs="*", default=list(SLOTS))

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 from mirrorlake.local.session import local_session
+from mirrorlake.log import configure
 
 from bench.background import Background
 from bench.clusters import HOME, ROOT, two_clusters
@@ -47,6 +48,7 @@ class Watch(Background):
 
 
 def main() -> int:
+    configure(level="WARNING")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=250_000, help="of the smallest backlog")
     parser.add_argument("--bytes", type=int, default=512)

@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.log import configure
+
 from bench.cases import Case, find
 from bench.clusters import HOME, Clusters, two_clusters
 from bench.contestants import CEILING
@@ -60,6 +62,7 @@ class Results:
 
 
 def main() -> int:
+    configure(level="WARNING")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="default", help="names with commas between them, or default, axes, all")
     parser.add_argument("--rounds", type=int, default=3)

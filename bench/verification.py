@@ -20,6 +20,7 @@ import time
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.local.session import local_session
+from mirrorlake.log import configure
 
 from bench.clusters import HOME, ROOT, two_clusters
 from bench.drain import drain, flow_of, ledger
@@ -29,6 +30,7 @@ TOPIC = "backlog"
 
 
 def main() -> int:
+    configure(level="WARNING")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--bytes", type=int, default=200)

@@ -10,6 +10,8 @@ is held against what they had read. 5. audit.ipynb asks the ledger; the executed
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import shutil
 import signal
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -47,6 +50,9 @@ mirrorlake.ledger.interval.seconds = 3
 """
 
 Key = tuple[str, int]
+
+COMMITTED, CYCLE = "micro_batch_committed", "checkpoint_cycle"  # events of the two jobs
+SHOWN = {COMMITTED, CYCLE, "generation_opened", "interrupted", "mirror_finished", "checkpoint_finished"}
 
 
 @dataclass(frozen=True)
@@ -138,13 +144,13 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
         thread.join()
     say("producers and consumers on cluster a have stopped; the jobs finish what is left")
     mirror, checkpoint = jobs
-    cycles = len(checkpoint.lines("cycle "))
+    cycles = len(checkpoint.logged(CYCLE))
     problems = checkpoint.until(
-        lambda: any("clamped" not in line for line in checkpoint.lines("cycle ")[cycles + 1 :]),
+        lambda: any("status_clamped" not in line for line in checkpoint.logged(CYCLE)[cycles + 1 :]),
         "every group is translated exactly",
     )
     problems += mirror.until(
-        lambda: "lag 0 " in "".join(mirror.lines("batch ")[-1:]) and mirror.quiet_s() > QUIET_S,
+        lambda: [line["lag"] for line in mirror.logged(COMMITTED)[-1:]] == [0] and mirror.quiet_s() > QUIET_S,
         "everything is mirrored",
     )
     for job in jobs:
@@ -165,7 +171,7 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
 
 
 class Notebook:
-    """A notebook run by papermill, as an operator would; its lines of progress are shown as they come."""
+    """A notebook run by papermill, as an operator would; what it logs is shown as it comes."""
 
     def __init__(self, name: str, parameters: list[str], say: Callable[[str], None]) -> None:
         self.name, self._say = name, say
@@ -179,28 +185,50 @@ class Notebook:
             self.output,
             *parameters,
         ]
+        self._log = self.output.with_suffix(".log")
+        self._log.touch()
+        environment = {**os.environ, "MIRRORLAKE_LOG_FILE": str(self._log), "MIRRORLAKE_LOG_FORMAT": "json"}
         self._process = subprocess.Popen(
-            list(map(str, words)), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            list(map(str, words)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
         )
-        self._lines: list[str] = []
+        self._output: list[str] = []
+        self._logged: list[dict[str, Any]] = []
         self._heard = time.monotonic()
         self.begun = threading.Event()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+        self._readers = [threading.Thread(target=read) for read in (self._read_output, self._read_log)]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        for line in self._process.stdout or ():
-            self._lines.append(line)
-            self._heard = time.monotonic()
-            if line.startswith(("flow ", "batch ", "cycle ", "warning: ")):
-                self._say(f"{self.name}: {line.rstrip()}")
-                if line.startswith(("batch ", "cycle ")):
-                    self.begun.set()
+    def _read_output(self) -> None:
+        self._output += self._process.stdout or ()
+
+    def _read_log(self) -> None:
+        is_over, left = False, ""
+        with self._log.open() as file:
+            while not is_over:
+                is_over = self._process.poll() is not None
+                *lines, left = (left + file.read()).split("\n")
+                for line in lines:
+                    self._take(json.loads(line))
+                time.sleep(0.1)
         self.begun.set()  # also when it has failed
 
-    def lines(self, start: str) -> list[str]:
-        """The lines of progress so far that begin like this."""
-        return [line for line in list(self._lines) if line.startswith(start)]
+    def _take(self, line: dict[str, Any]) -> None:
+        self._logged.append(line)
+        self._heard = time.monotonic()
+        if line["event"] in SHOWN or line["level"] != "INFO":
+            self._say(f"{self.name}: {in_words(line)}")
+        if line["event"] in (COMMITTED, CYCLE):
+            self.begun.set()
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The log lines so far of an event."""
+        return [line for line in list(self._logged) if line["event"] == event]
 
     def quiet_s(self) -> float:
         return time.monotonic() - self._heard
@@ -225,7 +253,8 @@ class Notebook:
     def wait(self) -> list[str]:
         """Waits for the end, keeps the HTML; returns what went wrong."""
         status = self._process.wait()
-        self._reader.join()
+        for reader in self._readers:
+            reader.join()
         html = subprocess.run(
             [sys.executable, "-m", "nbconvert", "--to", "html", "--log-level", "ERROR", str(self.output)],
             capture_output=True,
@@ -233,8 +262,30 @@ class Notebook:
             check=False,
         )
         if status:
-            return [f"{self.name}.ipynb failed: {''.join(self._lines[-15:])}"]
+            return [f"{self.name}.ipynb failed: {''.join(self._output[-15:])}"]
         return [f"{self.name}.html: {html.stderr[-500:]}"] if html.returncode else []
+
+
+def in_words(line: dict[str, Any]) -> str:
+    """A log line for people who watch."""
+    if line["event"] == COMMITTED:
+        return (
+            "batch {batch}: {records:,} records of {partitions} partitions in {seconds:.2f} s ({records_per_s:,}/s, "
+            "{mb_per_s} MB/s), lag {lag:,}".format(**line)
+        )
+    fields = {name: value for name, value in line.items() if name not in ("time", "level", "logger", "event", "flow")}
+    if line["event"] == CYCLE:
+        statuses, syncs = (
+            ", ".join(f"{count:,} {name.removeprefix(kind)}" for name, count in fields.items() if name.startswith(kind))
+            for kind in ("status_", "sync_")
+        )
+        return (
+            f"cycle {line['cycle']}: {line['groups']} groups, {line['positions']} positions ({statuses or 'none'}); on "
+            f"the target: {syncs or 'none'}; {line['rows']} rows in {line['seconds']:.2f} s"
+        )
+    level = "" if line["level"] == "INFO" else f"{line['level'].lower()}: "
+    said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
+    return f"{level}{line['event'].replace('_', ' ')}: {said}"
 
 
 def produce(servers: str, topic: Topic, stop: threading.Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,7 +132,7 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
 
     mirrored = run("mirror", tmp_path / "mirror.ipynb", None, **given, trigger="availableNow")
     assert result(mirrored)["records"] == 500
-    assert "batch 0: 500 records" in printed(mirrored)
+    assert re.search(r"\d\d:\d\d:\d\d micro_batch_committed .* batch=0 records=500 ", printed(mirrored))
     assert images(mirrored) == 1
 
     translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="2 seconds", run_for="20")

@@ -15,6 +15,7 @@ from mirrorlake import resources
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.local.cluster import LocalCluster
 from mirrorlake.local.jars import fetch_jars, have_jars
+from mirrorlake.log import configure
 
 PORTS = {"a": 19092, "b": 29092}
 
@@ -104,6 +105,7 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 1 or arguments[0] not in COMMANDS:
         sys.exit(f"usage: python -m mirrorlake.local {'|'.join(COMMANDS)}")
     try:
+        configure()
         COMMANDS[arguments[0]](resources.home())
     except MirrorlakeError as error:
         sys.exit(f"error: {error}")

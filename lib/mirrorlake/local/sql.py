@@ -20,6 +20,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.ledger.views import FUNCTIONS, VIEWS, ensure_views
 from mirrorlake.local.session import local_session
+from mirrorlake.log import configure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,6 +101,7 @@ def typed(history: Path) -> Iterator[str]:
 def main(environment: Mapping[str, str] = os.environ) -> int:
     root = resources.home()
     try:
+        configure(level="WARNING")
         spark = open_warehouse(
             root, environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake"
         )
