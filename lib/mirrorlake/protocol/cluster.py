@@ -33,6 +33,7 @@ from kafka.protocol.producer import ProduceRequest
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.frames import Manager
 
 WireError = (
@@ -55,12 +56,6 @@ SOCKET_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20),
 )
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
-
-UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, TOPIC_UNAUTHORIZED, CONCURRENT_TRANSACTIONS = 3, 5, 29, 51
-# Transient errors: elections, coordinators that load or move, an earlier transaction that is still being completed.
-RETRIABLE = frozenset({3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 78, 89, 100, 103})
-UNAUTHORIZED = {29: "TOPIC", 30: "GROUP", 31: "CLUSTER", 53: "TRANSACTIONAL_ID"}
-
 
 # UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
 PASSING = (
@@ -93,7 +88,7 @@ def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
 
 def is_unauthorized(error: Exception) -> bool:
     """Returns True if the error is a missing permission on a topic."""
-    return getattr(error, "code", 0) == TOPIC_UNAUTHORIZED
+    return getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +279,7 @@ class Cluster:
                     raise self.explained(f"{what}, retried for {timeout_ms} ms", error, retriable=True) from None
                 await self.net.sleep(backoff * random.uniform(0.8, 1.2))
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
-                if not isinstance(error, ResponseError) or error.code != CONCURRENT_TRANSACTIONS:
+                if not isinstance(error, ResponseError) or error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
                     await self._refresh_brokers()
 
     def explained(self, what: str, error: Exception, *, retriable: bool = False) -> MirrorlakeError:
@@ -365,13 +360,13 @@ class Cluster:
         self.cluster_id = response.cluster_id or ""
         found: dict[str, Topic] = {}
         for topic in response.topics:
-            if topic.error_code == UNKNOWN_TOPIC:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.topics.pop(topic.name, None)
                 continue
-            if operations and topic.error_code == TOPIC_UNAUTHORIZED:
+            if operations and topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 found[topic.name] = Topic(topic.name, "", {}, frozenset())
                 continue
-            if topic.error_code != LEADER_NOT_AVAILABLE:
+            if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 check(topic.error_code, f"{topic.name} (needs DESCRIBE)")
             leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
             found[topic.name] = Topic(
@@ -453,7 +448,7 @@ class Cluster:
         )
         response = await self.send_any(DescribeConfigsRequest[1](resources=[resource], include_synonyms=False))
         (result,) = response.results
-        if result.error_code == TOPIC_UNAUTHORIZED:
+        if result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             return None
         check(result.error_code, f"{topic} (needs DESCRIBE_CONFIGS)")
         return next((config.value for config in result.configs if config.name == name), None)

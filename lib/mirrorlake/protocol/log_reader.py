@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import LEADER_NOT_AVAILABLE, READ_COMMITTED, Cluster, ResponseError, check
+from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster, ResponseError, check
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
 
 FETCH_WAIT_MS = 100
@@ -15,7 +16,7 @@ class NothingThereError(ResponseError):
     """Raised when a log returns no batch below the requested end, because it can't be read that far yet."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(LEADER_NOT_AVAILABLE, detail)
+        super().__init__(ErrorCode.LEADER_NOT_AVAILABLE, detail)
 
 
 async def read_stretch(

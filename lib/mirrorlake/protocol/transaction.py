@@ -17,9 +17,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 from mirrorlake.errors import TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
-
-# INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: final for this epoch.
-DEAD = frozenset({47, 48, 49, 90})
+from mirrorlake.protocol.error_codes import TRANSACTION_OVER
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
 
@@ -143,7 +141,7 @@ def end(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -
         try:
             check(response.error_code)
         except ResponseError as error:
-            if error.code in DEAD:
+            if error.code in TRANSACTION_OVER:
                 return Outcome.DEAD
             raise
         return Outcome.DECIDED

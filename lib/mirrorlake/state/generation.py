@@ -22,6 +22,7 @@ from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
+from mirrorlake.protocol.error_codes import TRANSACTION_OVER
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, write_state
 
@@ -208,7 +209,7 @@ def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: S
     try:
         target.net.run(lambda: write_state(target, flow, producer, state, sequence))
     except ResponseError as error:
-        if error.code in transaction.DEAD:
+        if error.code in TRANSACTION_OVER:
             return False
         raise target.explained(
             f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error

@@ -18,7 +18,7 @@ from mirrorlake.spark.retries import Retries
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Handle = Callable[["SparkSession", list[dict[str, Any]], int], None]
+HandleCycle = Callable[["SparkSession", list[dict[str, Any]], int], None]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CycleRun:
     checkpoint: str
     interval_s: float | None
     run_for_s: float | None
-    handle: Handle
+    handle: HandleCycle
     metrics: Metrics
 
 

@@ -14,13 +14,9 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import UNAUTHORIZED, Cluster
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.error_codes import GROUP_ACTIVE, UNAUTHORIZED
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
-
-# What a coordinator answers when somebody has joined in the meantime.
-# Those are, in order, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, NON_EMPTY_GROUP, FENCED_INSTANCE_ID
-# and the two of KIP-848 epochs.
-BECAME_ACTIVE = frozenset({22, 25, 27, 68, 82, 110, 113})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +95,7 @@ def commit(
     refused."""
     reasons = {}
     for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
-        if error.code in BECAME_ACTIVE:
+        if error.code in GROUP_ACTIVE:
             reasons[group] = "somebody has joined this group on the target"
         elif error.code in UNAUTHORIZED:
             reasons[group] = f"not authorised: the principal needs READ on this {UNAUTHORIZED[error.code]}"

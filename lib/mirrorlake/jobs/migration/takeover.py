@@ -38,7 +38,6 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import (
-    CONCURRENT_TRANSACTIONS,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_COMMITTED,
@@ -47,6 +46,7 @@ from mirrorlake.protocol.cluster import (
     ResponseError,
 )
 from mirrorlake.protocol.connect_offsets import MirrorMaker
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.generation import Beginning, begin_generation, is_closed
@@ -323,7 +323,7 @@ class Takeover:
             is_open = sorted(key for key in keys if stable[key] < end[key])
             if is_open:
                 raise ResponseError(
-                    CONCURRENT_TRANSACTIONS,
+                    ErrorCode.CONCURRENT_TRANSACTIONS,
                     f"{is_open[0][0]}-{is_open[0][1]}: MirrorMaker 2 still runs, or its last transaction has not timed "
                     "out yet",
                 )

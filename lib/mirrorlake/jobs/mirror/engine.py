@@ -36,7 +36,7 @@ class CopyTasks(Protocol):
         """Adds details to an error that only the engine can find."""
 
 
-Handle = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], None]
+HandlePlan = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], None]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class JobRun:
     checkpoint: str
     interval_s: float | None
     run_for_s: float | None
-    handle: Handle
+    handle: HandlePlan
     watch: Callable[[], None]
     metrics: Metrics
 

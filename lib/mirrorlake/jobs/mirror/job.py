@@ -63,7 +63,8 @@ from mirrorlake.model.lag import lag
 from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import UNKNOWN_TOPIC, Cluster, ResponseError, Topic
+from mirrorlake.protocol.cluster import Cluster, ResponseError, Topic
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
@@ -274,7 +275,7 @@ class MirrorJob:
         topic = self.flow.offset_syncs_topic
         found = await self._target.update_metadata([topic])
         if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
-            raise ResponseError(UNKNOWN_TOPIC, topic)
+            raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
 
     def _start_ledger(self, interval_s: int | None) -> StreamingQuery | NoStream:
         place = self._places.enter_context(self.ledger.checkpoint("ledger"))

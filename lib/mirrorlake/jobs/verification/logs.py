@@ -16,13 +16,13 @@ from mirrorlake.ledger.store import offset_sync_states, run_rows
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import (
-    CONCURRENT_TRANSACTIONS,
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     READ_UNCOMMITTED,
     Cluster,
     ResponseError,
 )
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.spark.kafka_frames import log_records
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class FlowLogs:
             waits = sorted(key for key in keys if stable[key] < min(needed[key], end[key]))
             if waits:
                 raise ResponseError(
-                    CONCURRENT_TRANSACTIONS,
+                    ErrorCode.CONCURRENT_TRANSACTIONS,
                     f"{waits[0][0]}-{waits[0][1]}: a transaction is open at offset {stable[waits[0]]}, before the end "
                     "of the map",
                 )

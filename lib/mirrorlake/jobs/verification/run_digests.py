@@ -20,7 +20,8 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import quiet_kafka
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import LEADER_NOT_AVAILABLE, Cluster, Fetched, ResponseError, check
+from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, check
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 SCHEMA = "topic STRING, partition INT, upstream_end BIGINT, error STRING"
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
-OFFSET_OUT_OF_RANGE = 1
 
 
 class OutOfRange(Exception):  # noqa: N818 (it is no error, but an answer)
@@ -80,11 +80,11 @@ class RawLog:
                 self._cluster.leader(*self._key), {self._key: at}, FETCH_BYTES, FETCH_BYTES, FETCH_WAIT_MS
             )
             (found,) = self._cluster.fetched(response)
-            if found.error_code != OFFSET_OUT_OF_RANGE:
+            if found.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 check(found.error_code, f"{self._key[0]}-{self._key[1]}")
                 if not any(batch.end_offset > at for batch in read_log(found.records)):
                     raise ResponseError(
-                        LEADER_NOT_AVAILABLE,
+                        ErrorCode.LEADER_NOT_AVAILABLE,
                         f"{self._key[0]}-{self._key[1]} gives nothing at offset {at}, below its end",
                     )
             return found
@@ -92,7 +92,7 @@ class RawLog:
         found = self._cluster.call(
             f"{self._what}: reading {self._key[0]}-{self._key[1]} (needs READ)", attempt, self._timeout_ms
         )
-        if found.error_code == OFFSET_OUT_OF_RANGE:
+        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise OutOfRange
         aborted = AbortedTransactions(found.aborted)
         for batch in read_log(found.records):

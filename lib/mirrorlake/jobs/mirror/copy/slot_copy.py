@@ -33,6 +33,7 @@ from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, ResponseError, WireError, is_unauthorized
+from mirrorlake.protocol.error_codes import TRANSACTION_OVER
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, require_newest, write_state
@@ -132,7 +133,7 @@ class SlotCopy:
                 self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, state.all_producer_ids))
             self._write_state(state, producer)
         except ResponseError as error:
-            if error.code in transaction.DEAD:
+            if error.code in TRANSACTION_OVER:
                 raise self._ended_by_another(error) from None
             what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
             raise self.target.explained(what, error, retriable=is_unauthorized(error)) from None

@@ -27,6 +27,7 @@ from mirrorlake.protocol.cluster import (
     check,
     is_unauthorized,
 )
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.records import CODEC, Record, read_records
@@ -36,7 +37,6 @@ FETCH_BYTES = 16 << 20
 PARTITION_FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
-OFFSET_OUT_OF_RANGE = 1
 GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's state holds all of them
 NO_LIMIT = float("inf")
 
@@ -125,7 +125,7 @@ class Intake:
 
     async def _read(self, fetched: Fetched) -> None:
         stretch = self._stretches[fetched.topic, fetched.partition]
-        if fetched.error_code == OFFSET_OUT_OF_RANGE:
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self.out_of_range(stretch)
             return
         check(fetched.error_code, f"{fetched.topic}-{fetched.partition}")

@@ -14,11 +14,11 @@ from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, Cluster, ResponseError, is_unauthorized
+from mirrorlake.protocol.error_codes import TOO_LARGE
 from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
 from mirrorlake.protocol.record_batch import Batch, next_sequence
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
-MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE = 10, 18
 FETCH_BYTES = 1 << 20
 
 
@@ -92,7 +92,7 @@ class Outlet:
                         stretch, batch = batches[key]
                         stretch.append(batch, key[1], base_offset)
                 except ResponseError as error:
-                    if error.code not in (MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE) or error.key is None:
+                    if error.code not in TOO_LARGE or error.key is None:
                         raise
                     await self._learn_limit(error.key[0], *batches[error.key])
                     raise BatchRefusedError from error

@@ -16,11 +16,12 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, OFFSET_OUT_OF_RANGE, Intake
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, Intake
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.record_batch import Batch
 from mirrorlake.protocol.records import CODECS, Record, pack_within, rest_of
@@ -126,7 +127,7 @@ class TransformedIntake:
                     epochs=epochs,
                 )
             )
-            if fetched.error_code == OFFSET_OUT_OF_RANGE:
+            if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._intake.out_of_range(stretch)
             elif fetched.diverges_at is not None:
                 await self._intake.truncated(stretch, fetched.diverges_at)
@@ -261,7 +262,7 @@ class TransformedIntake:
             return self._cause
         except ResponseError as error:
             self._causes = None
-            if error.code != OFFSET_OUT_OF_RANGE:
+            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise self.source.explained(
                     f"flow {self.flow.name}: reading topic {stretch.topic} (needs READ)", error
                 ) from None
@@ -300,7 +301,7 @@ class TransformedIntake:
             self.source.leader(*stretch.key), {stretch.key: stretch.upstream_next}, 1, 1, 0, epochs={stretch.key: epoch}
         )
         (fetched,) = self.source.fetched(response)
-        if fetched.diverges_at is not None or fetched.error_code == OFFSET_OUT_OF_RANGE:
+        if fetched.diverges_at is not None or fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: the log of cluster "
                 f"{self.flow.source} has changed between offsets "
