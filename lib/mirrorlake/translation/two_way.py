@@ -186,10 +186,10 @@ def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> D
         pieces: the maps of both directions (`pieces`).
         known: columns KNOWN, one row for each partition here that has a counterpart there. log_start and log_end are
             those of the log here; null if its cluster can't be reached. upstream_next and downstream_next come from the
-            states of the flow there; they are back_next and 0 if it does not mirror the partition. back_next is the
-            end, in the log here, of the records that the flow back has brought, by its states; it is 0 if there are
-            none or the states can't be read. to_topic and to_partition are null if the flow there does not mirror the
-            partition.
+            states of the flow there. For a partition that it does not mirror, they are the log's end (back_next if that
+            is unknown) and 0. back_next is the end, in the log here, of the records that the flow back has brought, by
+            its states; it is 0 if there are none or the states can't be read. to_topic and to_partition are null if the
+            flow there does not mirror the partition.
 
     Returns:
         One row for each position and target partition. Its columns are group_id, topic, partition, upstream_offset,

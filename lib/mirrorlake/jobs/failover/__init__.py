@@ -1,1 +1,1 @@
-"""Failover and failback: the plan, the rehearsal, the run, and the way home."""
+"""Failover and failback: plan, rehearsal, run, and the return to the source."""

@@ -1,5 +1,5 @@
-"""What a flow has not mirrored yet: how many records, and how old the oldest one is, and what the flow back has yet to
-carry; read from the headers of their batches."""
+"""Measures a flow's backlog from batch headers: unmirrored records, the age of the oldest, and what the flow back has
+not carried."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.record_batch import Batch
 from mirrorlake.state.provenance import Provenance
 
-EXACT_OFFSETS = 100_000  # of a partition: beyond, its offsets are counted instead of its records
+EXACT_OFFSETS = 100_000  # per partition; in a larger range, offsets are counted instead of records
 FETCH_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Unmirrored:
-    """Records of a source partition at or behind the flow's position; `oldest_ms` is the timestamp of the first, None
-    if there is none."""
+    """Records of a source partition at or after the flow's position.
+
+    `oldest_ms` is the timestamp of the first one, None if there is none.
+    """
 
     records: int
     oldest_ms: int | None
@@ -30,10 +32,16 @@ class Unmirrored:
 def unmirrored(
     source: Cluster, flow: Flow, positions: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, Unmirrored]:
-    """What lies between the flow's position and the end of the log of each partition.
+    """Counts the records between the flow's position and the end of each partition's log.
 
-    Markers, aborted records and what the flow would leave out because it came from elsewhere are not counted. Of a
-    partition with more than EXACT_OFFSETS offsets to look at, all are counted.
+    Markers, aborted records and records that the flow leaves out by their origin are not counted. In a partition with
+    more than EXACT_OFFSETS offsets to read, all offsets are counted.
+
+    Args:
+        source: source cluster.
+        flow: flow of the positions.
+        positions: next upstream offset, by topic and partition.
+        ends: last stable offsets, by topic and partition.
     """
     provenance = Provenance(flow, source) if flow.minds_provenance else None
     found = {}
@@ -52,14 +60,18 @@ def unmirrored(
 def uncarried(
     target: Cluster, back: Flow, carried_to: Mapping[PartitionKey, int], places: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-    """What was written on the target before places there and the flow back has not carried: first offset and records of
-    each batch.
+    """Finds records that were written on the target before given offsets, and that the flow back has not carried.
 
-    Of each partition at most EXACT_OFFSETS offsets behind `carried_to` are looked at.
+    In each partition, at most EXACT_OFFSETS offsets after `carried_to` are read.
 
     Args:
-        carried_to: the positions of the flow back, by topic and partition of the target.
-        places: up to where to look.
+        target: target cluster.
+        back: the flow back.
+        carried_to: positions of the flow back, by topic and partition of the target.
+        places: offsets up to which to read, by topic and partition of the target.
+
+    Returns:
+        First offset and number of records of each batch, by topic and partition of the target.
     """
     timeout_ms = back.connect_timeout_ms
     target.refresh({topic for topic, _ in places}, timeout_ms)
@@ -95,7 +107,7 @@ async def _count(source: Cluster, provenance: Provenance | None, key: PartitionK
     async for batch, is_aborted in read_stretch(source, key, start, end, FETCH_BYTES):
         if is_aborted or batch.is_control or await _is_brought(provenance, batch):
             continue
-        records += min(batch.records, batch.end_offset - start)  # the position may be inside the first batch
+        records += min(batch.records, batch.end_offset - start)  # the position may be within the first batch
         oldest = batch.base_timestamp if oldest is None else oldest
     return Unmirrored(records, oldest)
 

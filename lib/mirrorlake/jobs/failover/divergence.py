@@ -1,15 +1,13 @@
-"""The diverged tail: records that a failed-over source holds and its target does not, because they had not been
-mirrored when it died.
+"""The diverged tail: records of a failed-over source that were not mirrored before it failed.
 
-Per partition, what the source has at or behind the flow's position and no flow has brought there since. It is computed,
-shown, exported where the operator asks, and then either
+In each partition, it is the range at or after the flow's position, without the records that a flow has brought there
+since. The driver computes it, shows it, and exports it on request. The operator then chooses one of two:
 
-- **re-applied**: one run of the flow itself, which stays closed for any other, carries the tail over, behind what was
-written on the target meanwhile. Once each, with its
-  map, and the flow back knows these records by their producer and leaves them where they are, as it does with all that
-  the flow has brought; or
-- **dropped**: it stays where it is on the source, and the flow's positions pass it over, with gaps of kind `dropped`,
-so that it is not carried later either.
+- **re-apply**: one run of the flow itself mirrors the tail, behind the records that were written on the target
+  meanwhile. The flow stays closed for any other job. Each record is mirrored once, with its map. The flow back knows
+  these records by their producer, and leaves them out like all that the flow has brought.
+- **drop**: the tail stays on the source. The flow's positions advance past it, with gaps of kind `dropped`, so that no
+  later job mirrors it.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("delta", "parquet", "json")
 SAMPLE = 20
-URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # such as s3://bucket/tail or dbfs:/tail
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # for example s3://bucket/tail or dbfs:/tail
 
 BROUGHT = """
 SELECT r.* FROM {records} r LEFT ANTI JOIN {brought} b
@@ -48,8 +46,10 @@ SELECT r.* FROM {records} r LEFT ANTI JOIN {brought} b
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The diverged tail of one source partition: `records` of the offsets `[from_offset, to_offset)`; timestamps are
-    the smallest and largest of the records."""
+    """The diverged tail of one source partition: `records` records in the offsets `[from_offset, to_offset)`.
+
+    The timestamps are the smallest and the largest of the records.
+    """
 
     topic: str
     partition: int
@@ -67,8 +67,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class Divergence:
-    """The tails of a flow's partitions as they were found; `frame` has their records, as Spark's Kafka source gives
-    them."""
+    """The diverged tails of a flow's partitions.
+
+    `frame` has their records, with the columns of Spark's Kafka source.
+    """
 
     flow: Flow
     tails: tuple[Tail, ...]
@@ -82,7 +84,7 @@ class Divergence:
         return sum(tail.records for tail in self.tails)
 
     def table(self) -> pd.DataFrame:
-        """One row for each partition that has diverged, for people."""
+        """Returns one row for each partition that has diverged, for display."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -90,7 +92,7 @@ class Divergence:
         )
 
     def sample(self, records: int = SAMPLE) -> pd.DataFrame:
-        """The first few diverged records: where and when, and how large, not what is in them."""
+        """Returns the first diverged records: offsets, timestamps and sizes, without contents."""
         import pandas as pd
 
         columns = ["topic", "partition", "offset", "timestamp", "key_bytes", "value_bytes"]
@@ -110,15 +112,15 @@ class Divergence:
         )
 
     def export(self, where: str) -> None:
-        """Writes the diverged records, with all that is in them.
+        """Writes the diverged records with their contents.
 
         Args:
             where: `delta:<catalog.schema.table>` or `delta:<directory>`, `parquet:<directory>` or `json:<directory>`
-                (keys, values and headers in Base64). It doesn't exist yet, or holds
-                all of these records: whoever runs a command again that died behind its export needs no other place.
+                (keys, values and headers in Base64). It must not exist, or hold all of these records already. A command
+                that failed after its export can therefore be repeated with the same place.
 
         Raises:
-            ConfigurationError: it is nothing of that kind, holds something else, or can't be written.
+            ConfigurationError: the place has another form, holds other data, or can't be written.
         """
         kind, _, place = where.partition(":")
         if kind not in FORMATS or not place:
@@ -157,7 +159,7 @@ class Divergence:
             )
 
     def _missing(self, stored: DataFrame) -> list[Tail]:
-        """The tails that a frame does not hold whole, by their offsets and timestamps."""
+        """Returns the tails that a frame does not hold completely, by their offsets and timestamps."""
         tails = [tail for tail in self.tails if tail.records]
         spans = stored.sparkSession.createDataFrame(
             [(*tail.key, tail.from_offset, tail.to_offset) for tail in tails],
@@ -176,7 +178,7 @@ class Divergence:
         ]
 
     def passed_over(self) -> tuple[tuple[Position, ...], tuple[Gap, ...]]:
-        """The positions behind the tails, and what lies between those and the old ones."""
+        """Returns the positions behind the tails, and the gaps between the old positions and those."""
         positions, gaps = [], []
         for tail in (tail for tail in self.tails if tail.records):
             known = self.positions.get(tail.key)
@@ -203,8 +205,8 @@ class Divergence:
 
 
 def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[tuple[int, int, GapKind]]:
-    """`[start, end)` cut into what is left behind (`dropped`) and what a flow has brought there (`mirrored`), in
-    order."""
+    """Cuts `[start, end)` into ranges that are left behind (`dropped`) and ranges that a flow has brought (`mirrored`),
+    in order."""
     found: list[tuple[int, int, GapKind]] = []
     for first, last in sorted(brought):
         first, last = max(first, start), min(last, end)
@@ -215,7 +217,13 @@ def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[
 
 
 def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Divergence:
-    """Computes the diverged tails of a flow. The ledger must have caught up with the flow and the way back.
+    """Computes the diverged tails of a flow; the ledger must have caught up with the flow and with the flow back.
+
+    Args:
+        flow: flow that was failed over.
+        ledger: tables with the maps.
+        source: its source cluster.
+        target: its target cluster.
 
     Raises:
         MirrorlakeError: the source's log can't be read.
@@ -243,7 +251,7 @@ def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Di
 def _brought(
     flow: Flow, ledger: Ledger, ends: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-    """Which offsets of the source the flow back has written, by topic and partition."""
+    """Returns the source offsets that the flow back has written, by topic and partition."""
     rows, gaps = (ledger.of_pair(name, flow.target, flow.source) for name in ("offset_syncs", "gaps"))
     remotes = {row["topic"]: row["target_topic"] for row in rows.select("topic", "target_topic").distinct().collect()}
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
@@ -261,7 +269,7 @@ def _records(
     ends: Mapping[PartitionKey, int],
     brought: Mapping[PartitionKey, Iterable[tuple[int, int]]],
 ) -> DataFrame:
-    """What lies between two offsets of each partition, without what was brought there."""
+    """Returns the records between two offsets of each partition, without those that a flow brought."""
     spark = ledger.spark
     records = log_records(spark, flow.source_connection, starts, ends, "read_committed", {})
     rows = [(*key, start, end) for key, ranges in brought.items() for start, end in ranges if end > starts[key]]
@@ -275,7 +283,8 @@ def _records(
 
 
 def _summed(flow: Flow, frame: DataFrame | None) -> dict[PartitionKey, tuple[int, int, datetime, datetime]]:
-    """Records, last offset, first and last timestamp of each partition that has any."""
+    """Returns the number of records, the last offset, and the first and last timestamp of each partition that has any.
+    """
     if frame is None:
         return {}
     from pyspark.sql import functions as F

@@ -1,14 +1,14 @@
-"""Failback: after running on the target of a flow, back to its source, which is alive again.
+"""Failback: returns from the target of a failed-over flow to its source, which works again.
 
-`away` is the flow that was failed over and is closed since; `home` is the flow back. In this order, each step by
-itself:
+`away` is the flow that was failed over and is closed since. `home` is the flow back. The modes are, in this order:
 
-1. **plan** shows the diverged tail of the old source, and where every group would go on there. Neither cluster is
-changed. 2. **begin** decides about the tail (`jobs/failover/divergence.py`) and lets `home` run. Its mirror job then
-carries back what was written meanwhile, while everybody goes on working. 3. **run**, once producers have stopped: what
-is left is mirrored, groups are translated by the maps of both directions and moved behind the gate, `home` is closed
-and `away` is opened
-   again. All as in a failover, of which it is one, in the other direction.
+1. **plan** shows the diverged tail of the old source, and the offsets there at which groups would continue. It changes
+   neither cluster.
+2. **begin** carries out the operator's choice about the tail (`jobs/failover/divergence.py`) and opens `home`. The
+   mirror job of `home` then carries back what was written meanwhile, while applications continue on the target.
+3. **run** follows once producers have stopped. It mirrors what is left, and translates groups by the maps of both
+   directions. It moves them after the gate has passed, closes `home`, and opens `away` again. It is a failover in the
+   other direction.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name
 
 
 def choice(given: Mapping[str, str]) -> Choice:
-    """What the operator has chosen, from the texts of PARAMETERS (all but the last two).
+    """Reads the operator's choice from the texts of PARAMETERS, without the last two.
 
     Raises:
         ConfigurationError: see `Choice.parse`.
@@ -62,13 +62,16 @@ def choice(given: Mapping[str, str]) -> Choice:
 
 @dataclass(frozen=True)
 class FailbackResult:
-    """What was found or done.
+    """The result of a failback.
 
     Attributes:
-        flow: the one that was failed over.
-        divergence: what its source had not handed over; `decided` and `reapplied` say what has become of it.
-        failover: of the flow home; None after `begin`.
-        reopened: the generation with which the flow goes on; 0: it stays closed.
+        flow: the flow that was failed over.
+        mode: mode of the failback.
+        divergence: records of its source that were not mirrored.
+        decided: choice about these records: `drop`, `reapply`, or empty.
+        reapplied: number of records that were re-applied.
+        failover: result of the flow home; None after `begin`.
+        reopened: generation with which the flow continues; 0 if it stays closed.
     """
 
     flow: str
@@ -80,7 +83,7 @@ class FailbackResult:
     reopened: int = 0
 
     def table(self) -> pd.DataFrame:
-        """One row for each group and partition on the way home, for people; none after `begin`."""
+        """Returns one row for each group and partition of the flow home, for display; none after `begin`."""
         return plan.table(self.failover.lines if self.failover else ())
 
     def to_json(self) -> dict[str, Any]:
@@ -99,11 +102,14 @@ class Failback:
     """One failback.
 
     Args:
-        spark, config, ledger, suites: as for `Failover`.
+        spark: as for `Failover`.
+        config: as for `Failover`.
         flow: the flow that was failed over.
+        ledger: as for `Failover`.
+        suites: as for `Failover`.
 
     Raises:
-        ConfigurationError: the property file has no flow in the other direction.
+        ConfigurationError: the property file does not enable the flow back.
     """
 
     def __init__(
@@ -124,15 +130,16 @@ class Failback:
         self.ledger, self._suites = ledger, Path(suites)
 
     def carry_out(self, choice: Choice, decide: str = "", export: str = "") -> FailbackResult:
-        """Does what the choice says; its mode may also be `begin`.
+        """Carries out the operator's choice; its mode may also be `begin`.
 
         Args:
+            choice: the operator's choice.
             decide: `drop` or `reapply`; may be empty if nothing has diverged.
-            export: where the diverged records are written (`Divergence.export`).
+            export: place for the diverged records (`Divergence.export`).
 
         Raises:
-            ConfigurationError: the flow away was not failed over, or it is not decided about its diverged tail.
-            GateError: as `Failover.carry_out`; or something has diverged and nobody has decided about it.
+            ConfigurationError: the flow was not failed over, or `begin` lacks the choice about the diverged tail.
+            GateError: as `Failover.carry_out`; or records have diverged and no choice was made about them.
         """
         with ending(log, "failback", flow=self.away.name, mode=choice.mode):
             return self._carry_out(choice, decide, export)
@@ -143,10 +150,11 @@ class Failback:
                 f"parameter diverged is '{decide}'; allowed is {DROP}, {REAPPLY}, or empty to look"
             )
         self.ledger.ensure_tables()
-        with connected(self.away, Choice(source=ALIVE)) as (here, there):  # here they work now, there they go back to
+        # groups are on `here` now, and return to `there`
+        with connected(self.away, Choice(source=ALIVE)) as (here, there):
             assert there is not None
             states = self._require_failed_over(here)
-            self._catch_up(here, there)  # what the ledger doesn't know of the way home would look as if it had diverged
+            self._catch_up(here, there)  # records that the ledger doesn't know would count as diverged
             divergence = diverged(self.away, self.ledger, there, here)
             if choice.mode == BEGIN and divergence.records and not decide:
                 raise ConfigurationError(
@@ -184,7 +192,7 @@ class Failback:
         if divergence.records:
             self._note(
                 divergence, decide, choice
-            )  # first: who runs this again after a death finds only what is left of them
+            )  # recorded first: a repetition after a crash finds only the records that are left
             slots, cluster_id = max(states.values(), key=lambda state: state.generation).slots, there.cluster_id
             if decide == DROP:
                 positions, gaps = divergence.passed_over()
@@ -208,8 +216,11 @@ class Failback:
         return FailbackResult(self.away.name, choice.mode, divergence, decide if divergence.records else "", reapplied)
 
     def _reapply(self) -> int:
-        """One run of the flow away, which stays closed all the while: should this process die, no mirror job goes on in
-        its place, and the next `begin` finds what is left."""
+        """Runs the flow away once, to mirror the tail, and returns the number of records.
+
+        The flow stays closed meanwhile. If this process dies, no mirror job continues the flow, and the next `begin`
+        finds what is left.
+        """
         return (
             MirrorJob(
                 SparkEngine(self.spark),
@@ -224,7 +235,7 @@ class Failback:
         )
 
     def _reopen(self) -> int:
-        """Lets the flow away go on, now that everybody is back."""
+        """Reopens the flow away, after all groups have returned."""
         with connected(self.away, Choice(source=ALIVE)) as (here, _):
             generation = self._open(self.away, here)
         to_do = "start its mirror and checkpoint jobs"
@@ -232,7 +243,7 @@ class Failback:
         return generation
 
     def _open(self, flow: Flow, target: Cluster) -> int:
-        """Opens a flow that was failed over; 0 if it is not closed."""
+        """Opens a flow that was failed over; returns its generation, or 0 if it was not closed for that."""
         states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
         if closed_for(states.values()) is not ClosedFor.FAILOVER:
             return 0
@@ -258,7 +269,7 @@ class Failback:
                 self.ledger.catch_up(flow, topic.partitions)
 
     def _note(self, divergence: Divergence, decide: str, choice: Choice) -> None:
-        """Writes down what is decided; what was written down before a death is not written again."""
+        """Records the choice as anomalies, without repeating those that an earlier attempt recorded."""
         action = f"{decide}, signed by {choice.signed_by or 'nobody'}"
         table = self.ledger.of_flow("anomalies", self.away)
         noted = (

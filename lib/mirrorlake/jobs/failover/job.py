@@ -1,13 +1,12 @@
-"""Failover: planned, rehearsed, run. Consumer groups go on where they are on the target, each exactly at its place, and
-somebody signs for it.
+"""Failover: planned, rehearsed and run. Consumer groups continue on the target at their exact offsets, and an operator
+signs for it.
 
-- **plan** changes nothing: neither a cluster nor a table.
-- **rehearse** brings the ledger up to date, proves every place by the record that is there, and writes its rows into
-`failovers`.
-- **run** with the source alive mirrors what is left and translates once more; then everything must pass the
-expectations, and only then groups are moved. With the source dead,
-  the ledger and the target are enough. Behind a run of all groups the flow is closed: no mirror job can go on with it
-  before `jobs/failover/failback.py` has opened it.
+- **plan** changes neither a cluster nor a table.
+- **rehearse** brings the ledger up to date, checks every offset by the records on the target, and writes rows into
+  `failovers`.
+- **run** with the source alive mirrors what is left and translates again. All lines must pass the expectations before
+  groups are moved. With the source dead, the ledger and the target are enough. After a run of all groups the flow is
+  closed: no mirror job can continue it before `jobs/failover/failback.py` has opened it.
 """
 
 from __future__ import annotations
@@ -47,14 +46,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-# The outcomes after which nobody has to look at a group again.
+# The outcomes that leave nothing to do about a group.
 MOVED = frozenset({FailoverOutcome.COMMITTED, FailoverOutcome.IN_STEP, FailoverOutcome.NO_PLACE})
 
 
 @dataclass(frozen=True)
 class FailoverResult:
-    """What was planned or done. `is_source_alive`: it was asked; `drained`: records that the final mirror run has
-    copied; `generation` closes the flow (0: it was not closed)."""
+    """The result of a failover.
+
+    `is_source_alive` is true if the source was read. `drained` counts the records of the final mirror run. `generation`
+    is the one that closed the flow (0 if it was not closed).
+    """
 
     failover_id: str
     flow: str
@@ -69,7 +71,7 @@ class FailoverResult:
         return bool(self.lines) and all(line.go for line in self.lines)
 
     def table(self) -> pd.DataFrame:
-        """One row for each group and partition, for people."""
+        """Returns one row for each group and partition, for display."""
         return plan.table(self.lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,10 +97,10 @@ class Failover:
 
     Args:
         spark: a session with Delta and the Kafka source.
-        config: the property file, which also says whether there is a flow back.
+        config: path of the property file, which may also enable a flow back.
         flow: the flow of that file.
-        ledger: where the maps are, and the record goes.
-        suites: the directory of the expectations (`failover.json`, and `offset_syncs.json` for the final mirror run).
+        ledger: tables with the maps, and for the results.
+        suites: directory of the expectations (`failover.json`, and `offset_syncs.json` for the final mirror run).
     """
 
     def __init__(
@@ -114,13 +116,13 @@ class Failover:
         self._back = way_back(config, flow)
 
     def carry_out(self, choice: Choice) -> FailoverResult:
-        """Does what the choice says.
+        """Carries out the operator's choice.
 
         Raises:
             TargetError, SourceError: a cluster that is needed can't be reached; or the target has refused groups, and
-                the others were moved.
-            GateError: something speaks against a run, or a rehearsal has found another record than the map says; no
-                group was touched.
+            the others were moved.
+            GateError: a line of a run is blocked or an expectation failed, or a rehearsal found another record than the
+                map says; no group was touched.
         """
         with ending(log, "failover", flow=self.flow.name, mode=choice.mode):
             return self._carry_out(choice)
@@ -155,7 +157,7 @@ class Failover:
     # -- before the plan ----------------------------------------------------------------------------
 
     def _drain(self, target: Cluster) -> int:
-        """Mirrors what the source still has; a flow that was closed already has been drained."""
+        """Mirrors what the source still has, unless the flow is closed: a closed flow has been drained."""
         states = offset_syncs.read_all_states(target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms)
         if not states and self._back is None:
             raise ConfigurationError(
@@ -167,7 +169,7 @@ class Failover:
         return MirrorJob(SparkEngine(self.spark), self.config, self.flow, self.ledger, suite).run(None).records
 
     def _catch_up(self, target: Cluster, source: Cluster | None) -> None:
-        """The ledger learns what the offset-syncs topics hold, as far as their clusters are alive."""
+        """Brings the ledger up to date with the offset-syncs topics of the clusters that are alive."""
         for flow, cluster in ((self.flow, target), (self._back, source)):
             if flow is not None and cluster is not None:
                 topic = cluster.refresh([flow.offset_syncs_topic], flow.connect_timeout_ms).get(flow.offset_syncs_topic)
@@ -246,8 +248,8 @@ class Failover:
         return done
 
     def _close_without_groups(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
-        """Closes a flow of which no group is known, if that is what was asked for: a pattern that matches nothing is a
-        mistake rather."""
+        """Closes a flow without known groups if the operator asked for it; otherwise an empty list of groups is an
+        error."""
         if not (choice.is_of_all and choice.closes):
             raise GateError(
                 f"flow {self.flow.name}: no group matches; nothing was changed. A flow that no group reads is closed "
@@ -336,8 +338,10 @@ class Failover:
 
 
 def close(flow: Flow, target: Cluster) -> int:
-    """Closes a flow: a mirror job that runs is fenced at its next micro-batch, and none can be started. Needs the
-    target only; returns the generation."""
+    """Closes a flow and returns the generation; needs the target only.
+
+    A running mirror job is fenced at its next micro-batch, and no new one can be started.
+    """
     states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
     if not states:
         return 0

@@ -1,7 +1,7 @@
-"""The plan of a failover: one line for every group and partition, what speaks against it, and whether it goes. Pure: no
-input or output.
+"""The plan of a failover: one line for each group and partition, with its blocks. Without input or output.
 
-A block is a kind and a reason. What an operator accepts by kind stops nothing, and is recorded.
+A block is a kind and a reason, and prevents the commit of its line. The operator may accept blocks by kind. An accepted
+block prevents nothing, and is recorded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAN, REHEARSE, RUN, BEGIN = "plan", "rehearse", "run", "begin"
-MODES = (PLAN, REHEARSE, RUN)  # and begin, of a failback
+MODES = (PLAN, REHEARSE, RUN)  # a failback also has begin
 AUTO, ALIVE, DEAD = "auto", "alive", "dead"
 
 
 class BlockKind(StrEnum):
-    """What may speak against a line, and what an operator accepts by."""
+    """The kinds of blocks; the operator accepts blocks by kind."""
 
     MEMBERS = "members"
     STALE_MAP = "stale_map"
@@ -41,7 +41,7 @@ class BlockKind(StrEnum):
 
 
 class FailoverOutcome(StrEnum):
-    """What was done about a line."""
+    """The outcome of a line."""
 
     REHEARSED = "rehearsed"
     COMMITTED = "committed"
@@ -49,7 +49,7 @@ class FailoverOutcome(StrEnum):
     HELD = "held"
     NO_PLACE = "no_place"
     REFUSED = "refused"  # followed by the reason
-    CLOSED = "closed"  # of the one row of a flow that was closed though no group reads it
+    CLOSED = "closed"  # for the only row of a flow that was closed without groups
 
 
 Block = tuple[BlockKind, str]  # with the reason
@@ -68,7 +68,7 @@ BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.UNCARRIED: "both sides have written at once: the flow back has yet to carry what lies before the group's "
     "place on the target, and the group would skip it",
 }
-# Statuses without a place that counts.
+# Statuses that block a line.
 BLOCKED: Mapping[Status, BlockKind] = {
     Status.CLAMPED: BlockKind.CLAMPED,
     Status.NOT_MIRRORED: BlockKind.NOT_MIRRORED,
@@ -90,18 +90,19 @@ PARAMETERS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What the operator has chosen.
+    """The operator's choice.
 
     Attributes:
-        mode: `plan`, `rehearse` or `run`, or `begin` (of a failback).
-        groups: which of the flow's groups.
-        at: as of when, UTC; None for now.
-        source: `alive`, `dead`, or `auto`: whether it answers decides.
-        max_lag: so many records of a partition may be left behind.
-        accept: kinds of blocks that the operator takes upon himself.
-        partial: the lines that go are committed though others don't.
-        closes: whether the flow is closed behind a run; None: if all its groups were moved.
-        signed_by: who answers for it; `run` and `begin` need one.
+        mode: `plan`, `rehearse` or `run`; or `begin` for a failback.
+        groups: filter for the flow's groups.
+        at: time of the positions, UTC; None for now.
+        source: `alive`, `dead`, or `auto`: alive if it responds.
+        max_lag: maximum number of unmirrored records of a partition.
+        accept: kinds of blocks that the operator accepts.
+        partial: if true, lines without open blocks are committed even if others are blocked.
+        closes: whether a run closes the flow; None: if all its groups were moved.
+        signed_by: name of the responsible operator; required for `run` and `begin`.
+        is_of_all: true if no filter for groups was given.
     """
 
     mode: str = PLAN
@@ -117,10 +118,10 @@ class Choice:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], modes: tuple[str, ...] = MODES) -> Choice:
-        """From the texts of PARAMETERS; the mode is one of `modes`.
+        """Parses the texts of PARAMETERS; the mode must be one of `modes`.
 
         Raises:
-            ConfigurationError: naming the parameter, its value and what is allowed.
+            ConfigurationError: a value is not allowed; names the parameter, its value and the allowed ones.
         """
         values = {**PARAMETERS, **given}
         for name, allowed in (
@@ -173,20 +174,36 @@ class Line:
     """One group and partition. Offsets are positions: the next record to read.
 
     Attributes:
-        upstream_offset: where the group is on the source, as `seen_in` says (`source`: now; `ledger`: the newest row of
-            checkpoints) at `seen_at`.
-        downstream_offset: its place on the target; None if it has none.
-        target_offset: what it has committed on the target now.
-        mirrored_to: the source offset up to which the partition is mirrored; `source_end` its last stable end, with a
-            dead source as the ledger last saw it.
-        not_mirrored: records between the two; None if the source can't be asked (`lag_seen` has the offsets between the
-            two then).
-        rpo_seconds: age of the oldest record that isn't mirrored; with a dead source, of the last commit of its slot.
-        re_reads, skips: what the group would read again or miss if it went on at target_offset, in records of the
-            remote log; None if it has committed nothing there.
-        again: records it has read that lie behind its place on the target (only where both sides have written).
-        blocks: what speaks against it, kind and reason; accepted: the kinds among them that the operator accepts.
-        proof: what a rehearsal found at the place; outcome: what was done.
+        group_id: the group.
+        topic: source topic; None for a share group.
+        partition: source partition; None for a share group.
+        status: how exactly the position is known on the target.
+        upstream_offset: position on the source, from `seen_in` at `seen_at`.
+        seen_in: `source` (now) or `ledger` (the newest row of checkpoints).
+        seen_at: time of the position.
+        metadata: metadata that the group committed.
+        target_topic: remote topic.
+        target_partition: remote partition.
+        downstream_offset: position on the target by the map; None if there is none.
+        target_offset: offset that the group has committed on the target now.
+        mirrored_to: source offset up to which the partition is mirrored.
+        source_end: last stable offset of the source; with a dead source, as the ledger last saw it.
+        not_mirrored: records between `mirrored_to` and `source_end`; None with a dead source.
+        lag_seen: offsets between the two, with a dead source.
+        rpo_seconds: age of the oldest unmirrored record; with a dead source, of the last commit of its slot.
+        re_reads: records of the remote log that the group would read again if it continued at target_offset; None if it
+            has committed nothing there.
+        skips: records that it would miss in that case.
+        again: records that the group has read and that lie at or after downstream_offset (only if both sides have
+            written).
+        mirrored_end: end of all mapped offsets on the target.
+        piece_start: start of the piece that was used; see `two_way.counterparts`.
+        piece_to_start: its start on the target.
+        later_start: the smallest start on the target of any later piece.
+        blocks: reasons that prevent the commit, each with its kind.
+        accepted: kinds of these blocks that the operator accepts.
+        proof: result of the rehearsal at downstream_offset.
+        outcome: outcome of the line.
     """
 
     group_id: str
@@ -233,7 +250,7 @@ class Line:
 
     @property
     def recomputed(self) -> int | None:
-        """The place by its definition, from the piece of the map that was chosen."""
+        """The downstream offset by its definition, from the piece of the map that was used."""
         if self.piece_start is None or self.piece_to_start is None or self.upstream_offset is None:
             return self.mirrored_end
         place = self.piece_to_start + max(0, self.upstream_offset - self.piece_start)
@@ -250,15 +267,17 @@ def blocks_of(
     max_lag: int,
     uncarried: int = 0,
 ) -> tuple[Block, ...]:
-    """What speaks against a line.
+    """Returns the blocks of a line.
 
     Args:
-        reason: of its status, in words.
-        is_complete: the ledger has all that the slots' states say about the partition.
-        has_failed: the last verification of the partition found differences.
-        members_on: the clusters on which somebody consumes with the group.
-        max_lag: so many records may be left behind.
-        uncarried: records before its place that were written on the target, and that the flow back has yet to carry.
+        line: line of the plan.
+        reason: explanation of its status.
+        is_complete: true if the ledger has all that the slots' states record about the partition.
+        has_failed: true if the last verification of the partition failed.
+        members_on: clusters on which the group has active members.
+        max_lag: maximum number of unmirrored records.
+        uncarried: records before its downstream offset that were written on the target and that the flow back has not
+            carried yet.
     """
     found: list[Block] = [
         (BlockKind.MEMBERS, f"somebody consumes with this group on cluster {alias}") for alias in members_on
@@ -309,10 +328,11 @@ def blocks_of(
 
 
 def gate_frame(lines: Iterable[Line], ends: Mapping[tuple[str, int], int]) -> pd.DataFrame:
-    """What the gate looks at: the lines that are to be committed.
+    """Returns the input of the gate: the lines to commit.
 
-    Columns: group_id, topic, partition, target_topic, target_partition, status, upstream_offset, downstream_offset,
-    recomputed (by the definition), mirrored_end, log_end (of the target), open_blocks (that nobody has accepted).
+    The columns are group_id, topic, partition, target_topic, target_partition, status, upstream_offset,
+    downstream_offset, recomputed (by the definition), mirrored_end, log_end (of the target), open_blocks (blocks that
+    are not accepted).
     """
     import pandas as pd
 
@@ -340,7 +360,7 @@ def gate_frame(lines: Iterable[Line], ends: Mapping[tuple[str, int], int]) -> pd
 
 
 def table(lines: Iterable[Line]) -> pd.DataFrame:
-    """The plan for people: one row for each line, the no-goes first."""
+    """Returns the plan for display: one row for each line, blocked lines first."""
     import pandas as pd
 
     hidden = {"metadata", "mirrored_end", "piece_start", "piece_to_start", "later_start", "blocks", "accepted"}

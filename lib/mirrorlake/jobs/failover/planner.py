@@ -1,5 +1,5 @@
-"""How the lines of a failover's plan are made: where groups stand, their places on the target, what they have there,
-and what speaks against it. Only reads."""
+"""Makes the lines of a failover's plan: positions, their counterparts, the target's committed offsets, and blocks. Only
+reads."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
 
 class PlanMaker:
-    """Makes the plan of one moment.
+    """Makes the plan from one situation.
 
     Args:
-        spark: where positions are translated.
-        flow: the flow that is failed over.
-        back: the flow in the other direction, None if there is none.
-        ledger: where positions are taken from with a dead source, or of a time in the past.
-        situation: what is known.
+        spark: session that translates positions.
+        flow: flow to fail over.
+        back: the flow back; None if there is none.
+        ledger: tables with the positions, for a dead source or a time in the past.
+        situation: state of the flow on both clusters.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PlanMaker:
         self.spark, self.flow, self._back, self.ledger, self._situation = spark, flow, back, ledger, situation
 
     def lines(self, choice: Choice) -> list[Line]:
-        """The plan: one line for every group and partition, in their order.
+        """Returns the plan: one sorted line for each group and partition.
 
         Raises:
             TargetError, SourceError: a cluster can't be asked about the groups.
@@ -146,7 +146,7 @@ class PlanMaker:
         return replace(self._placeless(one), status=Status(row["status"]), target_offset=target_offset, **place)
 
     def _placeless(self, one: Standing) -> Line:
-        """All that is known of a position besides its place."""
+        """Builds the line of a position without its counterpart."""
         situation = self._situation
         line = Line(
             one.group_id,
@@ -190,8 +190,11 @@ class PlanMaker:
         return SCATTERED if self.flow.scatters(one.topic) else NO_TOPIC
 
     def _skipped(self, lines: list[Line]) -> dict[tuple[PartitionKey, int], int]:
-        """Records before places on the target that were written there and that the flow back has yet to carry, by the
-        place, where there are any."""
+        """Counts the records that were written on the target before each counterpart and that the flow back has not
+        carried yet.
+
+        Counterparts without such records are left out.
+        """
         carried_to, places = self._situation.carried_to, {_place(line) for line in lines if line.has_place}
         ends: dict[PartitionKey, int] = {}
         for key, place in places:
@@ -207,8 +210,8 @@ class PlanMaker:
         return {place: records for place, records in sums.items() if records}
 
     def _against_target(self, lines: list[Line]) -> list[tuple[int | None, int | None]]:
-        """re_reads and skips of each line: mapped records between its place and what the group has committed on the
-        target."""
+        """Returns re_reads and skips of each line: mapped records between its counterpart and the group's committed
+        offset on the target."""
         situation = self._situation
         spans = [
             (line.group_id, line.target_topic, line.target_partition, *sorted((there, place)))

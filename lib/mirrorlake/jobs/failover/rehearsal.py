@@ -1,9 +1,8 @@
-"""Rehearsal: proof that a place on the target is what the map says, from the records that are there. Only reads.
+"""Rehearsal: checks, by the records on the target, that each counterpart is what the map says. Only reads.
 
 With the source alive, the record at the group's position is read on both sides and compared. Without it, the record on
-the target is held against the run that the ledger
-has of it: its timestamp, and, where the run is small enough, the digest of the whole run, which the mirror has taken
-from the source's bytes.
+the target is compared with its run in the ledger: by its timestamp and, if the run is small enough, by the digest of
+the whole run. The mirror job computed this digest while copying.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Proof(StrEnum):
-    """What is found at a place; a reason follows DIFFERS and GONE."""
+    """The result of checking one offset; a reason follows DIFFERS and GONE."""
 
     SAME = "same record"
     DIGEST = "same digest"
@@ -39,14 +38,14 @@ FETCH_BYTES = 1 << 20
 
 
 class Rehearsal:
-    """Proves lines of a plan.
+    """Checks lines of a plan.
 
     Args:
-        flow: whose map it is.
-        target: the cluster with the places.
-        ends: last stable offsets of its partitions.
-        source: None if it is dead.
-        source_ends: last stable offsets there.
+        flow: flow of the map.
+        target: target cluster.
+        ends: last stable offsets of the target's partitions.
+        source: source cluster; None if it is dead.
+        source_ends: last stable offsets of the source's partitions.
     """
 
     def __init__(
@@ -62,11 +61,15 @@ class Rehearsal:
         self._digests: dict[tuple[PartitionKey, int], str | None] = {}
 
     def prove(self, line: Line, run: Mapping[str, Any] | None) -> str:
-        """What is found at the place of a line; begins with DIFFERS or GONE where it is not what the map says.
+        """Checks the record at a line's downstream offset.
 
         Args:
-            run: the row of offset_syncs that the line's place is in; None past the last one, or where it is another
-                flow's.
+            line: line with a downstream offset.
+            run: the row of offset_syncs that contains that offset; None past the last run, or if another flow has the
+                run.
+
+        Returns:
+            A value of `Proof`. It begins with DIFFERS or GONE if the map is not confirmed.
         """
         assert line.target_topic is not None
         assert line.target_partition is not None
@@ -97,7 +100,7 @@ class Rehearsal:
 
     @staticmethod
     def _upstream(line: Line, place: int) -> int | None:
-        """The source offset of the record at the place, if it is in the piece that was chosen."""
+        """Returns the source offset of the record at the counterpart, if it is in the piece that was used."""
         if line.piece_start is None or line.piece_to_start is None or line.upstream_offset is None:
             return None
         at = max(line.upstream_offset, line.piece_start)
@@ -117,11 +120,11 @@ class Rehearsal:
 
     def _hold_against(self, run: Mapping[str, Any] | None, key: PartitionKey, there: Message) -> str:
         if run is None or not run["downstream_start"] <= there[0] < run["downstream_end"]:
-            # where both sides have written at once, the place may be in a later piece than the one that was chosen
+            # if both sides have written at once, the offset may be in a later piece than the one that was used
             return Proof.BOUNDS
         if (
             run["last_timestamp"] is not None and there[1] > run["last_timestamp"]
-        ):  # first_timestamp is that of first records, and no bound
+        ):  # first_timestamp is the minimum over the batches' first records, so it is no lower bound
             return (
                 f"{Proof.DIFFERS}: the timestamp of the record at {there[0]} on the target is {there[1]}, later than "
                 "any of its run's"
@@ -129,7 +132,7 @@ class Rehearsal:
         if run["digest"] is None or run["bytes"] > DIGEST_BYTES or self._flow.transform_of(run["topic"]) is not None:
             return Proof.BOUNDS
         place = (key, run["downstream_start"])
-        if place not in self._digests:  # many groups stand in one run
+        if place not in self._digests:  # many groups share a run
             self._digests[place] = self._digest(*place, run["downstream_end"])
         found = self._digests[place]
         if found is None:
@@ -158,8 +161,8 @@ class Rehearsal:
         )
 
     def _digest(self, key: PartitionKey, start: int, end: int) -> str | None:
-        """The digest of the batches between two offsets; None if batches don't begin and end there, as after
-        compaction."""
+        """Computes the digest of the batches between two offsets; None if the batches don't begin and end there
+        (compaction)."""
 
         async def read() -> str | None:
             digest, at = 0, start
@@ -175,8 +178,10 @@ class Rehearsal:
 
 
 def runs_of(offset_syncs: DataFrame, lines: list[Line]) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """The rows of offset_syncs that lines have chosen, by topic, partition and downstream_start; last_timestamp in
-    ms."""
+    """Reads the rows of offset_syncs that lines use, by topic, partition and downstream_start.
+
+    last_timestamp is in ms since the epoch.
+    """
     from pyspark.sql import functions as F
 
     chosen = sorted(

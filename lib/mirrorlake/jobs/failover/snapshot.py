@@ -1,6 +1,6 @@
-"""What is known of a flow at one moment, from both clusters and the ledger: all that a plan is made from. Only reads.
+"""Reads the state of a flow from both clusters and the ledger, as the input of a plan. Only reads.
 
-With a dead source it comes from the target and the ledger alone.
+With a dead source, it reads the target and the ledger only.
 """
 
 from __future__ import annotations
@@ -28,25 +28,30 @@ from mirrorlake.translation import two_way
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-AUTO_DEADLINE_MS = 5_000  # how long a source is waited for that may be dead
+AUTO_DEADLINE_MS = 5_000  # time limit for a source that may be dead
 
 
 @dataclass(frozen=True)
 class Situation:
-    """One moment of a flow.
+    """The state of a flow at one time.
 
     Attributes:
-        source: None if it is dead, or isn't asked.
-        positions: of the flow, by source topic and partition, as the slots' states on the target say.
-        committed_ms: when the slot of each partition has committed last.
-        first, ends: of the source's partitions, for read_committed readers; ends are empty with a dead source.
-        lags: what is not mirrored, by topic and partition; empty with a dead source.
-        carried_to: how far the flow back has come, by topic and partition of the target; empty with a dead source,
-            where that flow is closed, and where it has never run and nobody else is meant to write there.
-        seen: the largest end of each source partition that the checkpoint job has written down.
-        pieces: both maps as the ledger has them.
-        known: the partitions that have a place on the target (`counterpart.counterparts`), and partitions: their keys.
-        failed: partitions whose last verification has failed.
+        flow: the flow.
+        target: target cluster.
+        source: source cluster; None if it is dead or not used.
+        positions: positions of the flow by source topic and partition, from the slots' states on the target.
+        committed_ms: last commit time of each partition's slot, in ms since the epoch.
+        first: first offsets of the source's partitions.
+        ends: last stable offsets of the source's partitions; empty with a dead source.
+        lags: unmirrored records, by topic and partition; empty with a dead source.
+        carried_to: positions of the flow back, by topic and partition of the target; empty with a dead source, if that
+            flow is closed, or if it has never run and the topics are not shared.
+        seen: largest end of each source partition that the checkpoint job has recorded.
+        pieces: the maps of both directions from the ledger.
+        known: partitions that have a counterpart on the target (`two_way.counterparts`).
+        partitions: keys of `known`.
+        failed: partitions whose last verification failed.
+        looked_at: time of the reading, UTC.
     """
 
     flow: Flow
@@ -67,18 +72,18 @@ class Situation:
 
 
 def way_back(config: str, flow: Flow) -> Flow | None:
-    """The flow in the other direction, if the property file enables it."""
+    """Returns the flow in the other direction, if the property file enables it."""
     name = f"{flow.target}->{flow.source}"
     return Flow.load(config, name) if name in Properties.load(config).flows else None
 
 
 @contextlib.contextmanager
 def connected(flow: Flow, choice: Choice) -> Iterator[tuple[Cluster, Cluster | None]]:
-    """The target, and the source if it is alive.
+    """Connects to the target, and to the source if it is alive.
 
     Raises:
         TargetError: the target can't be reached.
-        SourceError: the source can't, though the operator says that it is alive.
+        SourceError: the source can't be reached, though the operator says that it is alive.
     """
     client_id = f"{flow.name}|failover"
     target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms).connect()
@@ -104,7 +109,17 @@ def connected(flow: Flow, choice: Choice) -> Iterator[tuple[Cluster, Cluster | N
 
 
 def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source: Cluster | None) -> Situation:
-    """Looks at everything once: states first, so that a ledger that is read behind them can only know more."""
+    """Reads the state of a flow once.
+
+    States are read before the ledger, so that the ledger can only know more than they do.
+
+    Args:
+        flow: the flow.
+        back: the flow back; None if there is none.
+        ledger: tables with the maps.
+        target: target cluster.
+        source: source cluster; None if it is dead.
+    """
     timeout_ms = flow.connect_timeout_ms
     states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, timeout_ms)
     positions = merge_positions(states.values())
@@ -165,7 +180,7 @@ def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:
         for aliases in ((flow.source, flow.target), (flow.target, flow.source))
         for name in ("offset_syncs", "gaps")
     ]
-    return two_way.pieces(*rows).localCheckpoint()  # joined several times
+    return two_way.pieces(*rows).localCheckpoint()  # it is joined several times
 
 
 def _known(
@@ -176,7 +191,7 @@ def _known(
     brought: Mapping[PartitionKey, int],
     pieces: DataFrame,
 ) -> list[tuple[Any, ...]]:
-    """Rows of `counterpart.KNOWN`: partitions that the flow carries, and those that the flow back has written."""
+    """Returns rows of `two_way.KNOWN`: partitions that the flow mirrors, and those that the flow back has written."""
     rows: list[tuple[Any, ...]] = []
     carried = {key for key in {*positions, *ends} if flow.mirrors_topic(key[0]) and not flow.scatters(key[0])}
     for key in sorted(carried):
@@ -211,9 +226,11 @@ def _known(
 def _carried_to(
     flow: Flow, back: Flow | None, states: Mapping[int, SlotState], known: Iterable[tuple[Any, ...]]
 ) -> dict[PartitionKey, int]:
-    """How far the flow back has come in the partitions that both flows write: nowhere if it has never run, which counts
-    only where others are meant to write on the target.
-    One that is closed carries nothing: everybody has gone home from there."""
+    """Returns the positions of the flow back in the partitions that both flows write.
+
+    A flow back that has never run has position 0, but only if the topics are shared. A closed flow back carries
+    nothing, and has no positions.
+    """
     if back is None or not (states or flow.topics_shared) or is_closed(states.values()):
         return {}
     positions = merge_positions(states.values())
@@ -230,7 +247,7 @@ def _committed_ms(states: Iterable[SlotState]) -> dict[PartitionKey, int]:
 
 
 def _failed(ledger: Ledger, flow: Flow) -> frozenset[PartitionKey]:
-    """Partitions whose newest verification has not passed; none where nothing was ever verified."""
+    """Returns the partitions whose newest verification did not pass; none if nothing was ever verified."""
     if not ledger.spark.catalog.tableExists(ledger.table("verifications")):
         return frozenset()
     from pyspark.sql import functions as F

@@ -1,1 +1,1 @@
-"""The verify job: both logs, held against each other on the exact map."""
+"""The verify job: compares both logs record by record, by the exact map."""

@@ -1,5 +1,4 @@
-"""What is wrong with the records that aren't the same on both sides: each mismatch becomes a finding of some kind,
-named by both offsets."""
+"""Classifies mismatches: each record that differs between the logs becomes a finding with both offsets."""
 
 from __future__ import annotations
 
@@ -12,17 +11,18 @@ from mirrorlake.jobs.verification.compare import Comparison, located
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-STRAY = "stray"  # a record on the target that has no place, before it is known whether it is a copy
+STRAY = "stray"  # a foreign record on the target, until it is known whether it is a copy
 
 
 class FindingKind(StrEnum):
-    """What is wrong with a record; each is a column of the table verifications, too.
+    """The kinds of findings; each is also a column of the table verifications.
 
-    MISSING: on the source, and nowhere among what was compared on the target; the downstream offset is where the map
-    has it. DUPLICATED: on the target where nothing, or another record, belongs; the same in everything as the source's
-    record at the upstream offset. OUT_OF_ORDER: on the target, but not at its place; the downstream offset is where it
-    is. DIFFERENT: at its place, with another key, value, headers or timestamp. UNEXPECTED: on the target, and not on
-    the source; the upstream offset is the one that the map has for it, if any.
+    - MISSING: on the source, but not among the compared records of the target. The downstream offset is the mapped one.
+    - DUPLICATED: an extra copy on the target, equal to the source's record at the upstream offset. It is outside the
+      map, or in place of another record.
+    - OUT_OF_ORDER: on the target, but not at its mapped offset. The downstream offset is the actual one.
+    - DIFFERENT: at its mapped offset, with another key, value, headers or timestamp.
+    - UNEXPECTED: on the target, but not on the source. The upstream offset is the mapped one, if there is one.
     """
 
     MISSING = "missing"
@@ -32,10 +32,10 @@ class FindingKind(StrEnum):
     UNEXPECTED = "unexpected"
 
 
-# The kinds, and STRAY, by their names in the queries; Spark quotes them.
+# The queries name the kinds and STRAY by these keys; Spark quotes the values.
 WORDS: dict[str, Any] = {**{kind.value: kind for kind in FindingKind}, "stray": STRAY}
 
-# Equal records are paired in order, so that of three copies of one record in place of two, one is left over.
+# Equal records are paired in order. Of three copies where two belong, one is therefore left over.
 CLASSIFICATION = """
 WITH unexplained AS (SELECT * FROM {mismatches} WHERE NOT is_explained),
 ours AS (
@@ -108,11 +108,11 @@ FROM {found} f LEFT JOIN copies c ON f.kind = {stray} AND c.topic = f.topic AND 
 
 
 def with_places(compared: DataFrame, segments: DataFrame) -> DataFrame:
-    """The mismatches of `equality.compared`, each with what the map says of it.
+    """Adds the map's data to the mismatches of `compare.compared`.
 
-    Adds place (the downstream offset that the map has; null: none) and by_take_over (true for a source record that
-    another mirror has left out, and for one that it has copied although it was aborted on the source); is_mapped is not
-    null any more.
+    The new columns are place and by_take_over. place is the mapped downstream offset (null if there is none).
+    by_take_over is true for a source record that another mirror left out, and for one that it copied although it was
+    aborted on the source. is_mapped is never null in the result.
     """
     from pyspark.sql import functions as F
 
@@ -141,8 +141,12 @@ def with_places(compared: DataFrame, segments: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """What the log cleaner has left on one side of some source topics: last_offsets has topic, partition (of the
-    source), key_hash and last_offset (of that side)."""
+    """The records that the log cleaner has left on one side of compacted topics.
+
+    Attributes:
+        topics: topics of the source.
+        last_offsets: columns topic, partition (of the source), key_hash and last_offset (on that side).
+    """
 
     topics: tuple[str, ...]
     last_offsets: DataFrame
@@ -151,12 +155,13 @@ class Cleaned:
 def with_reasons(
     mismatches: DataFrame, log_starts: DataFrame, source: Cleaned | None = None, target: Cleaned | None = None
 ) -> DataFrame:
-    """Adds is_explained: the side that lacks the record has dropped it, for its age, or as a log cleaner does.
+    """Adds is_explained: true if the side without the record has deleted it, by retention or compaction.
 
     Args:
         mismatches: see `with_places`.
-        log_starts: topic, partition, source_start, target_start: what the logs still have.
-        source, target: where topics are compacted.
+        log_starts: columns topic, partition, source_start, target_start; the first offsets of the logs.
+        source: compacted topics on the source; None if there are none.
+        target: compacted topics on the target; None if there are none.
     """
     from pyspark.sql import functions as F
 
@@ -182,8 +187,11 @@ def with_reasons(
 
 
 def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[DataFrame, Column]:
-    """Whether a record that only `side` still has would be dropped at offset `at` of the other: for want of a key, as a
-    tombstone, or for a newer one of its key."""
+    """Returns the rows, and whether the other side's cleaner would delete a record that only `side` has.
+
+    It would delete records without a key, tombstones, and records with a newer record of the same key. `at` is the
+    column with the record's offset on the other side.
+    """
     from pyspark.sql import functions as F
 
     key, last = f"{side}_key", f"{side}_last"
@@ -196,13 +204,16 @@ def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[Dat
 
 
 def findings(mismatches: DataFrame, source: DataFrame) -> DataFrame:
-    """What is wrong: topic, partition, upstream_offset, downstream_offset, kind (`FindingKind`) and detail; one
-    row for each record, kept.
+    """Classifies mismatches that are not explained.
 
     Args:
         mismatches: see `with_reasons`.
-        source: fingerprints of the source, to find what a stray record on the target is a copy of; read only if there
-            is one.
+        source: fingerprints of the source. They are read only for stray records, to find the record that each is a copy
+            of.
+
+    Returns:
+        One row for each finding: topic, partition, upstream_offset, downstream_offset, kind (`FindingKind`) and detail.
+        The frame is checkpointed.
     """
     spark = mismatches.sparkSession
     found = spark.sql(CLASSIFICATION, mismatches=mismatches, **WORDS).localCheckpoint()

@@ -1,9 +1,8 @@
-"""Two logs compared record by record, at the places that the map says: what is the same, and what is not.
+"""Compares two logs record by record, by the map.
 
-Every record becomes a fingerprint where it is read: a SHA-256 of key, value and headers, and its timestamp. A target
-record is put at the upstream offset that the map gives it, and both sides are joined there. What is the same is counted
-at once; what isn't is kept, one row each, for `jobs/verification/classify.py`. No payload leaves the task that reads
-it.
+Each task turns the records that it reads into fingerprints: a SHA-256 of key, value and headers, and the timestamp. The
+map gives each target record its upstream offset, and both sides are joined there. Equal records are counted at once.
+Each mismatch is kept as a row for `jobs/verification/classify.py`. Payloads do not leave the task that reads them.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Offsets are cut into stretches of this length, so that one large partition is sorted in many tasks.
+# Offsets are divided into stretches of this length, so that many tasks share the sort of a large partition.
 STRETCH_BITS = 18
 
-SIDE = ("offset", "content", "timestamp", "key_hash", "is_tombstone")  # what is kept of each side of a mismatch
+SIDE = ("offset", "content", "timestamp", "key_hash", "is_tombstone")  # columns kept of each side of a mismatch
 
 
 class Comparison(StrEnum):
-    """What comes of holding a record against its copy."""
+    """The result of comparing a record with its copy."""
 
     EQUAL = "equal"
     LEFT_OUT = "left_out"
@@ -30,18 +29,18 @@ class Comparison(StrEnum):
 
 
 def fingerprints(records: DataFrame) -> DataFrame:
-    """What is compared of records, as Spark's Kafka source has them with headers.
+    """Computes fingerprints of records that Spark's Kafka source has read with headers.
 
     Returns:
-        topic, partition, offset; content (SHA-256 of key, value and headers: nulls, their order and repetition count);
-        timestamp (ms); key_hash, value_hash and headers_hash (64 bits, to say which of them differs; null for a key
-        that is null); is_stamped (the broker gave the timestamp), is_tombstone.
+        Columns topic, partition, offset; content (SHA-256 of key, value and headers, including nulls, order and
+        repetition of headers); timestamp (ms); key_hash, value_hash and headers_hash (64 bits, to tell which of them
+        differs; key_hash is null for a null key); is_stamped (the broker set the timestamp), is_tombstone.
     """
     from pyspark.sql import functions as F
 
     nothing = F.lit(b"")
     headers = F.coalesce(F.array_join(F.transform("headers", _header), ","), F.lit(""))
-    # Lengths go ahead, so that no two records give the same bytes; -1 tells null from empty.
+    # Lengths come first, so that no two records have the same bytes; -1 distinguishes null from empty.
     lengths = [F.coalesce(F.octet_length(name), F.lit(-1)).cast("string") for name in ("key", "value")]
     whole = F.concat(
         F.encode(F.concat_ws(",", *lengths, headers), "UTF-8"), F.coalesce("key", nothing), F.coalesce("value", nothing)
@@ -67,14 +66,17 @@ def _header(header: Column) -> Column:
 
 
 def located(records: DataFrame, ranges: DataFrame, on: Sequence[str], start: str, end: str) -> DataFrame:
-    """Records with the range they are in, as a struct `range` (null: none).
+    """Adds to each record the range that contains it, as the struct `range`; null if there is none.
 
-    An as-of join: both in one order, each record taking the nearest range that ends ahead of it. No product, however
-    many ranges there are.
+    The query is an as-of join: records and ranges are sorted together, and each record takes the nearest range that
+    ends after it. There is no product, even with many ranges.
 
     Args:
-        records: with the columns `on` and offset.
-        ranges: with the columns `on`, `start` and `end` (exclusive).
+        records: columns `on` and offset.
+        ranges: columns `on`, `start` and `end` (exclusive).
+        on: names of the columns that both frames share.
+        start: name of the column with a range's first offset.
+        end: name of the column with a range's end.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -94,7 +96,7 @@ def located(records: DataFrame, ranges: DataFrame, on: Sequence[str], start: str
     both = pieces.select(*on, "_stretch", clipped, F.lit(0).alias("_asks"), "range").unionByName(
         asked, allowMissingColumns=True
     )
-    # Downwards; at one offset the record comes before the range that ends there, which is behind it.
+    # In descending order. At the same offset, the record precedes the range that ends there, which does not contain it.
     order = (
         Window.partitionBy(*on, "_stretch")
         .orderBy(F.desc("_at"), F.desc("_asks"))
@@ -105,21 +107,20 @@ def located(records: DataFrame, ranges: DataFrame, on: Sequence[str], start: str
 
 
 def compared(source: DataFrame, target: DataFrame, segments: DataFrame, *, is_shared: bool) -> DataFrame:
-    """Holds both logs against each other.
+    """Compares both logs.
 
     Args:
-        source: fingerprints of the source; with the column left_out, which is true for a record that needn't be on the
-            target.
-        target: fingerprints of the target, under the names of its own topics.
-        segments: of the map (`jobs/verification/segments.py`); target records in those that are not judged are passed
-            over.
-        is_shared: others write to the remote topics too, so that what is not in the map says nothing.
+        source: fingerprints of the source, with the column left_out: true for a record that need not be on the target.
+        target: fingerprints of the target, with the target's topic names.
+        segments: segments of the map (`jobs/verification/segments.py`); target records in segments that are not judged
+            are ignored.
+        is_shared: true if other programs write to the remote topics; unmapped records there are then left out.
 
     Returns:
-        topic, partition, kind, records and, for kind `mismatch`, one row each: upstream_offset (the record's, or the
-            one that the map gives the target record; null
-        where it gives none); is_mapped and is_inferred (of the place of a target record); differs (which of key, value,
-        headers and timestamp); and the structs source and target (SIDE; null where that side has no record).
+        Columns topic, partition, kind and records. Rows of kind `mismatch` are one for each record and also have
+        upstream_offset (the record's own, or the mapped one of a target record; null if there is none), is_mapped and
+        is_inferred (of a target record's place), differs (which of key, value, headers and timestamp) and the structs
+        source and target (SIDE; null if that side has no record).
     """
     from pyspark.sql import functions as F
 
@@ -132,7 +133,7 @@ def compared(source: DataFrame, target: DataFrame, segments: DataFrame, *, is_sh
     )
     both = left.join(right, ["topic", "partition", "at"], "full_outer")
     has_both = F.col("s").isNotNull() & F.col("t").isNotNull()
-    # What was copied by another mirror may have got the time of the target's broker; that is how it was taken over.
+    # Records that another mirror copied may have the timestamp of the target's broker; the take-over accepted it.
     same_time = (F.col("s.timestamp") == F.col("t.timestamp")) | (F.col("t.is_stamped") & F.col("t.is_inferred"))
     is_left_out = F.col("s").isNull() & (F.col("at") < 0) & (F.lit(is_shared) | F.col("t.is_taken_over")) | F.col(
         "t"
@@ -161,13 +162,15 @@ def compared(source: DataFrame, target: DataFrame, segments: DataFrame, *, is_sh
         side("s").alias("source"),
         side("t").alias("target"),
     )
-    # One pass over both logs: whatever is the same falls together to one row for each partition.
+    # One pass over both logs: equal records collapse to one row for each partition.
     return kept.groupBy(*kept.columns).agg(F.count("*").alias("records"))
 
 
 def placed(target: DataFrame, segments: DataFrame) -> DataFrame:
-    """Target records with topic and partition on the source, the upstream_offset that the map gives them (null: none),
-    and is_inferred and is_taken_over of their segment."""
+    """Returns target records with their source topic and partition, and the mapped upstream_offset.
+
+    upstream_offset is null for records outside the map. is_inferred and is_taken_over are those of the segment.
+    """
     from pyspark.sql import functions as F
 
     renamed = target.withColumnsRenamed({"topic": "target_topic", "partition": "target_partition"})

@@ -1,14 +1,16 @@
-"""The proof of equality: both clusters are read apart from the code that copies, joined on the exact map, and every
-difference is named.
+"""The proof of equality: reads both clusters independently of the copying code, joins them by the exact map, and
+reports every difference.
 
-1. **Pin.** The map is that of one Delta version of `offset_syncs`, cut into segments: each a run with the gap in front
-of it (`jobs/verification/segments.py`). 2. **Recognise** (`sample` only). Runs whose batches still have the digest of
-the map on both sides are not opened (`jobs/verification/run_digests.py`). 3. **Compare.** Both logs are read by Spark's
-Kafka source, as committed records, and joined at the places of the map (`logs.py`, `jobs/verification/compare.py`). 4.
-**Explain.** What is on one side only may
-have expired, or have been compacted since: that is neither right nor wrong. The rest is named
-(`jobs/verification/classify.py`, `jobs/verification/summarize.py`). 5. **Judge and store.** Counts go before the suite
-`verification` and into `verifications`; bad records, without their contents, into `verification_findings`.
+1. **Pin.** The map is that of one Delta version of `offset_syncs`. It is cut into segments: each is a run with the gap
+   in front of it (`jobs/verification/segments.py`).
+2. **Recognise** (`sample` only). Runs whose batches have the digest of the map on both sides are not compared record by
+   record (`jobs/verification/run_digests.py`).
+3. **Compare.** Spark's Kafka source reads committed records of both logs. They are joined by the map (`logs.py`,
+   `jobs/verification/compare.py`).
+4. **Explain.** A record that one side lacks may have expired, or may have been compacted since. It is then neither
+   right nor wrong. All others become findings (`jobs/verification/classify.py`, `jobs/verification/summarize.py`).
+5. **Judge and store.** The suite `verification` evaluates the counts, which are stored in `verifications`. Findings are
+   stored in `verification_findings`, without the records' contents.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FINDINGS_KEPT = 1_000  # of each partition
+FINDINGS_KEPT = 1_000  # per partition
 EXAMPLES = 10
 PLACE = ("topic", "partition", "upstream_offset", "downstream_offset")
 
@@ -61,8 +63,8 @@ class Verification:
 
     Args:
         spark: a classic session with Delta and the Kafka source; its executors read both clusters.
-        flow: the flow.
-        ledger: where the map is, and the results go.
+        flow: flow to verify.
+        ledger: tables with the map, and for the results.
         suite: path of the expectations for verifications.
     """
 
@@ -71,11 +73,11 @@ class Verification:
         self._gate = Gate(suite)
 
     def run(self, scope: VerificationScope) -> VerificationResult:
-        """Compares what the scope asks for, and stores what was found, whether it passes or not
+        """Compares the records of the scope, and stores the result, whether it passes or not
         (`VerificationResult.require`).
 
         Raises:
-            ConfigurationError: the Delta version is not there.
+            ConfigurationError: the Delta version does not exist.
             SourceError, TargetError: a cluster can't be read.
             LedgerError: the tables can't be read or written.
         """
@@ -122,16 +124,16 @@ class Verification:
         )
         return result
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- comparing ----------------------------------------------------------------------------------
 
     def _verify(
         self, scope: VerificationScope, versions: Versions, logs: FlowLogs
     ) -> tuple[list[PartitionVerification], DataFrame | None]:
-        """A row for each partition, and the records that are wrong (None: there are none)."""
+        """Returns a row for each partition, and the findings (None if there are none)."""
         try:
             chosen = with_choice(current_map(self.ledger, self.flow, versions), scope, self._passed(scope))
             partitions_known = partitions_of(chosen)
-        except Exception as error:  # Delta's: an old version whose files are gone
+        except Exception as error:  # from Delta: the files of an old version are deleted
             raise LedgerError(
                 f"version {versions.offset_syncs} of {self.ledger.table('offset_syncs')}, or {versions.gaps} of gaps, "
                 f"can't be read: {first_line(error)}"
@@ -152,15 +154,17 @@ class Verification:
             partitions, wrong = judge(self._map(scope, versions.offset_syncs, chosen, found, logs), logs)
         except MirrorlakeError:
             raise
-        except Exception as error:  # Spark's: a log that can't be read, or a timestamp beyond what it can hold
+        except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
                 f"flow {self.flow.name}: the logs can't be compared: {first_line(error)}. Nothing was stored"
             ) from None
         return sorted([*partitions, *uncovered.values()], key=lambda one: (one.topic, one.partition)), wrong
 
     def _passed(self, scope: VerificationScope) -> DataFrame:
-        """The rows of verifications that `incremental` goes on from; to repeat one by its version, those that came
-        before it."""
+        """Returns the passed verifications that `incremental` continues from.
+
+        To repeat a verification by its version, only earlier ones count.
+        """
         table = self.ledger.of_flow("verifications", self.flow)
         mine = table.filter(table.passed & table["mode"].isin(VerificationMode.FULL, VerificationMode.INCREMENTAL))
         return mine if scope.version is None else mine.filter(mine.offset_syncs_version < scope.version)
@@ -168,8 +172,10 @@ class Verification:
     def _uncovered(
         self, scope: VerificationScope, known: set[PartitionKey], logs: FlowLogs
     ) -> dict[PartitionKey, PartitionVerification]:
-        """Partitions of the flow that are not compared, each with the reason: a transform changes their records, or the
-        map knows nothing of what they hold."""
+        """Returns the partitions of the flow that can't be compared, each with the reason.
+
+        Either a transform changes their records, or the map has nothing of them.
+        """
         there = logs.source_partitions() if scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL) else {}
         found = {}
         for key in sorted(key for key in known | there.keys() if scope.has(key[0])):
@@ -195,7 +201,7 @@ class Verification:
         found: dict[PartitionKey, Extent],
         logs: FlowLogs,
     ) -> VerifiedMap:
-        """Cuts up the map, as far as both logs reach, and recognises what can be."""
+        """Cuts the map into segments, within both logs, and recognises runs by their digests in a sample."""
         logs.reach(found.values())
         self._bound_tails(chosen, found, logs)
         frame = extents_frame(self.spark, found.values())
@@ -225,10 +231,10 @@ class Verification:
         )
 
     def _bound_tails(self, chosen: DataFrame, found: dict[PartitionKey, Extent], logs: FlowLogs) -> None:
-        """What stands behind the last run is looked at as far as to where the map goes on: by this version of it, or by
-        what was committed since.
+        """Limits the segment behind the last run of each partition to the start of the next run.
 
-        Where others write to the remote topics too, it isn't looked at.
+        The next run is from this version of the map, or from later commits. If other programs write to the remote
+        topics, the segment is left out.
         """
         if self.flow.topics_shared:
             for extent in found.values():
@@ -248,7 +254,7 @@ class Verification:
     # -- storing ------------------------------------------------------------------------------------
 
     def _store(self, result: VerificationResult, wrong: DataFrame | None) -> None:
-        """Bad records first, and the verdict last, so that a verdict always has its findings."""
+        """Stores the findings first and the verdict last, so that a verdict always has its findings."""
         flow = self.flow
         if wrong is not None:
             self.ledger.append_frame("verification_findings", self._findings(result, wrong))
@@ -266,14 +272,14 @@ class Verification:
         rows = [partition.row() for partition in result.partitions]
         if not any(
             partition.is_covered for partition in result.partitions
-        ):  # a row about the whole flow, so that the failure is there to be seen
+        ):  # a row about the whole flow makes the failure visible
             rows.append(
                 {**PartitionVerification("", 0).row(), "topic": None, "partition": None, "detail": result.statement()}
             )
         self.ledger.append("verifications", [{**row, **common} for row in rows])
 
     def _findings(self, result: VerificationResult, wrong: DataFrame) -> DataFrame:
-        """The rows of verification_findings: the first ones of each partition."""
+        """Returns the rows of verification_findings: the first ones of each partition."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 

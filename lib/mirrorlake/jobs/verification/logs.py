@@ -1,7 +1,6 @@
-"""Both logs of a flow as a verification sees them: how far they reach, their records, and what explains a record that
-is on one side only.
+"""Reads both logs of a flow for a verification: their offsets, their records, and the causes of one-sided records.
 
-Records are read by Spark's Kafka source, as any consumer of committed records would get them.
+Spark's Kafka source reads the records, as any read_committed consumer would get them.
 """
 
 from __future__ import annotations
@@ -32,30 +31,33 @@ KAFKA = """
   key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>
 """
-Bounds = Mapping[PartitionKey, tuple[int, int]]  # offsets from, and to (exclusive), by topic and partition
+Bounds = Mapping[PartitionKey, tuple[int, int]]  # from and to (exclusive), by topic and partition
 
 
 class FlowLogs:
     """The logs of a flow.
 
     Args:
-        spark: where they are read.
-        flow: whose.
-        source, target: connected clusters.
+        spark: session that reads the records.
+        flow: flow of the logs.
+        source: connected source cluster.
+        target: connected target cluster.
     """
 
     def __init__(self, spark: SparkSession, flow: Flow, source: Cluster, target: Cluster) -> None:
         self._spark, self._flow, self._source, self._target = spark, flow, source, target
         self._timeout_ms = flow.connect_timeout_ms
 
-    # -- how far they reach -------------------------------------------------------------------------
+    # -- offsets ------------------------------------------------------------------------------------
 
     def reach(self, extents: Iterable[Extent]) -> None:
-        """Notes in the extents how far both logs reach now. A topic that is gone has lost everything: that is its age
-        on the source, and a loss on the target.
+        """Sets the current start and end offsets of both logs in the extents.
+
+        A deleted topic has lost everything. On the source, this counts as retention; on the target, as a loss.
 
         Raises:
-            TargetError: a transaction is open in front of what was mirrored, so that its readers don't get it yet.
+            TargetError: a transaction is open before the end of the map, so that readers don't get the mirrored records
+                yet.
         """
         found = list(extents)
         ends = self._settled_ends({extent.remote: extent.downstream_end for extent in found})
@@ -71,14 +73,14 @@ class FlowLogs:
             extent.downstream_to = max(extent.downstream_end, extent.target_end)
 
     def starts(self, extents: Iterable[Extent]) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
-        """Where the logs begin now: of source partitions, and of remote ones."""
+        """Returns the start offsets of the source partitions, and of the remote partitions."""
         found = list(extents)
         return self._offsets(self._source, [extent.key for extent in found], EARLIEST_TIMESTAMP), self._offsets(
             self._target, [extent.remote for extent in found], EARLIEST_TIMESTAMP
         )
 
     def source_partitions(self) -> dict[PartitionKey, tuple[int, int]]:
-        """Start and end of every partition of the flow's topics that holds something."""
+        """Returns start and end of every partition of the flow's topics that isn't empty."""
         topics = {
             name: topic
             for name, topic in self._source.refresh(None, self._timeout_ms).items()
@@ -92,7 +94,7 @@ class FlowLogs:
         return {key: (start[key], end[key]) for key in keys if start.get(key, 0) < end.get(key, 0)}
 
     def compacted(self, side: str, topics: Iterable[str]) -> set[str]:
-        """Those of the topics that are compacted on that side; what is there and may not be described may be."""
+        """Returns the topics that are compacted on that side, and those whose configuration can't be read."""
         cluster, connection = (
             (self._source, self._flow.source_connection)
             if side == "source"
@@ -112,8 +114,10 @@ class FlowLogs:
         return cluster.offsets(known, at, self._timeout_ms) if known else {}
 
     def _settled_ends(self, needed: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
-        """The ends of remote partitions for readers of committed records: behind what is needed, as far as it is there
-        at all."""
+        """Returns the last stable offsets of remote partitions.
+
+        Waits until they reach the needed offsets, as far as the logs do.
+        """
         cluster = self._target
         there = cluster.refresh({topic for topic, _ in needed}, self._timeout_ms) if needed else {}
         keys = [key for key in needed if key[0] in there and key[1] in there[key[0]].leaders]
@@ -138,11 +142,11 @@ class FlowLogs:
             else {}
         )
 
-    # -- what is in them ----------------------------------------------------------------------------
+    # -- records ------------------------------------------------------------------------------------
 
     def source_fingerprints(self, bounds: Bounds) -> DataFrame:
-        """See `equality.fingerprints`, with left_out: true for what other flows have brought to the source, which this
-        one does not mirror."""
+        """Returns `compare.fingerprints` of the source, with left_out: true for records that other flows brought and
+        this flow does not mirror."""
         from pyspark.sql import functions as F
 
         records = fingerprints(self._records("source", bounds))
@@ -152,12 +156,14 @@ class FlowLogs:
         return found.select(*records.columns, F.col("range").isNotNull().alias("left_out"))
 
     def target_fingerprints(self, bounds: Bounds) -> DataFrame:
-        """See `equality.fingerprints`."""
+        """Returns `compare.fingerprints` of the target."""
         return fingerprints(self._records("target", bounds))
 
     def last_keys(self, side: str, extents: Iterable[Extent]) -> DataFrame:
-        """topic and partition of the source, key_hash, and last_offset: the last record of each key on that side, up to
-        the end of its log."""
+        """Returns the last record of each key on that side, up to the end of its log.
+
+        The columns are topic and partition of the source, key_hash and last_offset.
+        """
         from pyspark.sql import functions as F
 
         chosen = list(extents)
@@ -186,12 +192,11 @@ class FlowLogs:
         return fingerprints(rows).groupBy("topic", "partition", "key_hash").agg(F.max("offset").alias("last_offset"))
 
     def later_runs(self, from_offsets: Mapping[int, int]) -> DataFrame:
-        """The runs that the target's offset-syncs topic has from those offsets on, by its partitions: columns as in the
-        table offset_syncs.
+        """Reads the runs of the target's offset-syncs topic from the given offsets on, by its partitions.
 
-        Uncommitted ones too: a transaction's state is written before it is ended, while its markers may reach its data
-            first. What was aborted takes up offsets in
-        vain, at which no reader ever sees a record.
+        The columns are those of the table offset_syncs. Uncommitted runs are included: a state is written before its
+        transaction ends, but the data's commit markers may be written first. Aborted runs only take up offsets at which
+        no reader sees a record.
         """
         topic = self._flow.offset_syncs_topic
         there = self._target.refresh([topic], self._timeout_ms)
@@ -202,8 +207,10 @@ class FlowLogs:
         )
 
     def _brought(self) -> DataFrame:
-        """Source offsets that explain themselves: what other flows have brought to the source: topic, partition,
-        from_offset and to_offset there. Their own maps say so, which are on that cluster."""
+        """Returns the source offsets that other flows brought: topic, partition, from_offset and to_offset.
+
+        They are read from these flows' offset-syncs topics on the source.
+        """
         from pyspark.sql import functions as F
 
         flow = self._flow

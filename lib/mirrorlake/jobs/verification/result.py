@@ -1,4 +1,4 @@
-"""What a verification has found: a row for each partition, what the gate looks at, and one sentence for people."""
+"""The result of a verification: a row for each partition, the input of the gate, and a one-sentence summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class VerificationStatus(StrEnum):
-    """What is found out about a partition: column status of the table verifications."""
+    """The result for a partition: column status of the table verifications."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
@@ -28,17 +28,33 @@ class VerificationStatus(StrEnum):
 
 @dataclass
 class PartitionVerification:
-    """What was found in one partition: a row of the table verifications, but for what is the same in all rows of a
-    verification. Counts are of records; ends exclusive.
+    """The result for one partition: a row of the table verifications, without the columns that all rows of a
+    verification share.
+
+    Counts are numbers of records; ends are exclusive.
 
     Attributes:
-        records: that were held against their copies.
-        digested: of those, the ones that were recognised by the digests of their batches, unopened.
-        missing, duplicated, out_of_order, different, unexpected: see `jobs/verification/classify.py`.
-        not_comparable: gone from one side since, for a reason; neither right nor wrong.
-        mapped: places of the map that were asked about, and accounted, those of them about which something was found
-            out.
-        verified_to: when the last run that was looked at was committed on the target.
+        topic: source topic.
+        partition: source partition.
+        target_topic: remote topic.
+        target_partition: remote partition.
+        upstream_from: first source offset that was verified.
+        upstream_to: end of the verified source offsets.
+        downstream_from: first target offset that was verified.
+        downstream_to: end of the verified target offsets.
+        records: records that were compared with their copies.
+        digested: those of `records` that were recognised by the digests of their batches, unopened.
+        missing: see `jobs/verification/classify.py`.
+        duplicated: see there.
+        out_of_order: see there.
+        different: see there.
+        unexpected: see there.
+        not_comparable: records that one side has deleted since; neither right nor wrong.
+        mapped: mapped offsets that had to be verified.
+        accounted: those of `mapped` that have a result.
+        verified_to: commit time of the last verified run on the target.
+        is_covered: false if the partition could not be verified.
+        notes: remarks for the column detail.
     """
 
     topic: str
@@ -77,17 +93,17 @@ class PartitionVerification:
 
     @property
     def passed(self) -> bool:
-        """True only if something was compared, and all of it is the same."""
+        """True only if records were compared, and all of them are equal."""
         return self.status is VerificationStatus.EQUAL
 
     def row(self) -> dict[str, Any]:
-        """The columns of the table that are this partition's own."""
+        """Returns the columns of the table that belong to this partition."""
         return {**asdict(self), "status": self.status, "passed": self.passed, "detail": "; ".join(self.notes) or None}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One record that is wrong: see `jobs/verification/classify.py`."""
+    """One record that differs; see `jobs/verification/classify.py`."""
 
     topic: str
     partition: int
@@ -98,7 +114,7 @@ class Finding:
 
     @classmethod
     def from_row(cls, row: Row) -> Finding:
-        """A finding as Spark has it."""
+        """Reads a finding from a row of Spark."""
         return cls(
             topic=row["topic"],
             partition=row["partition"],
@@ -120,7 +136,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """One verification. `results` are those of the gate, `examples` the first records that are wrong."""
+    """The result of one verification: `results` are those of the gate, `examples` the first findings."""
 
     flow: str
     verification_id: str
@@ -134,7 +150,7 @@ class VerificationResult:
     examples: tuple[Finding, ...] = field(repr=False, default=())
 
     def total(self, name: str) -> int:
-        """The sum of a count over all partitions."""
+        """Returns the sum of a count over all partitions."""
         return sum(getattr(partition, name) for partition in self.partitions)
 
     @property
@@ -146,7 +162,7 @@ class VerificationResult:
         return max((partition.verified_to for partition in self.partitions if partition.verified_to), default=None)
 
     def statement(self) -> str:
-        """What a person wants to know: verified to 14:03:07, 12,345,678 records, 0 differences. The time is UTC."""
+        """Summarises the result: verified to 14:03:07, 12,345,678 records, 0 differences. The time is UTC."""
         records, differences = self.total("records"), self.total("differences")
         if self.verified_to is None or not (records or differences):
             return (
@@ -166,10 +182,10 @@ class VerificationResult:
         return "".join(words) if self.passed else f"NOT EQUAL: {''.join(words)}"
 
     def require(self) -> None:
-        """Lets a job go on only after a verification that has passed.
+        """Lets a job continue only after a verification that passed.
 
         Raises:
-            GateError: naming what failed, and the first records that are wrong by both offsets.
+            GateError: the verification failed; names the failed expectations and the first findings by both offsets.
         """
         named = "".join(f"\n  {example}" for example in self.examples)
         require(
@@ -179,7 +195,7 @@ class VerificationResult:
         )
 
     def table(self) -> pd.DataFrame:
-        """A row for each partition, for people."""
+        """Returns one row for each partition, for display."""
         import pandas as pd
 
         shown = (
@@ -213,7 +229,7 @@ GATE_COLUMNS = ("topic", "partition", "records", *FindingKind, "not_comparable",
 
 
 def gate_frame(partitions: Iterable[PartitionVerification]) -> pd.DataFrame:
-    """What the gate looks at: one row for each partition that is covered; columns GATE_COLUMNS."""
+    """Returns the input of the gate: one row for each covered partition, with columns GATE_COLUMNS."""
     import pandas as pd
 
     rows = [

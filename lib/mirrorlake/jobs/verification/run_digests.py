@@ -1,10 +1,10 @@
-"""Runs recognised by the digests of their batches: both logs are read as raw batches, and no record is opened.
+"""Recognises runs by the digests of their batches: reads both logs as raw batches, without opening records.
 
-The map has a CRC-32C for each run (`Batch.extend_digest`), taken when it was copied. A run whose batches still give it
-on both sides is taken as equal: a change of any bits is overlooked once in 2^32. This is quick, and it trusts what a
-comparison of records doesn't have to: the parser of batch headers, which copying uses too. All that it doesn't
-recognise is for that comparison to judge: batches that were packed anew (by the copy, by a broker, by a log cleaner),
-and real differences.
+The map has a CRC-32C for each run (`Batch.extend_digest`), which the mirror job computed while copying. A run counts as
+equal if its batches have this digest on both sides. A change is overlooked with a probability of 1 in 2^32. The method
+is fast, but it depends on the parser of batch headers, which copying uses too; a comparison of records does not. Runs
+that are not recognised are left to that comparison. Among them are runs with re-encoded batches (by the copying task, a
+broker or a log cleaner), and real differences.
 """
 
 from __future__ import annotations
@@ -32,28 +32,27 @@ FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
 
 
-class OutOfRange(Exception):  # noqa: N818 (it is no error, but an answer)
+class OutOfRange(Exception):  # noqa: N818 (it is not an error, but a result)
     """Raised inside this module when a log does not reach back to an offset."""
 
 
 class RawLog:
-    """The committed data batches of one partition, read onwards; stretches that follow on each other cost no further
-    request.
+    """The committed data batches of one partition, read forward; adjacent ranges need no further request.
 
     Args:
-        cluster: connected, and aware of the topic.
+        cluster: a connected cluster that knows the topic.
         key: topic and partition.
-        what: for messages.
-        timeout_ms: for a read that fails and is tried again.
+        what: prefix of error messages.
+        timeout_ms: time limit for retries of a failed read.
     """
 
     def __init__(self, cluster: Cluster, key: PartitionKey, what: str, timeout_ms: int) -> None:
         self._cluster, self._key, self._what, self._timeout_ms = cluster, key, what, timeout_ms
         self._waiting: deque[Batch] = deque()
-        self._at = self._read_to = -1  # `_waiting` has all there is in between
+        self._at = self._read_to = -1  # `_waiting` holds all batches between these two offsets
 
     def batches(self, start: int, end: int) -> Iterator[Batch]:
-        """The batches with an offset from `start` to `end` (exclusive), in order."""
+        """Yields the batches with an offset from `start` to `end` (exclusive), in order."""
         if not self._at <= start <= self._read_to:
             self._waiting.clear()
             self._read_to = start
@@ -104,9 +103,17 @@ class RawLog:
 
 
 def has_digest(log: RawLog, begin: int, start: int, end: int, digest: int) -> bool:
-    """True if the batches from `start` to `end` have that digest, and no data is between `begin` and `start`.
+    """Returns true if the batches from `start` to `end` have that digest, and there is no data between `begin` and
+    `start`.
 
-    A batch that lies across the borders says nothing, and neither does one that had to be opened for copying.
+    Returns false for a batch that crosses the bounds, and for one that copying had to re-encode.
+
+    Args:
+        log: log to read.
+        begin: end of the run before.
+        start: first offset of the run.
+        end: end of the run.
+        digest: digest of the run in the map.
     """
     found, at = 0, start
     try:
@@ -120,8 +127,10 @@ def has_digest(log: RawLog, begin: int, start: int, end: int, digest: int) -> bo
 
 
 def recognised(segments: DataFrame, flow: Flow) -> DataFrame:
-    """The runs, of those that are judged and still whole, whose digest both logs have: topic, partition and
-    upstream_end; or the errors of tasks (column error)."""
+    """Returns the runs whose digest both logs have, of those that are judged and complete.
+
+    The columns are topic, partition and upstream_end, and error for the errors of tasks.
+    """
     from pyspark.sql import functions as F
 
     wanted = segments.filter("is_judged AND mapped > 0 AND expired = 0 AND overlap = 0 AND digest IS NOT NULL")
@@ -135,8 +144,10 @@ def recognised(segments: DataFrame, flow: Flow) -> DataFrame:
 
 
 def digest_task(flow: Flow) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function of a Spark task: segments in their order in, those that are recognised out (SCHEMA); an error is a
-    row, so that it arrives as what it is."""
+    """Returns the function of a Spark task, which turns sorted segments into rows of the recognised ones (SCHEMA).
+
+    An error becomes a row, so that the driver receives it with its type.
+    """
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -169,8 +180,10 @@ def _row(segment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str, str, int], RawLog]) -> bool:
-    """True if both sides have the digest of the segment's run. `logs` keeps one reader for each side, as segments come
-    in order."""
+    """Returns true if both sides have the digest of the segment's run.
+
+    `logs` keeps one reader for each side, as segments arrive in order.
+    """
     digest = int(segment["digest"], 16)
     sides = ("target_topic", "target_partition", "downstream"), ("topic", "partition", "upstream")
     for cluster, (topic, partition, side) in zip(clusters(flow)[::-1], sides, strict=True):
@@ -194,7 +207,7 @@ def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str,
 
 @lru_cache(maxsize=1)
 def clusters(flow: Flow) -> tuple[Cluster, Cluster]:
-    """Source and target, kept by this Spark worker from one task to the next."""
+    """Returns source and target, which this Spark worker keeps between tasks."""
     client_id = f"{flow.name}|verify"
     source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
     return source.connect(), Cluster(

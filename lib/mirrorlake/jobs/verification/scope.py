@@ -1,5 +1,4 @@
-"""What a verification is asked to look at: everything, a time, a sample, or what is new; by which version of the
-map."""
+"""The scope of a verification: everything, a time range, a sample, or new records; and the version of the map."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from mirrorlake.parameters import moment, resolve
 
 
 class VerificationMode(StrEnum):
-    """What is looked at: column mode of the table verifications."""
+    """The mode of a verification: column mode of the table verifications."""
 
     INCREMENTAL = "incremental"
     FULL = "full"
@@ -35,15 +34,16 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class VerificationScope:
-    """What to verify.
+    """The scope of a verification.
 
     Attributes:
-        mode: FULL: all that is in the map; INCREMENTAL: what came since the last verification that has passed; TIME:
-            what was committed on the target in a time; SAMPLE: some runs of the map, first by the digests of their
+        mode: FULL: the whole map. INCREMENTAL: the runs since the last verification that passed. TIME: the runs that
+            were committed on the target in a time range. SAMPLE: some runs of the map, first by the digests of their
             batches.
-        from_time, to_time: of TIME; from inclusive, to exclusive; None for no limit.
+        from_time: start of the range for TIME, inclusive; None for no limit.
+        to_time: end of the range for TIME, exclusive; None for no limit.
         version: Delta version of offset_syncs; None for the newest.
-        fraction: of SAMPLE: which part of the runs, above 0 and up to 1.
+        fraction: share of the runs for SAMPLE, above 0 and up to 1.
         topics: source topics; None for all.
     """
 
@@ -59,7 +59,7 @@ class VerificationScope:
 
     @classmethod
     def resolve(cls, namespace: Mapping[str, Any]) -> VerificationScope:
-        """Takes the parameters of the notebook; see `parse`."""
+        """Reads the parameters of the notebook; see `parse`."""
         return cls.parse(**resolve(namespace, DEFAULTS))
 
     @classmethod
@@ -72,11 +72,18 @@ class VerificationScope:
         fraction: str = "1",
         topics: str = "",
     ) -> VerificationScope:
-        """From text: times in ISO format (UTC unless they name a zone), topics as names and Java regexes separated by
-        commas; empty for no limit.
+        """Parses a scope from text; an empty text means no limit.
+
+        Args:
+            mode: a value of `VerificationMode`.
+            from_time: ISO format, UTC unless it names a zone.
+            to_time: as from_time.
+            version: Delta version of offset_syncs.
+            fraction: a number above 0 and up to 1.
+            topics: names and Java regexes, separated by commas.
 
         Raises:
-            ConfigurationError: a value is malformed, or means nothing in this mode.
+            ConfigurationError: a value is malformed, or does not apply to this mode.
         """
         if mode not in [*VerificationMode]:
             raise ConfigurationError(f"parameter mode is '{mode}'; allowed is {', '.join(VerificationMode)}")

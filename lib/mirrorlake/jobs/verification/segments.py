@@ -1,9 +1,9 @@
-"""The map, cut into what a verification looks at.
+"""Cuts the map into the segments that a verification compares.
 
 A segment is one run with the gap in front of it, on both sides: `[upstream_from, upstream_end) -> [downstream_from,
-downstream_end)`, of which `[upstream_start, upstream_end) -> [downstream_start, downstream_end)` is mapped. So the
-segments of a partition cover its logs without a hole, and a record is either at a place of the map or in a gap, where
-nothing that a reader sees should be. What stands behind the last run is a segment too, with nothing mapped in it.
+downstream_end)`. Its mapped part is `[upstream_start, upstream_end) -> [downstream_start, downstream_end)`. The
+segments of a partition cover its logs without a hole. A record is therefore either mapped or in a gap, and no reader
+should see a record in a gap. The range behind the last run is also a segment, without a mapped part.
 """
 
 from __future__ import annotations
@@ -27,33 +27,39 @@ TYPES = {"int": "BIGINT", "str": "STRING", "bool": "BOOLEAN"}
 
 
 class RunChoice(StrEnum):
-    """What a verification does with a run of the map."""
+    """The treatment of a run of the map in a verification."""
 
     BEFORE = "before"
     CHOSEN = "chosen"
     AFTER = "after"
-    VOID = "void"  # left on the target by a reset
+    VOID = "void"  # its records remain on the target after a reset
 
 
 @dataclass
 class Extent:
-    """What is verified of one partition, from what the map says and how far both logs still reach. Ends are exclusive.
+    """The offsets of one partition that are verified, limited by the map and by both logs. Ends are exclusive.
 
     Attributes:
-        upstream_from, upstream_to: source offsets that are looked at.
-        downstream_from, downstream_to: target offsets that are looked at: to where the map goes on, or to the end of
-            the log.
+        topic: source topic.
+        partition: source partition.
+        target_topic: remote topic.
+        target_partition: remote partition.
+        upstream_from: first source offset to verify.
+        upstream_to: end of the source offsets to verify.
+        downstream_from: first target offset to verify.
         downstream_end: end of the last run.
-        mapped: records of the map in there, each a place on both sides.
-        taken_over_to: end on the target of what another mirror has copied (`jobs/migration/takeover.py`); -1 if
-            nothing.
-        void: records on the target of a log that the source has lost since; they are passed over.
-        verified_to_ms: when the last run was committed.
-        elsewhere: records that the map has in another remote topic, as the flow has changed its name; they are not
+        mapped: mapped records in this extent; each has an offset on both sides.
+        taken_over_to: end on the target of the records that another mirror copied (`jobs/migration/takeover.py`); -1 if
+            there are none.
+        void: records on the target whose log the source has lost since; they are ignored.
+        verified_to_ms: commit time of the last run, in ms since the epoch.
+        elsewhere: records that were mirrored to another remote topic, because the flow changed its name; they are not
             verified.
-        source_start, target_start: first offsets that the logs still have; places before those can't be compared any
-            more.
-        source_end, target_end: ends of the logs, as far as readers of committed records get.
+        downstream_to: end of the target offsets to verify: the start of the next run, or the log's end.
+        source_start: first offset of the source's log; earlier offsets can't be compared any more.
+        target_start: first offset of the target's log; earlier offsets can't be compared any more.
+        source_end: last stable offset of the source's log.
+        target_end: last stable offset of the target's log.
     """
 
     topic: str
@@ -85,11 +91,12 @@ class Extent:
 
 
 def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) -> DataFrame:
-    """The map with the column choice (`RunChoice`): CHOSEN, or BEFORE or AFTER those that are.
+    """Adds the column choice (`RunChoice`) to the map: CHOSEN by the scope, BEFORE or AFTER the chosen runs, or VOID.
 
     Args:
-        runs: `pinned_map.current_map`.
-        verified: rows of the table verifications that have passed and count for `incremental`.
+        runs: runs of `versioned_map.current_map`.
+        scope: scope of the verification.
+        verified: rows of the table verifications that passed and count for `incremental`.
     """
     from pyspark.sql import functions as F
 
@@ -105,7 +112,7 @@ def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) 
         )
     if scope.mode != VerificationMode.INCREMENTAL:
         return runs.withColumn("choice", F.when(F.col("is_void"), RunChoice.VOID).otherwise(RunChoice.CHOSEN))
-    # It counts as long as the run it ended with is in the map: offsets of a log that began anew are others.
+    # A verification counts only if its last run is still in the map: after a reset, offsets belong to another log.
     of_log = ["topic", "partition", "target_topic", "target_partition"]
     ended = verified.select(*of_log, F.col("upstream_to").alias("upstream_end"), "downstream_from", "downstream_to")
     known = (
@@ -124,8 +131,10 @@ def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) 
 
 
 def partitions_of(chosen: DataFrame) -> list[Row]:
-    """One row for each partition of the map, and for each remote topic it was ever mirrored to: what is chosen of it
-    (null: nothing), and the ends of what comes before."""
+    """Returns one row for each partition of the map and each remote topic it was ever mirrored to.
+
+    A row has the bounds of the chosen runs (null if there are none), and the ends of the runs before them.
+    """
     from pyspark.sql import functions as F
 
     of = lambda choice, column: F.when(F.col("choice") == choice, F.col(column))  # noqa: E731
@@ -150,8 +159,7 @@ def partitions_of(chosen: DataFrame) -> list[Row]:
 
 
 def extents(partitions: Iterable[Row], flow: Flow, scope: VerificationScope) -> list[Extent]:
-    """One for each partition (`partitions_of`) of which something is chosen; how far the logs reach is not in there
-    yet."""
+    """Builds one extent for each partition (`partitions_of`) with chosen runs; the logs' offsets are set later."""
     everything = list(partitions)
     was_taken_over = any(row["taken_over_to"] >= 0 for row in everything)
     rows = sorted(
@@ -159,10 +167,10 @@ def extents(partitions: Iterable[Row], flow: Flow, scope: VerificationScope) -> 
         key=lambda row: (row["topic"], row["partition"], row["upstream_to"]),
     )
     found: dict[PartitionKey, Extent] = {}
-    for row in rows:  # of several remote topics, the last one counts
+    for row in rows:  # the last of several remote topics counts
         upstream, downstream = row["upstream_before"], row["downstream_before"]
         earlier = found.get((row["topic"], row["partition"]))
-        # The first run of the map: was there anything before it that should have been mirrored, or shouldn't be there?
+        # Before the first run of the map, records may be missing on the target, or unexpected there.
         if upstream is None:
             is_whole = not (was_taken_over or earlier) and all(
                 flow.start.of(row["topic"], is_first=first) == StartSpec() for first in (True, False)
@@ -188,7 +196,7 @@ def extents(partitions: Iterable[Row], flow: Flow, scope: VerificationScope) -> 
 
 
 def extents_frame(spark: SparkSession, found: Iterable[Extent]) -> DataFrame:
-    """The extents as a frame, to be joined with."""
+    """Returns the extents as a frame, for joins."""
     schema = ", ".join(
         f"{field.name} {'INT' if 'partition' in field.name else TYPES[str(field.type)]}" for field in fields(Extent)
     )
@@ -198,19 +206,20 @@ def extents_frame(spark: SparkSession, found: Iterable[Extent]) -> DataFrame:
 def segments(
     chosen: DataFrame, found: DataFrame, *, is_shared: bool, fraction: float = 1.0, seed: int = 0
 ) -> DataFrame:
-    """The segments of the chosen runs, and those behind the last run of each partition.
+    """Cuts the chosen runs into segments, and adds a segment behind the last run of each partition.
 
     Args:
-        chosen: the map with the choice (`with_choice`).
-        found: their extents, as a frame.
-        is_shared: others write to the remote topics too; then nothing is said of what stands behind the last run.
-        fraction, seed: which part of the runs is judged, the same ones for the same seed.
+        chosen: the map with the column choice (`with_choice`).
+        found: extents of the partitions, as a frame.
+        is_shared: true if other programs write to the remote topics; there are no segments behind the last runs then.
+        fraction: share of the runs that are judged.
+        seed: seed of that choice; the same seed gives the same runs.
 
     Returns:
-        The columns of RUN; upstream_from and downstream_from; mapped, the places of the run, and expired, how many of
-        those can't be compared any more (start and from are behind them); is_judged; overlap, how many of its source
-        offsets the map has had before, and is_behind, true where it goes back on the target; is_taken_over, true where
-        another mirror may have written into the gap.
+        The columns of RUN; upstream_from and downstream_from; mapped, the number of mapped offsets; expired, the number
+        of those that can't be compared any more (start and from are behind them); is_judged; overlap, the number of
+        source offsets that an earlier run has, too; is_behind, true if the run starts before the end of an earlier run
+        on the target; is_taken_over, true if another mirror may have written into the gap.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -322,10 +331,11 @@ def segments(
 
 
 def first_later_runs(later: DataFrame, found: DataFrame) -> dict[PartitionKey, int]:
-    """Where the map goes on, by remote partition: the first offset there of a run behind those that are verified.
+    """Returns the first offset of a run behind the verified ones, by remote partition.
 
     Args:
-        later: target_topic, target_partition and downstream_start of runs.
+        later: columns target_topic, target_partition and downstream_start of runs.
+        found: extents, as a frame.
     """
     from pyspark.sql import functions as F
 

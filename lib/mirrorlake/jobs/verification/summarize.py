@@ -1,5 +1,4 @@
-"""What a verification finds out about the partitions of a map: both logs compared, what is missing explained, and all
-of it counted."""
+"""Judges the partitions of a map: compares both logs, explains one-sided records, and counts the results."""
 
 from __future__ import annotations
 
@@ -38,14 +37,14 @@ def _counts() -> Counts:
 
 @dataclass(frozen=True)
 class VerifiedMap:
-    """What is compared.
+    """The map of a verification.
 
     Attributes:
-        extents: by partition of the source.
-        segments: of those (`jobs/verification/segments.py`); those that are not judged are passed over.
-        is_shared: others write to the remote topics too.
-        is_partial: not all segments are judged.
-        digested: how many records of each partition were recognised already.
+        extents: extents by source partition.
+        segments: segments of the extents (`jobs/verification/segments.py`); those that are not judged are ignored.
+        is_shared: true if other programs write to the remote topics.
+        is_partial: true if not all segments are judged.
+        digested: number of recognised records of each partition.
     """
 
     extents: Mapping[PartitionKey, Extent]
@@ -55,8 +54,8 @@ class VerifiedMap:
     digested: Mapping[PartitionKey, int] | None = None
 
     def totals(self) -> dict[PartitionKey, Any]:
-        """By partition: sums over the segments that are judged, and the bounds of what there is to read of them (null:
-        nothing)."""
+        """Returns sums over the judged segments, by partition, and the bounds of the offsets to read (null if there are
+        none)."""
         from pyspark.sql import functions as F
 
         is_there = F.col("is_judged") & ((F.col("mapped") == 0) | (F.col("expired") < F.col("mapped")))
@@ -79,9 +78,15 @@ class VerifiedMap:
 
 @dataclass(frozen=True)
 class _Wrong:
-    """What isn't the same. `findings` are rows, as from `mismatch.findings`; the counts are by partition: of findings
-    by their kind, of changed records by what differs in them, of mismatches at a place of the map (True), and of
-    explained ones (True)."""
+    """The differences between both logs.
+
+    Attributes:
+        findings: rows of `classify.findings`.
+        kinds: findings of each partition, by kind.
+        changed: changed records of each partition, by the parts that differ.
+        placed: mismatches of each partition, by whether they are at a mapped offset.
+        explained: mismatches of each partition, by whether they are explained.
+    """
 
     findings: DataFrame | None = None
     kinds: Counts = field(default_factory=_counts)
@@ -91,8 +96,11 @@ class _Wrong:
 
 
 def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerification], DataFrame | None]:
-    """Compares both logs; returns a row for each partition, and the records that are wrong (columns as from
-    `mismatch.findings`; None if there are none)."""
+    """Compares both logs.
+
+    Returns:
+        A row for each partition, and the findings (columns of `classify.findings`; None if there are none).
+    """
     totals = of_map.totals()
     source, outcome = _compare(of_map, logs, totals)
     counts = _counted(outcome, "kind", "records")
@@ -124,7 +132,7 @@ def _wrong(of_map: VerifiedMap, logs: FlowLogs, source: DataFrame, outcome: Data
 def _partition(
     of_map: VerifiedMap, extent: Extent, total: Any, counts: Mapping[str, int], wrong: _Wrong
 ) -> PartitionVerification:
-    """The row of one partition: all that was asked about, and what was found out."""
+    """Returns the row of one partition: what had to be verified, and the result."""
     key, equal, digested = extent.key, counts[Comparison.EQUAL], (of_map.digested or {}).get(extent.key, 0)
     kinds = {kind: wrong.kinds[key][kind] for kind in FindingKind}
     held_against = equal + digested + kinds[FindingKind.DIFFERENT] + kinds[FindingKind.OUT_OF_ORDER]
@@ -153,14 +161,14 @@ def _partition(
 
 
 def _compare(of_map: VerifiedMap, logs: FlowLogs, totals: Mapping[PartitionKey, Any]) -> tuple[DataFrame, DataFrame]:
-    """The source's fingerprints, and what `equality.compared` says."""
+    """Returns the source's fingerprints, and the result of `compare.compared`."""
     here: dict[PartitionKey, tuple[int, int]] = {}
     there: dict[PartitionKey, tuple[int, int]] = {}
     for key, total in totals.items():
         extent = of_map.extents[key]
         if total["upstream_from"] is not None:
             here[key] = max(total["upstream_from"], extent.source_start), min(total["upstream_to"], extent.source_end)
-        if total["downstream_from"] is not None:  # several topics may be merged into one
+        if total["downstream_from"] is not None:  # several topics may share a remote topic
             start, end = (
                 max(total["downstream_from"], extent.target_start),
                 min(total["downstream_to"], extent.target_end),
@@ -179,8 +187,7 @@ def _compare(of_map: VerifiedMap, logs: FlowLogs, totals: Mapping[PartitionKey, 
 
 
 def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataFrame:
-    """The mismatches, with what the map says of them, and whether one side has dropped them since (see
-    `mismatch.with_reasons`)."""
+    """Returns the mismatches with the map's data and is_explained (see `classify.with_reasons`)."""
     from pyspark.sql import functions as F
 
     mismatches = with_places(outcome, of_map.segments).localCheckpoint()
@@ -191,7 +198,8 @@ def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataF
         .collect()
     )
     extents = of_map.extents.values()
-    source_starts, target_starts = logs.starts(extents) if one_sided else ({}, {})  # the logs may have lost more since
+    # retention may have deleted more since
+    source_starts, target_starts = logs.starts(extents) if one_sided else ({}, {})
     starts = [
         replace(
             extent,
@@ -216,7 +224,7 @@ def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataF
 
 
 def _cleaned(side: str, logs: FlowLogs, extents: Iterable[Extent]) -> Cleaned | None:
-    """What the log cleaner has left of those partitions on that side; None where it does not work."""
+    """Returns the records that the log cleaner has left of the partitions on that side; None if none is compacted."""
     names = {extent.key: extent.topic if side == "source" else extent.target_topic for extent in extents}
     compacted = logs.compacted(side, set(names.values()))
     chosen = [extent for extent in extents if names[extent.key] in compacted]
@@ -224,8 +232,10 @@ def _cleaned(side: str, logs: FlowLogs, extents: Iterable[Extent]) -> Cleaned | 
 
 
 def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: VerifiedMap, logs: FlowLogs) -> None:
-    """Places of which neither side has a record: gone while they were compared, or compacted on both sides. Otherwise
-    the map is wrong about them."""
+    """Explains mapped offsets without a record on either side.
+
+    They expired during the comparison, or were compacted on both sides. Otherwise the map is wrong, and a note says so.
+    """
     short = [partition for partition in partitions if partition.accounted < partition.mapped]
     if not short:
         return
@@ -271,7 +281,7 @@ def _notes(of_map: VerifiedMap, extent: Extent, total: Any, left_out: int, chang
 
 
 def _counted(rows: DataFrame, of: str, records: str = "") -> Counts:
-    """How many rows (or the sum of a column) each partition has, by the values of column `of`."""
+    """Counts rows (or sums a column) for each partition, by the values of column `of`."""
     from pyspark.sql import functions as F
 
     counts = _counts()
