@@ -1,4 +1,4 @@
-"""The rows of the table anomalies."""
+"""Rows of the table anomalies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYS = ("source", "target", "topic", "partition", "kind", "from_offset", "to_off
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """One row of the table anomalies. `action` is one of `AnomalyAction`, or what an operator has decided."""
+    """One row of the table anomalies. `action` is one of `AnomalyAction`, or an operator's decision."""
 
     source: str
     target: str
@@ -35,13 +35,13 @@ class Anomaly:
 
     @classmethod
     def of_flow(cls, flow: Flow, kind: GapKind | AnomalyKind, action: str, detail: str, **where: Any) -> Anomaly:
-        """Makes the row of what was found in a flow.
+        """Makes the row of an anomaly in a flow.
 
         Args:
-            flow: whose clusters it names.
-            kind: what was found.
-            action: what is done about it.
-            detail: the same in words.
+            flow: the flow whose clusters the row names.
+            kind: the kind of the anomaly.
+            action: the action that mirrorlake takes.
+            detail: a description in words.
             where: topic, partition, from_offset, to_offset and records, as far as they are known.
         """
         return cls(source=flow.source, target=flow.target, kind=kind, action=action, detail=detail, **where)
@@ -56,7 +56,7 @@ class Anomaly:
 
 
 def of_losses(gaps: DataFrame) -> DataFrame:
-    """The rows of what a flow has lost and passed over, from rows of the table gaps."""
+    """Makes the rows of losses that a flow has passed over, from rows of the table gaps."""
     from pyspark.sql import functions as F
 
     details = F.create_map(*(F.lit(word) for pair in LOSS.items() for word in pair))

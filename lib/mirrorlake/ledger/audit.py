@@ -1,5 +1,4 @@
-"""What an audit asks about, with sensible answers where the person has not said: so that the notebook shows something
-at once."""
+"""The subject of an audit; the ledger provides defaults, so that the notebook shows results without any parameter."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from mirrorlake.parameters import resolve
 
 log = logging.getLogger(__name__)
 
-# These values go into SQL text for people to copy, so nothing may be in them that ends a string.
+# These values become SQL text that users copy, so they must not contain characters that end a string.
 SAFE = re.compile(r"[^'\\\n\r]*")
 TIME = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d+)?)?)?")
 
@@ -37,7 +36,7 @@ class Question:
 
     @classmethod
     def resolve(cls, ledger: Ledger, flow: str, namespace: Mapping[str, Any]) -> Question:
-        """Takes the parameters of the notebook, and asks the ledger for those that are empty.
+        """Reads the parameters of the notebook, and takes empty ones from the ledger.
 
         Raises:
             ConfigurationError: a value is malformed.
@@ -63,7 +62,7 @@ class Question:
 
 
 def use_views(ledger: Ledger) -> None:
-    """Makes the views known by their bare names, up to date where this person may do that, else as they are."""
+    """Makes the views available by their bare names; updates them first if this user has the permission."""
     try:
         ensure_views(ledger)
     except LedgerError as error:
@@ -78,7 +77,7 @@ def _newest_group(ledger: Ledger, source: str, target: str) -> str:
 
 
 def _busiest_partition(ledger: Ledger, source: str, target: str, topic: str, partition: str) -> tuple[str, int, int]:
-    """Topic, partition and the middle of its mirrored offsets."""
+    """Returns topic, partition and the middle of the mirrored offsets of the partition with the most records."""
     from pyspark.sql import functions as F
 
     runs = ledger.of_pair("offset_syncs", source, target)

@@ -1,4 +1,4 @@
-"""One row of the table checkpoints."""
+"""A row of the table checkpoints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GroupKey = tuple[
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One row of the table checkpoints."""
+    """One row of the table checkpoints: the position of a group on both sides."""
 
     source: str
     target: str
@@ -40,18 +40,21 @@ class Checkpoint:
 
     @classmethod
     def from_row(cls, row: Row) -> Checkpoint:
-        """A row as it was read from the table."""
+        """Makes a checkpoint from a row of the table."""
         sync = row["sync"]
         values = {**row.asDict(), "status": Status(row["status"]), "sync": None if sync is None else SyncOutcome(sync)}
         return cls(**values)
 
     @property
     def key(self) -> GroupKey:
+        """Returns group, topic and partition."""
         return self.group_id, self.topic, self.partition
 
     def says_the_same_as(self, other: Checkpoint | None) -> bool:
-        """True if nothing has changed since `other` that history should know. Lag changes with every record; it alone
-        is no news."""
+        """Returns True if `other` differs in no column that the history keeps.
+
+        The lag is ignored, because it changes with every record.
+        """
         names = ("status", "upstream_offset", "downstream_offset", "metadata", "reason")
         return (
             other is not None

@@ -1,14 +1,18 @@
-"""Which rows of the ledger nobody needs any more.
+"""Expiry: selects the rows of the ledger that no query needs any more.
 
-Runs and gaps go from the beginning of a partition only, up to one offset, so that the map has no holes and what is
-asked about the part that is gone is answered `before_mirror`. That is no further than the smallest of: what any live
-group still wants (a group is live until its newest checkpoint says deleted), the start of the source's log, the first
-run that is younger than asked for, and the run that is the bookmark of the ledger's stream (the newest row of each
-partition of the offset-syncs topic). Where the start of the log isn't known, nothing goes, and the last run of a
-partition never does. Resets stay for ever: they say what the rows before them mean.
+Runs and gaps expire from the beginning of a partition, up to one offset. The map therefore has no holes, and the
+expired part is answered with `before_mirror`. That offset is at most the smallest of these:
 
-Of checkpoints stays what held at the beginning of the time that is kept, and what came after; and of each position the
-last row that left the target where the job had put it, by which the job recognises a rewind.
+- the smallest offset of any live group (a group is live until its newest checkpoint has the status deleted);
+- the start of the source's log;
+- the first run that is younger than the retention;
+- the run that is the bookmark of the ledger's stream (the newest row of each partition of the offset-syncs topic).
+
+If the start of the log is unknown, nothing expires. The last run of a partition never expires. Resets never expire,
+because they show which earlier rows are void.
+
+Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. For each
+position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ PARTITION = ("source", "target", "topic", "partition")
 LOG_STARTS = "source STRING, target STRING, topic STRING, partition INT, log_start BIGINT"
 LogStart = tuple[str, str, str, int, int]  # source, target, topic, partition, first offset of the source's log
 
-# Tables whose rows simply get old, by their time.
+# Tables whose rows expire by age, with the column of their time.
 AGED = {
     "expectation_results": "evaluated_at",
     "anomalies": "detected_at",
@@ -42,21 +46,24 @@ AGED = {
 
 @dataclass(frozen=True)
 class Expiry:
-    """What goes from one table: rows `t` for which `condition` holds, with a row `s` of `needs` where there is one."""
+    """The rows `t` of one table that expire by `condition`.
+
+    If `needs` is given, the condition also refers to a row `s` of that frame.
+    """
 
     table: str
     condition: str
     needs: DataFrame | None = None
 
     def count(self, ledger: Ledger) -> int:
-        """How many rows would go."""
+        """Counts the rows that would expire."""
         if self.needs is None:
             return ledger.read(self.table).alias("t").filter(self.condition).count()
         statement = f"SELECT count(*) AS rows FROM {ledger.table(self.table)} t JOIN {{s}} s ON {self.condition}"
         return int(ledger.spark.sql(statement, s=self.needs).collect()[0]["rows"])
 
     def apply(self, ledger: Ledger) -> int:
-        """Removes them; returns how many there were."""
+        """Deletes the expired rows; returns their number."""
         if self.needs is None:
             (row,) = ledger.change(self.table, f"DELETE FROM {ledger.table(self.table)} t WHERE {self.condition}")
         else:
@@ -68,17 +75,19 @@ class Expiry:
 
 
 def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> list[Expiry]:
-    """What goes from gaps and offset_syncs, as far as the start of the source's log is known.
+    """Selects the expired rows of gaps and offset_syncs, for partitions whose log start on the source is known.
 
     Args:
-        before: rows committed since then stay.
+        ledger: the ledger.
+        before: rows committed at this time or later stay.
+        log_starts: the log start offsets of source partitions.
     """
     starts = list(log_starts)
     if not starts:
         return []
     limits = _limits(
         ledger, before, ledger.spark.createDataFrame(starts, LOG_STARTS)
-    ).localCheckpoint()  # once: a merge reads it twice, and both tables go by it
+    ).localCheckpoint()  # computed once: a merge reads it twice, and both tables use it
     same = " AND ".join(f"t.{column} = s.{column}" for column in PARTITION)
     return [
         Expiry("gaps", f"{same} AND t.to_offset <= s.expires AND t.kind NOT IN ({literals(RESETS)})", limits),
@@ -87,7 +96,7 @@ def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> 
 
 
 def of_checkpoints(ledger: Ledger, before: datetime) -> Expiry:
-    """What goes from checkpoints."""
+    """Selects the expired rows of checkpoints."""
     from pyspark.sql import functions as F
 
     columns = ("source", "target", "group_id", "topic", "partition")
@@ -103,12 +112,15 @@ def of_checkpoints(ledger: Ledger, before: datetime) -> Expiry:
 
 
 def of_age(table: str, before: datetime) -> Expiry:
-    """What goes from a table whose rows simply get old."""
+    """Selects the rows of a table in `AGED` that are older than a time."""
     return Expiry(table, f"{AGED[table]} < {_time(before)}")
 
 
 def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
-    """What goes from verifications, as a whole, and their findings. What only they had covered is unverified then."""
+    """Selects the expired verifications, each as a whole, and their findings.
+
+    Ranges that only these verifications covered are unverified afterwards.
+    """
     from pyspark.sql import functions as F
 
     ids = (
@@ -125,8 +137,10 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
 
 
 def _limits(ledger: Ledger, before: datetime, starts: DataFrame) -> DataFrame:
-    """`expires` of each partition: what ends there or before may go. A run begins there, so that who stands in a gap
-    behind what is gone still stands behind a run."""
+    """Computes `expires` of each partition: runs and gaps that end at or before it may expire.
+
+    A run begins at that offset. A group in a gap behind the expired part is therefore still behind a run.
+    """
     from pyspark.sql import functions as F
 
     rows, runs, groups = (

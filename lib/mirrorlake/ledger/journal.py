@@ -1,5 +1,7 @@
-"""What jobs note about their own cycles. It reaches the ledger a little later, many rows at once: nobody waits for it,
-least of all an open transaction."""
+"""The journal: rows that jobs record about their own cycles.
+
+They reach the ledger a little later, many rows at once. No open transaction waits for them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ ROWS_AT_ONCE = 1_000
 
 
 class CycleJob(StrEnum):
-    """Whose cycle it is: column job of the table cycles."""
+    """Jobs that have cycles: values of the column job of the table cycles."""
 
     MIRROR = "mirror"
     LEDGER = "ledger"
@@ -29,8 +31,10 @@ class CycleJob(StrEnum):
 
 @dataclass(frozen=True)
 class Cycle:
-    """One row of the table cycles: a micro-batch of the mirror job, an append to the ledger, or a cycle of the
-    checkpoint job."""
+    """One row of the table cycles.
+
+    A cycle is a micro-batch of the mirror job, an append to the ledger, or a round of the checkpoint job.
+    """
 
     source: str
     target: str
@@ -49,11 +53,11 @@ class Cycle:
 
 
 class Journal:
-    """Rows on their way to the ledger. May be used by several threads.
+    """Rows that wait to be appended to the ledger. Several threads may use it.
 
     Args:
-        ledger: where they go.
-        clock: seconds, monotonic.
+        ledger: the ledger.
+        clock: returns the time in seconds, monotonic.
     """
 
     def __init__(self, ledger: Ledger | MemoryLedger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,17 +68,17 @@ class Journal:
         self._writing = threading.Lock()
 
     def note(self, table: str, rows: Iterable[Any]) -> None:
-        """Takes rows of a table, as `Ledger.append` does."""
+        """Records rows of a table, in the form that `Ledger.append` takes."""
         with self._lock:
             self._rows.setdefault(table, []).extend(rows)
             if self._since is None and any(self._rows.values()):
                 self._since = self._clock()
 
     def write(self) -> None:
-        """Appends what waits.
+        """Appends the waiting rows.
 
         Raises:
-            LedgerError: a table can't be written; what was not written goes on waiting.
+            LedgerError: a table can't be written. Its rows keep waiting.
         """
         with self._writing:
             with self._lock:
@@ -90,7 +94,7 @@ class Journal:
                 raise failure
 
     def write_if_due(self, age_s: float = AGE_S) -> None:
-        """Appends what waits, if it is a lot, or has waited for `age_s`."""
+        """Appends the waiting rows if there are many, or if they have waited for `age_s`."""
         with self._lock:
             is_due = self._since is not None and (
                 self._clock() >= self._since + age_s or sum(map(len, self._rows.values())) >= ROWS_AT_ONCE

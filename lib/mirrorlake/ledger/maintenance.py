@@ -1,5 +1,7 @@
-"""Keeping the ledger small and quick: old rows go (`ledger/expiry.py`), small files become large ones (OPTIMIZE), and
-files that nobody reads any more are deleted (VACUUM)."""
+"""Maintenance of the ledger: deletes expired rows, compacts small files, deletes unused files.
+
+`ledger/expiry.py` selects the rows, OPTIMIZE compacts files, and VACUUM deletes unused ones.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,18 @@ PARAMETERS = {
 
 @dataclass(frozen=True)
 class Retention:
-    """How long rows are kept, in days by table (gaps with offset_syncs, findings with verifications; a table that isn't
-    named for ever), and unused files, in hours (None: for ever)."""
+    """The retention of rows, in days by table, and of unused files, in hours.
+
+    A table that is not named keeps its rows for ever. gaps follow offset_syncs, and findings follow verifications. None
+    hours keep unused files for ever.
+    """
 
     days: Mapping[str, int]
     vacuum_hours: int | None = LEAST_VACUUM_HOURS
 
     @classmethod
     def resolve(cls, namespace: Mapping[str, Any]) -> Retention:
-        """From the globals of the notebook.
+        """Reads the retention from the globals of the notebook.
 
         Raises:
             ConfigurationError: a value is no number, or too small.
@@ -66,8 +71,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """What was done to one table, or would be: rows before, rows that expired, files and bytes before and after, and
-    files that were deleted (None: not looked at)."""
+    """The changes of one table, or those that a dry run would make.
+
+    It has the rows before, the expired rows, and files and bytes before and after. `files_deleted` is None if VACUUM
+    did not run or did not report them.
+    """
 
     table: str
     rows: int
@@ -82,19 +90,20 @@ class TableReport:
 
 @dataclass(frozen=True)
 class MaintenanceResult:
-    """`notes` say which flows' maps were left as they are, and why."""
+    """The result of a run. `notes` name the flows whose maps were kept, with the reasons."""
 
     dry_run: bool
     tables: tuple[TableReport, ...]
     notes: tuple[str, ...] = ()
 
     def table(self) -> pd.DataFrame:
-        """One row for each table, for people."""
+        """Returns one row for each table."""
         import pandas as pd
 
         return pd.DataFrame([asdict(report) for report in self.tables])
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the result as plain values."""
         expired = {report.table: report.expired for report in self.tables if report.expired}
         return {
             "dry_run": self.dry_run,
@@ -109,9 +118,10 @@ class Maintenance:
     """One run over all tables of a ledger.
 
     Args:
-        now: UTC.
-        config: the property file, by which sources are asked where their logs begin; needed where offset_syncs has an
-            age.
+        ledger: the ledger.
+        retention: the retention of rows and files.
+        now: the time in UTC.
+        config: the property file, for the log start offsets on the sources; needed if offset_syncs has a retention.
     """
 
     ledger: Ledger
@@ -122,11 +132,11 @@ class Maintenance:
 
     @ending(log, "maintenance")
     def run(self, *, dry_run: bool = False) -> MaintenanceResult:
-        """Does everything, or, with `dry_run`, counts what would go and changes nothing.
+        """Maintains all tables; with `dry_run`, counts the rows that would expire, and changes nothing.
 
         Raises:
             ConfigurationError: the property file is missing or malformed; nothing was changed.
-            LedgerError: a table can't be changed; those before it are done.
+            LedgerError: a table can't be changed; the tables before it are done.
         """
         expiries = {expires.table: expires for expires in self._expiries()}
         reports = []
@@ -172,7 +182,7 @@ class Maintenance:
         return detail["numFiles"], detail["sizeInBytes"]
 
     def _deleted(self, name: str) -> int | None:
-        """How many files VACUUM says it has deleted; None where it keeps that to itself."""
+        """Returns the number of files that VACUUM deleted, None if the table's history doesn't have it."""
         history = self.ledger.spark.sql(f"DESCRIBE HISTORY {self.ledger.table(name)} LIMIT 1").collect()
         found = (
             (history[0]["operationMetrics"] or {}).get("numDeletedFiles")
@@ -184,7 +194,7 @@ class Maintenance:
     # -- the sources --------------------------------------------------------------------------------
 
     def _log_starts(self) -> list[LogStart]:
-        """Where the logs of all flows of the ledger begin on their sources, as far as they can be asked."""
+        """Reads the log start offsets of all flows of the ledger from their sources, as far as these respond."""
         runs = self.ledger.read("offset_syncs")
         found: list[LogStart] = []
         flows = sorted((row["source"], row["target"]) for row in runs.select("source", "target").distinct().collect())

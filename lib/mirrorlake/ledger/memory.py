@@ -1,4 +1,4 @@
-"""A ledger in memory, for jobs without Spark: the map stays on the target, in the offset-syncs topic."""
+"""A ledger in memory, for jobs without Spark. The offset map stays on the target, in the offset-syncs topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 
 
 class NoStream:
-    """Stands for the ledger's stream where there is none."""
+    """A stand-in for the ledger's stream."""
 
     isActive = True  # noqa: N815 (StreamingQuery's name)
 
@@ -23,21 +23,21 @@ class NoStream:
         """Returns at once."""
 
     def exception(self) -> None:
-        """Returns None: nothing can fail."""
+        """Returns None, because nothing can fail."""
 
 
 class MemoryLedger:
-    """Keeps the rows of a job's tables as long as it lives.
+    """The rows of a job's tables, kept while the process runs.
 
     Attributes:
-        rows: dictionaries by table, in the order in which they came.
+        rows: dictionaries by table, in the order in which they were appended.
     """
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {}
 
     def ensure_tables(self) -> MemoryLedger:
-        """Returns the ledger itself: there is nothing to create."""
+        """Returns the ledger itself, because there is nothing to create."""
         return self
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
@@ -45,11 +45,11 @@ class MemoryLedger:
         self.rows.setdefault(name, []).extend(row if isinstance(row, dict) else asdict(row) for row in rows)
 
     def checkpoint(self, name: str) -> AbstractContextManager[str]:
-        """Returns no directory: no query needs one."""
+        """Returns an empty path, because no query needs a checkpoint directory."""
         return nullcontext("")
 
     def granted_acls(self, flow: Flow) -> list[str]:
-        """Lists the access rights that mirrorlake has given and not taken back, as text."""
+        """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""
         last: dict[str, str] = {}
         for row in self.rows.get("topology_changes", ()):
             is_of_flow = (row["source"], row["target"]) == (flow.source, flow.target)
@@ -65,5 +65,5 @@ class MemoryLedger:
         checkpoint: str,
         appended: Callable[[int, float], None] = lambda runs, seconds: None,
     ) -> NoStream:
-        """Copies nothing: the topic itself has the map."""
+        """Copies nothing, because the topic itself holds the map; the arguments are those of `Ledger`."""
         return NoStream()

@@ -1,4 +1,4 @@
-"""Values as SQL text, for statements that are put together from constants."""
+"""SQL literals, for statements that are built from constants."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def literal(value: str) -> str:
 
 
 def literals(values: Iterable[str]) -> str:
-    """Quotes strings, separated by commas, such as for IN."""
+    """Quotes strings and separates them by commas, as for IN."""
     return ", ".join(map(literal, values))

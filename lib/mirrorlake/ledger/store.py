@@ -1,8 +1,9 @@
-"""The ledger: the Delta tables, which hold the history of everything and decide nothing.
+"""The ledger: the Delta tables. They hold the history and decide nothing.
 
-What is true is what the target cluster has committed. `offset_syncs` is a copy of the offset-syncs topic in columns:
-drop it, and it is rebuilt, row for row. It is also its own bookmark: a stream into it starts behind the last record it
-holds, whatever has become of Spark's checkpoint directory, and a record that comes twice changes nothing.
+Authoritative is only the data that the target cluster has committed. `offset_syncs` is a copy of the offset-syncs
+topic in columns. If it is dropped, it is rebuilt, row for row. The table is its own bookmark: a stream into it
+starts after the last record that it holds, whatever happened to Spark's checkpoint directory. A record that arrives
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
     from mirrorlake.config.flow import Flow
 
 EARLIEST = -2  # an offset, for Spark's Kafka source: the first one there is
-JUST_NOW_S = 10  # nobody has emptied a table since
+JUST_NOW_S = 10  # within this time, no operator can have emptied a table
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
 
-# What an offset-syncs record holds of runs and gaps, for from_json; the rest of the row is the record's own.
+# The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
 RECORD = """
   source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
@@ -61,10 +62,11 @@ class Ledger:
 
     Args:
         spark: a session with Delta.
-        catalog, schema: where the tables are.
-        warehouse: a local directory, or empty where the catalog decides (Unity Catalog).
-        checkpoints: where Spark keeps the progress of its queries; empty for a place below the warehouse, or the
-            schema's volume.
+        catalog: the catalog of the tables.
+        schema: the schema of the tables.
+        warehouse: a local directory, or empty if the catalog decides (Unity Catalog).
+        checkpoints: the directory for the progress of Spark's queries. If empty, it is below the warehouse, or
+            in the schema's volume.
     """
 
     spark: SparkSession
@@ -79,14 +81,14 @@ class Ledger:
                 raise ConfigurationError(f"{what} '{name}' is not a name: allowed are letters, digits and underscores")
 
     def table(self, name: str) -> str:
-        """The full name of a table, for SQL."""
+        """Returns the full name of a table, for SQL."""
         return f"`{self.catalog}`.`{self.schema}`.`{name}`"
 
     def ensure_tables(self) -> Ledger:
         """Creates schema and tables where they are missing.
 
         Raises:
-            LedgerError: they can't be created or written there; nothing else has been touched.
+            LedgerError: they can't be created or written; nothing else has been changed.
         """
         if self.warehouse:
             self._require_writable(Path(self.warehouse))
@@ -113,8 +115,10 @@ class Ledger:
         return self.spark.sparkContext.applicationId, self.catalog, self.schema, self.warehouse
 
     def _is_ensured(self) -> bool:
-        """True if this process has made sure of the tables before, and they are where they were: looking at each of
-        them takes a second."""
+        """Returns True if this process has ensured the tables before, and their directories still exist.
+
+        A check of each table takes a second.
+        """
         if self._identity not in ENSURED or not all(
             (Path(self._directory(name)) / "_delta_log").is_dir() for name in TABLES
         ):
@@ -128,8 +132,7 @@ class Ledger:
         definition = f"({columns}) USING DELTA CLUSTER BY ({clustering})"
         with self._writing(name):
             if self.warehouse:
-                # A session forgets its catalog; a table that is there is only made known again, which is ten times
-                # faster.
+                # A session forgets its catalog. To register an existing table is ten times faster than to create it.
                 exists = (Path(self._directory(name)) / "_delta_log").is_dir()
                 definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
@@ -139,9 +142,11 @@ class Ledger:
                 self.spark.sql(f"ALTER TABLE {self.table(name)} ADD COLUMNS ({', '.join(missing)})")
 
     def _require_here(self) -> None:
-        """A session knows a table by its name only: one that it was shown elsewhere would be written there."""
-        # Of all tables at once, from the session's catalog: any other way to ask looks into each table, which takes a
-        # second.
+        """Raises LedgerError if the session knows a table of this name in another warehouse.
+
+        A session resolves tables by name, so rows would go to the other warehouse.
+        """
+        # One query of the session's catalog for all tables: other queries open each table, which takes a second.
         for row in self.spark.sql(f"SHOW TABLE EXTENDED IN `{self.catalog}`.`{self.schema}` LIKE '*'").collect():
             location = next(
                 (
@@ -163,25 +168,26 @@ class Ledger:
                 )
 
     def within(self, session: SparkSession) -> Ledger:
-        """The same tables for another session: a micro-batch has one of its own, and frames of two sessions don't
-        join."""
+        """Returns the same tables for another session.
+
+        A micro-batch has a session of its own, and frames of two sessions can't be joined.
+        """
         return replace(self, spark=session)
 
     def read(self, name: str) -> DataFrame:
-        """A table as a frame."""
+        """Reads a table as a frame."""
         return self.spark.table(self.table(name))
 
     def of_flow(self, name: str, flow: Flow) -> DataFrame:
-        """A flow's rows of a table."""
+        """Reads a flow's rows of a table."""
         return self.of_pair(name, flow.source, flow.target)
 
     def of_pair(self, name: str, source: str, target: str) -> DataFrame:
-        """The rows of the flow from one cluster to another, by their aliases; none if there never was one."""
+        """Reads the rows of the flow from one cluster to another, by their aliases; none if there was no such flow."""
         return rows_of_pair(self.read(name), source, target)
 
     def granted_acls(self, flow: Flow) -> list[str]:
-        """Lists the access rights that mirrorlake has given and not taken back, as text; no others are ever taken
-        back."""
+        """Lists the ACL bindings that mirrorlake has created and not deleted, as text; only these are ever deleted."""
         from pyspark.sql import functions as F
 
         table = self.of_flow("topology_changes", flow)
@@ -206,7 +212,11 @@ class Ledger:
             self.append_frame(name, frame)
 
     def append_frame(self, name: str, frame: DataFrame) -> None:
-        """Appends a frame whose columns are the table's."""
+        """Appends a frame that has the columns of the table.
+
+        Raises:
+            LedgerError: the table can't be written.
+        """
         try:
             with self._writing(name):
                 frame.write.format("delta").mode("append").saveAsTable(self.table(name))
@@ -217,11 +227,12 @@ class Ledger:
             ) from None
 
     def change(self, name: str, statement: str, **frames: DataFrame) -> list[Row]:
-        """Runs a statement that changes or rewrites a table, beside no other writer of this machine; returns what it
-        says.
+        """Runs a statement that changes or rewrites a table; returns its result.
+
+        No other process on this machine writes the table at the same time.
 
         Raises:
-            LedgerError: it fails, such as for another writer; the table is as it was.
+            LedgerError: the statement failed, for example because of another writer; the table is unchanged.
         """
         try:
             with self._writing(name):
@@ -241,18 +252,19 @@ class Ledger:
         checkpoint: str,
         appended: Callable[[int, float], None] = lambda _runs, _seconds: None,
     ) -> StreamingQuery:
-        """Starts the stream that appends the offset-syncs topic to the table of the same name. If somebody empties the
-        table meanwhile, the next append fills it from the beginning.
+        """Starts the stream that appends the offset-syncs topic to the table of the same name.
+
+        If an operator empties the table meanwhile, the next append fills it from the beginning.
 
         Args:
-            flow: whose topic.
-            partitions: how many the topic has.
-            interval_s: seconds between two appends, or None to append what there is and end.
-            checkpoint: of this run of the query (see `checkpoint`).
+            flow: the flow of the topic.
+            partitions: the number of partitions of the topic.
+            interval_s: the seconds between two appends, or None to append the existing records and end.
+            checkpoint: the directory of this run of the query (see `checkpoint`).
             appended: called after each append, with the number of runs and the seconds it took.
 
         Raises:
-            LedgerError: the table holds more than the topic, so one of them isn't the other's.
+            LedgerError: the table has more partitions than the topic, so they don't belong together.
         """
         last, seen_at = self.last_syncs(flow), time.monotonic()
         source = (
@@ -270,7 +282,7 @@ class Ledger:
             began = time.monotonic()
             if began > seen_at + JUST_NOW_S and not self._still_holds(
                 flow, last
-            ):  # what comes from here on would be a map with a hole
+            ):  # further runs would make a map with a hole
                 self.merge_offset_syncs(
                     offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST))
                 )
@@ -280,7 +292,7 @@ class Ledger:
             appended(runs, seen_at - began)
 
         writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
-        writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # a session takes a name once only
+        writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # names must be unique in a session
         return (
             writer.trigger(availableNow=True)
             if interval_s is None
@@ -288,7 +300,7 @@ class Ledger:
         ).start()
 
     def catch_up(self, flow: Flow, partitions: int) -> None:
-        """Appends what the offset-syncs topic of a flow holds and the table lacks; needs the target only.
+        """Appends the records of a flow's offset-syncs topic that the table lacks; needs the target only.
 
         Raises:
             LedgerError: the topic can't be read, or the tables can't be written.
@@ -305,12 +317,13 @@ class Ledger:
             ) from None
 
     def merge_offset_syncs(self, records: DataFrame) -> tuple[int, dict[int, int]]:
-        """Adds the runs and gaps of offset-syncs records (as Spark's Kafka source has them), and an anomaly for each
-        loss; those already there stay as they are. Returns how many runs it was given, and the last offset of each
-        partition of the topic that had some.
+        """Merges the runs and gaps of offset-syncs records into the tables, and an anomaly for each loss.
 
-        A merge and not an append: it is what makes a second writer, or a stream that starts again too early, harmless.
-            Runs come last, as they are the bookmark.
+        The records are rows of Spark's Kafka source. Existing rows stay as they are. A merge, unlike an append, makes a
+        second writer harmless, and a stream that starts too early. Runs are merged last, because they are the bookmark.
+
+        Returns:
+            The number of runs in the records, and the last offset with runs of each partition of the topic.
         """
         from pyspark.sql import functions as F
 
@@ -325,7 +338,7 @@ class Ledger:
             ),
         )
         found = held.collect()
-        # Only files that may hold these records are looked at: the condition on sync_offset lets Delta skip the others.
+        # The condition on sync_offset lets Delta skip files that can't hold these records.
         bounds = " OR ".join(
             f"(t.source = {literal(row['source'])} AND t.target = {literal(row['target'])} AND t.sync_partition = "
             f"{row['sync_partition']} AND t.sync_offset >= {row['first']})"
@@ -352,8 +365,7 @@ class Ledger:
             table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
 
     def last_syncs(self, flow: Flow, at_least: int = 0) -> dict[int, int]:
-        """How far the table offset_syncs goes: the last offset of each partition of the topic, where it is not below
-        `at_least`."""
+        """Returns the last offset of each partition of the topic in the table offset_syncs, from `at_least` on."""
         from pyspark.sql import functions as F
 
         rows = self.of_flow("offset_syncs", flow).filter(F.col("sync_offset") >= at_least)
@@ -361,7 +373,7 @@ class Ledger:
         return {row["sync_partition"]: row["last"] for row in last}
 
     def _still_holds(self, flow: Flow, last: Mapping[int, int]) -> bool:
-        """True if the table goes as far as it did; nothing but somebody's hand takes the newest rows away."""
+        """Returns True if the table still has its newest rows; only an operator can have deleted them."""
         found = self.last_syncs(flow, min(last.values(), default=0))
         return all(found.get(partition, -1) >= offset for partition, offset in last.items())
 
@@ -382,8 +394,10 @@ class Ledger:
 
     @contextlib.contextmanager
     def checkpoint(self, name: str) -> Iterator[str]:
-        """A fresh place for the progress of one run of a query, gone again behind it. Nothing ever depends on an old
-        one."""
+        """Provides a new checkpoint directory for one run of a query, and deletes it afterwards.
+
+        No later run depends on it.
+        """
         beside_tables = (
             f"{self.warehouse}/{self.schema}/_checkpoints"
             if self.warehouse
@@ -412,8 +426,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _writing(self, name: str) -> Iterator[None]:
-        """Keeps two processes from committing to one local table at the same time, which Delta can't do on a plain file
-        system."""
+        """Locks one local table against other processes; Delta can't commit safely on a plain file system."""
         if not self.warehouse:
             yield
             return
@@ -430,10 +443,16 @@ def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
 def offset_sync_records(
     session: SparkSession, flow: Flow, first: Mapping[int, int], end: Mapping[int, int] | None = None
 ) -> DataFrame:
-    """What is committed in partitions of a flow's offset-syncs topic, as Spark's Kafka source has it: from the offsets
-    `first` on (or EARLIEST), before `end` (where the log ends now).
+    """Reads the committed records of a flow's offset-syncs topic through Spark's Kafka source.
 
-    Nothing is ever deleted there; if somebody has, the ledger's stream says so, and this passes over it.
+    Records of the topic are never deleted. If an operator has deleted some, the ledger's stream fails, and
+    this function skips them.
+
+    Args:
+        session: the session.
+        flow: the flow of the topic.
+        first: the first offset of each partition, or EARLIEST.
+        end: the end offset of each partition; the end of the log if None.
     """
     topic = flow.offset_syncs_topic
     reader = (
@@ -453,7 +472,7 @@ def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
 
 
 def offset_sync_states(records: DataFrame) -> DataFrame:
-    """What records of the offset-syncs topic (columns value, partition, offset, timestamp) hold, one row for each."""
+    """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each."""
     from pyspark.sql import functions as F
 
     parsed = records.select(
@@ -468,7 +487,7 @@ def offset_sync_states(records: DataFrame) -> DataFrame:
 
 
 def run_rows(states: DataFrame) -> DataFrame:
-    """The rows of the table offset_syncs."""
+    """Makes the rows of the table offset_syncs."""
     from pyspark.sql import functions as F
 
     is_inferred = F.coalesce("inferred", F.lit(False))
@@ -504,7 +523,7 @@ def run_rows(states: DataFrame) -> DataFrame:
 
 
 def gap_rows(states: DataFrame) -> DataFrame:
-    """The rows of the table gaps."""
+    """Makes the rows of the table gaps."""
     from pyspark.sql import functions as F
 
     return states.select("*", F.explode("gaps").alias("gap")).select(
@@ -513,14 +532,14 @@ def gap_rows(states: DataFrame) -> DataFrame:
 
 
 def _timestamp(column: str) -> Any:
-    """Milliseconds as a timestamp; null for what no calendar has, which producers may write all the same."""
+    """Converts milliseconds to a timestamp; null outside of the years 1 to 9999, which producers may write."""
     from pyspark.sql import functions as F
 
     return F.when(F.col(column).between(YEAR_1_MS, YEAR_9999_MS), F.timestamp_millis(column))
 
 
 def _plain(value: Any) -> Any:
-    """The string that a member of an enumeration is: Spark can't unpickle the member itself."""
+    """Returns the string of an enumeration's member, because Spark can't unpickle the member itself."""
     return value.value if isinstance(value, StrEnum) else value
 
 

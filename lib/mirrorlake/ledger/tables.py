@@ -1,4 +1,4 @@
-"""The columns of the ledger's tables, and what each is clustered by."""
+"""The columns of the ledger's tables, and their clustering columns."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ VERIFICATIONS = """
   finished_at TIMESTAMP NOT NULL
 """
 
-# No contents: they may be personal, and both logs still have them.
+# No contents of records: they may be personal data, and both logs still have them.
 VERIFICATION_FINDINGS = """
   verification_id STRING NOT NULL,
   source STRING NOT NULL,
@@ -224,6 +224,6 @@ TABLES: Mapping[str, tuple[str, str]] = {
 
 
 def column_definitions(name: str) -> list[str]:
-    """Lists the definitions of a table's columns, one of each line of its text and of those indented below it."""
+    """Lists the definitions of a table's columns; a definition may continue on indented lines."""
     columns, _ = TABLES[name]
     return [line.strip().rstrip(",") for line in re.sub(r"\n {4,}", " ", columns).strip().splitlines()]

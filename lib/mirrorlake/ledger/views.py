@@ -1,8 +1,8 @@
-"""The questions of an audit as views and functions in SQL, beside the tables: see docs/sql.md.
+"""Views and functions in SQL for audits, beside the tables: see docs/sql.md.
 
-Each is a file of `sql/`. Its head says what it answers and what its columns are, which becomes the comments in the
-catalog; the rest is the query, with names of tables and other views in braces. The same text runs on Databricks SQL,
-where the views stay, and in a local session, which forgets its catalog and is told again.
+Each is a file of `sql/`. Its head describes the view and its columns; these texts become the comments in the catalog.
+The rest is the query, with names of tables and other views in braces. The same text runs on Databricks SQL and in a
+local session. On Databricks the views are permanent. A local session forgets its catalog, so they are created again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# In the order in which they need each other.
+# In the order of their dependencies.
 VIEWS = (
     "resets",
     "current_runs",
@@ -38,7 +38,7 @@ FUNCTIONS = ("translate", "translate_time")
 
 
 class UnrecordedKind(StrEnum):
-    """Kinds of the view unmirrored that the table gaps does not have, as nobody wrote them."""
+    """Kinds of the view unmirrored for ranges without a row in the table gaps."""
 
     BEFORE_MIRROR = "before_mirror"
     UNKNOWN = "unknown"
@@ -58,13 +58,14 @@ NAME = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Definition:
-    """A view or a function: what its file says.
+    """The definition of a view or a function, from its file.
 
     Attributes:
-        comment: what it answers.
-        columns: name, type (of a function only) and comment of what comes out.
-        parameters: the same of what goes in.
-        query: with names in braces.
+        name: the name of the view or function.
+        comment: its description.
+        columns: name, type (for functions only) and comment of each column of the result.
+        parameters: the same of each parameter.
+        query: the query, with names in braces.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Definition:
 
     @classmethod
     def load(cls, name: str) -> Definition:
+        """Loads the definition from its file."""
         lines = (Path(__file__).parent / f"sql/{name}.sql").read_text().splitlines()
         head = next(number for number, line in enumerate(lines) if not line.startswith("--"))
         paragraphs = "\n".join(line[2:].strip() for line in lines[:head]).split("\n\n")
@@ -91,7 +93,7 @@ class Definition:
         )
 
     def filled(self, name_of: Callable[[str], str]) -> str:
-        """The query, with what `name_of` says for the names of tables and views."""
+        """Returns the query with the names that `name_of` returns for tables and views."""
         causes = " ".join(f"WHEN {literal(kind)} THEN {literal(why)}" for kind, why in CAUSES.items())
         words = {
             "explained": literals(EXPLAINED),
@@ -102,7 +104,7 @@ class Definition:
         return NAME.sub(lambda found: words.get(found[1]) or name_of(found[1]), self.query)
 
     def statement(self, ledger: Ledger) -> str:
-        """The statement that creates it beside the tables of a ledger."""
+        """Returns the statement that creates the view or function in the schema of a ledger."""
         query = self.filled(ledger.table)
         columns, parameters = (
             ", ".join(f"{name} {kind} COMMENT {literal(says)}" for name, kind, says in given)
@@ -119,10 +121,10 @@ class Definition:
 
 
 def ensure_views(ledger: Ledger) -> None:
-    """Creates the views and functions, or brings them up to date.
+    """Creates or updates the views and functions.
 
     Raises:
-        LedgerError: they can't be created there.
+        LedgerError: they can't be created in this schema.
     """
     for name in (*VIEWS, *FUNCTIONS):
         try:
@@ -132,7 +134,7 @@ def ensure_views(ledger: Ledger) -> None:
 
 
 def read(ledger: Ledger, name: str) -> DataFrame:
-    """What a view says, as a frame, whether it was created or not."""
+    """Reads a view as a frame, even if it was not created."""
 
     def source(name: str) -> str:
         return f"({Definition.load(name).filled(source)})" if name in VIEWS else ledger.table(name)

@@ -1,1 +1,1 @@
-"""Brokers and a Spark session on one machine: for the demo, tests, benchmarks and laptops."""
+"""Brokers and a Spark session on one machine, for the demo, tests, benchmarks and laptops."""

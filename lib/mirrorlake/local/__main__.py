@@ -1,7 +1,9 @@
-"""`python -m mirrorlake.local COMMAND`, on the clusters a and b that examples and notebooks are tried on.
+"""`python -m mirrorlake.local COMMAND`: manages the clusters a and b, on which examples and notebooks are tried.
 
-`start` does all set-up, then starts them; `stop` stops them. `setup` fetches jars and makes class archives where they
-are missing; `jars` and `archive` do one of the two in any case.
+- `start` does all set-up, then starts both clusters; `stop` stops them.
+- `setup` fetches jars and makes class archives if they are missing.
+- `jars` and `archive` do one of the two, even if nothing is missing.
+
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ offset-syncs.topic.replication.factor = 1
 
 
 def local_clusters(root: Path) -> dict[str, LocalCluster]:
-    """The clusters a and b below a directory."""
+    """Returns the clusters a and b below a directory."""
     return {
         name: LocalCluster(name, root / ".local/clusters" / name, root / ".local/jars/kafka", port=port)
         for name, port in PORTS.items()
@@ -66,7 +68,7 @@ def stop(root: Path) -> None:
 
 
 def set_up(root: Path) -> None:
-    """Fetches jars and makes class archives where they are missing."""
+    """Fetches jars and makes class archives if they are missing."""
     if not have_jars(root, resources.pom()):
         jars(root)
     if not (root / ".local/jars/.archived").exists():
@@ -80,7 +82,7 @@ def jars(root: Path) -> None:
 
 
 def archive(root: Path) -> None:
-    """Makes class archives, where Spark is installed."""
+    """Makes class archives if Spark is installed."""
     if find_spec("pyspark") is None:
         print("no class archives: pyspark is not installed (pip install 'mirrorlake[spark]')")
         return

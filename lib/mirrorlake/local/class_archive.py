@@ -1,5 +1,7 @@
-"""Class archives (JEP 350): the classes that Spark and Kafka load at every start, parsed once. With them both are ready
-in two thirds of the time."""
+"""Class archives (JEP 350): the classes that Spark and Kafka load at every start, parsed once.
+
+With them, the start takes two thirds of the time.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,11 @@ from mirrorlake.local.session import local_session
 
 
 def make_archives(root: Path) -> list[Path]:
-    """Starts a broker and a Spark session, lets them do a little of what they will do, and keeps what they have loaded;
-    returns what was made."""
+    """Starts a broker and a Spark session, runs some typical work, and archives the classes that they loaded.
+
+    Returns:
+        The archives that were made.
+    """
     jars = root / ".local/jars"
     archives = [jars / "kafka.jsa", jars / "spark.jsa"]
     kafka, spark = ((f"-XX:ArchiveClassesAtExit={archive}", *QUIET_ARCHIVE) for archive in archives)

@@ -1,11 +1,11 @@
-"""A real Kafka cluster on this machine: KRaft brokers started from the jars, one directory and one port each.
+"""A Kafka cluster on this machine: KRaft brokers started from the jars, one directory and one port each.
 
-Directory of a cluster (everything in it may be deleted once the cluster is stopped)::
+Directory of a cluster (all of it may be deleted once the cluster is stopped)::
 
-    <directory>/cluster.json             what is running: ports and process ids
+    <directory>/cluster.json             ports and process ids of the brokers
     <directory>/broker-<id>/server.properties
     <directory>/broker-<id>/data/        the log directory, kept over restarts
-    <directory>/broker-<id>/broker.log   what the broker printed
+    <directory>/broker-<id>/broker.log   the output of the broker
 
 A local cluster is not safe against loss (replication factor 1 by default) and listens on the loopback address only.
 """
@@ -34,9 +34,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.jars import SETUP
 
 HOST = "127.0.0.1"
-PORTS = range(
-    20_000, 32_000
-)  # below those that systems give to outgoing connections: a broker that comes back finds its port free
+PORTS = range(20_000, 32_000)  # below the ephemeral ports, so that a restarted broker finds its port free
 QUICK_START = ("-XX:TieredStopAtLevel=1",)
 QUIET_ARCHIVE = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 READY_DEADLINE_S = 90
@@ -80,17 +78,18 @@ class Broker:
 
 @dataclass
 class LocalCluster:
-    """A cluster of `size` brokers below `directory`. Broker 1 is the controller too.
+    """A cluster of `size` brokers below `directory`. Broker 1 is the controller, too.
 
     Args:
-        name: what logs and errors call it.
-        directory: where it lives; made when missing.
-        jars: directory of the Kafka jars (`jars.py` fills .local/jars/kafka).
-        size: number of brokers.
-        port: the port of broker 1 if it is free; others, and it too if it is taken, get free ones.
-        properties: broker properties that win over the defaults here (listeners, security, limits).
+        name: the name of the cluster in logs and errors.
+        directory: the directory of the cluster; created if it is missing.
+        jars: the directory of the Kafka jars (`jars.py` fills .local/jars/kafka).
+        size: the number of brokers.
+        port: the port of broker 1 if it is free. Other brokers get free ports, and so does broker
+            1 if its port is taken.
+        properties: broker properties that override the defaults of this module (listeners, security, limits).
         features: feature levels for formatting, for example {"transaction.version": 1}.
-        quick_start: lets the JVMs compile less: ready in half the time, and slower under load.
+        quick_start: True to let the JVMs compile less: they are ready in half the time, and slower under load.
         java_options: more options of the brokers' JVMs.
     """
 
@@ -112,10 +111,10 @@ class LocalCluster:
         return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
 
     def start(self) -> LocalCluster:
-        """Starts what is not running yet, and waits until the cluster answers. Safe to call twice.
+        """Starts the brokers that don't run, and waits until the cluster responds. It is safe to call it twice.
 
         Raises:
-            ConfigurationError: the jars are missing, or a broker did not come up; with the end of its log.
+            ConfigurationError: the jars are missing, or a broker did not start; the message has the end of its log.
         """
         if not any(self.jars.glob("kafka_2.13-*.jar")):
             raise ConfigurationError(f"no Kafka jars in {self.jars}; {SETUP}")
@@ -130,7 +129,7 @@ class LocalCluster:
         return self
 
     def stop(self) -> None:
-        """Stops every broker cleanly (SIGKILL after a deadline). Data and logs stay. Safe to call twice."""
+        """Stops every broker cleanly (SIGKILL after a deadline). Data and logs stay. It is safe to call it twice."""
         self._load()
         for broker in self.brokers:
             if _is_alive(broker.pid):
@@ -142,13 +141,13 @@ class LocalCluster:
             self._save()
 
     def delete(self) -> None:
-        """Stops the cluster and deletes everything it has left."""
+        """Stops the cluster and deletes its directory."""
         self.stop()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.brokers = []
 
     def stop_broker(self, node_id: int, *, kill: bool = False) -> None:
-        """Ends one broker: cleanly, or with SIGKILL as a crash would."""
+        """Stops one broker: cleanly, or with SIGKILL as in a crash."""
         broker = self._broker(node_id)
         os.kill(broker.pid, signal.SIGKILL if kill else signal.SIGTERM)
         _wait_gone(broker.pid)
@@ -156,16 +155,16 @@ class LocalCluster:
         self._save()
 
     def start_broker(self, node_id: int, *, wait: bool = True) -> None:
-        """Starts one broker again on the port and data it had."""
+        """Starts one broker again, with its port and its data."""
         self._launch(self._broker(node_id))
         if wait:
             self.wait_ready()
 
     def wait_ready(self) -> None:
-        """Waits until all brokers are members and both coordinators answer.
+        """Waits until all brokers have joined and both coordinators respond.
 
         Raises:
-            ConfigurationError: when that takes longer than READY_DEADLINE_S or a broker has died.
+            ConfigurationError: the cluster is not ready after READY_DEADLINE_S, or a broker has died.
         """
         deadline = time.monotonic() + READY_DEADLINE_S
         client: dict[str, Setting] = {
@@ -187,7 +186,7 @@ class LocalCluster:
                     problem = f"{found} of {len(self.brokers)} brokers have joined"
                     time.sleep(0.1)
                     continue
-                # A first transactional id makes the broker create __transaction_state: nobody else has to wait for it.
+                # The first transactional id makes the broker create __transaction_state; later clients don't wait then.
                 producer = Producer({**client, "transactional.id": "local-ready-check"})
                 producer.init_transactions(max(1.0, deadline - time.monotonic()))
                 # The same for __consumer_offsets and the first group.
@@ -206,7 +205,7 @@ class LocalCluster:
 
     @property
     def client_properties(self) -> dict[str, str]:
-        """What a librdkafka client needs besides bootstrap servers; a secured cluster overrides this."""
+        """Returns the properties of librdkafka clients besides bootstrap servers; secured clusters override it."""
         return {}
 
     def _format(self) -> None:
@@ -329,8 +328,10 @@ class LocalCluster:
 
 
 def with_archive(archive: Path) -> list[str]:
-    """The options of a JVM that starts from a class archive (`class_archive.py`), if there is one; one that does not
-    fit is passed over."""
+    """Returns the JVM options for a class archive (`class_archive.py`) if it exists.
+
+    The JVM ignores an archive that doesn't fit.
+    """
     return [f"-XX:SharedArchiveFile={archive}", *QUIET_ARCHIVE] if archive.exists() else []
 
 
@@ -344,7 +345,7 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 
 def free_port(wanted: int, taken: set[int]) -> int:
-    """`wanted` if nothing listens there, else another one outside of `taken`."""
+    """Returns `wanted` if that port is free, else a free port outside of `taken`."""
     for candidate in (*([wanted] if wanted else []), *random.sample(PORTS, 50)):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -357,15 +358,15 @@ def free_port(wanted: int, taken: set[int]) -> int:
 
 
 def _is_alive(pid: int) -> bool:
-    """True for a running broker; a process id that was given to something else since then does not count."""
+    """Returns True for a running broker, False for a process id that was reused by another program."""
     if pid <= 0:
         return False
     with suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)  # a child of ours that has ended is a zombie until someone asks
+        os.waitpid(pid, os.WNOHANG)  # an ended child is a zombie until its parent waits for it
     try:
         os.kill(pid, 0)
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:  # no /proc on this system: the signal has to do
+    except FileNotFoundError:  # no /proc on this system: the signal must suffice
         return not Path("/proc").is_dir()
     except OSError:
         return False

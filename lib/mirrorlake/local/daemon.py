@@ -1,9 +1,8 @@
-"""Spark's Python daemon for a session on this machine, with what the workers need imported already; they are forked
-from it.
+"""Spark's Python daemon for a local session. It imports the workers' packages once, and forks the workers.
 
-PySpark's own daemon gives each worker an empty interpreter. Before each task that reads the directories of all zip
-files on the path once more, and after it searches everything that was ever imported for garbage. With tasks of a few
-milliseconds, that is most of the time.
+PySpark's own daemon gives each worker an empty interpreter. Before each task, such a worker reads the directories of
+all zip files on the path again. After each task, it runs the garbage collector over all imported objects. For tasks of
+a few milliseconds, this takes most of the time.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    # pyspark and py4j are installed as well, and there is no Python in Spark's own jar, which PySpark puts there, too.
+    # PySpark adds zip files of pyspark and py4j, which are installed anyway, and Spark's jar, which has no Python.
     sys.path[:] = [entry for entry in sys.path if not entry.endswith((".zip", ".jar"))]
     sys.path_importer_cache.clear()
 

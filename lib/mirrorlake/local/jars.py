@@ -30,10 +30,10 @@ def fetch_jars(root: Path, pom: Path) -> None:
 
     Args:
         root: the directory that holds `.local`.
-        pom: the Maven project, with a profile for each of PROFILES and a property `jars` for the place.
+        pom: the Maven project, with a profile for each of PROFILES and a property `jars` for the directory.
 
     Raises:
-        ConfigurationError: Java or Maven is missing, or Maven fails; with the beginning of its output.
+        ConfigurationError: Java or Maven is missing, or Maven fails; the message has the beginning of its output.
     """
     missing = [name for name, command in (("Java 17", "java"), ("Maven", "mvn")) if shutil.which(command) is None]
     if missing:

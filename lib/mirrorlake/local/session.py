@@ -19,18 +19,18 @@ from mirrorlake.local.jars import SETUP
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two tasks copy (spark.default.parallelism says how many slots a flow has), two more are for the ledger's stream: a
-# copying task that had to wait for one of its tasks would hold up the whole micro-batch.
+# Two cores copy (spark.default.parallelism is the number of slots of a flow), and two are for the ledger's stream. A
+# copying task that waited for one of its tasks would delay the whole micro-batch.
 MASTER, PARALLELISM = "local[4]", "2"
 
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
-# What must not be readable in plans, logs and event logs, besides Spark's own list.
+# Properties to redact in plans, logs and event logs, in addition to Spark's own list.
 REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
-# With the first compiler alone the code cache is 48 MB; Spark fills that within a minute of work, and then nothing is
-# compiled any more.
+# With the C1 compiler alone the code cache is 48 MB. Spark fills it within a minute of work, and the JVM stops
+# compiling then.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
 
 # Compiling a query takes longer than running it on a few thousand rows.
@@ -49,12 +49,13 @@ def local_session(
     """Starts Spark, or returns the session that runs in this process.
 
     Args:
-        root: the directory with .local/jars/spark; logs go to its .local, too.
-        app_name: what Spark calls it.
-        master, settings: Spark's; settings win over those made here.
-        quick_start: lets the JVM compile less: it is ready a fifth sooner, and slower once it is warm. A short job
-            lives on its start.
+        root: the directory with .local/jars/spark; its .local gets the logs, too.
+        app_name: the name of the Spark application.
+        master: Spark's master URL.
+        quick_start: True to let the JVM compile less: it is ready a fifth sooner, and slower once it is warm. In short
+            jobs, the start dominates.
         java_options: more options of the JVM.
+        settings: Spark properties that override those of this function.
 
     Raises:
         ConfigurationError: the jars are missing.
@@ -64,9 +65,7 @@ def local_session(
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
     if not jars:
         raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; {SETUP}")
-    os.environ["TZ"] = (
-        "UTC"  # PySpark takes and gives times without a zone as those of this process; here all of them are UTC
-    )
+    os.environ["TZ"] = "UTC"  # PySpark converts times without a zone by this process's zone; the ledger's times are UTC
     time.tzset()
     worker = worker_environment()
     os.environ.update(worker)
@@ -92,14 +91,13 @@ def local_session(
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.autoCompact.enabled": "false",
-        # Of tables that are made here: a checkpoint of Delta's log takes 5 s of CPU, and these tables get a commit
-        # every few seconds.
+        # A checkpoint of Delta's log takes 5 s of CPU, and the ledger's tables get a commit every few seconds.
         "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
         # Tasks in which VACUUM lists files: 10,000 take a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # The other one starts a process (readlink) for each file. Here no query goes on with what an earlier one has
-        # left.
+        # The default manager starts a process (readlink) for each file. No query of mirrorlake continues from an
+        # earlier query's checkpoint.
         "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join(options),
@@ -114,19 +112,20 @@ def local_session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in confs.items():
         builder = builder.config(name, value)
-    # Spark's JVM writes to whatever this process has as standard error when it starts: a log of its own, to be read
-    # when something is odd.
+    # Spark's JVM inherits standard error from this process when it starts. Its output goes to a log of its own.
     log = root / ".local/logs" / f"spark-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they print as JSON what is raised anyway
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
     with _standard_error_to(log):
         return builder.getOrCreate()
 
 
 def worker_environment() -> dict[str, str]:
-    """Gives Spark's Python processes (workers, planners) this interpreter and, in a checkout, its code; an installed
-    package they find by themselves."""
+    """Returns the environment in which Spark's Python processes use this interpreter and, in a checkout, its code.
+
+    They find an installed package without further settings.
+    """
     checkout = resources.checkout()
     own = [str(checkout / "lib")] if checkout else []
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)

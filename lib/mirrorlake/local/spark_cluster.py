@@ -1,5 +1,7 @@
-"""A Spark standalone cluster on this machine: a master and workers as processes of their own, for flows that outgrow
-one process, and for the tests of that."""
+"""A Spark standalone cluster on this machine: a master and workers, each as a process.
+
+It is for flows that outgrow one process, and for tests of such flows.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ STOP_DEADLINE_S = 15
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """A cluster that runs.
+    """A running cluster.
 
     Attributes:
-        master: its URL, for `local_session`.
-        directory: logs of master and workers, and of executors below `worker-<n>/<application>/<executor>`.
-        pids: of the master, then of the workers.
+        master: the master URL, for `local_session`.
+        directory: the logs of master and workers, and of executors below `worker-<n>/<application>/<executor>`.
+        pids: the process ids of the master and of the workers.
     """
 
     master: str
@@ -41,11 +43,13 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str
     """Runs a cluster for the length of a block.
 
     Args:
-        directory: for logs and work files; made if it is missing.
-        workers, cores, memory: how many, and what each has.
+        directory: the directory for logs and work files; created if it is missing.
+        workers: the number of workers.
+        cores: the number of cores of each worker.
+        memory: the memory of each worker.
 
     Raises:
-        ConfigurationError: it does not start; with the end of the log.
+        ConfigurationError: the cluster does not start; the message has the end of the log.
     """
     directory.mkdir(parents=True, exist_ok=True)
     taken: set[int] = set()

@@ -1,8 +1,7 @@
-"""`make sql`: SQL on the tables and views of a local warehouse, at a prompt, from standard input, or one statement
-(QUERY=...).
+"""`make sql`: SQL on the tables and views of a local warehouse.
 
-Spark's own spark-sql would do it, too, and starts as fast; but it can't bring tables of an earlier version up to date,
-and prints neither headings nor columns.
+Statements come from a prompt, from standard input, or from QUERY=... (one statement). Spark's own spark-sql starts as
+fast. It can't update tables of an earlier version, and it prints neither headings nor columns.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ A statement ends with ; and a line end. Leave with Ctrl-D. What the views answer
 
 
 def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
-    """A session that knows the tables and views of a schema by their bare names.
+    """Opens a session that resolves the tables and views of a schema by their bare names.
 
     Raises:
-        ConfigurationError: there is no such schema.
+        ConfigurationError: the schema does not exist.
         LedgerError: its tables can't be read.
     """
     if not (Path(warehouse) / schema).is_dir():
@@ -55,7 +54,7 @@ def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
 
 
 def statements(lines: Iterable[str]) -> Iterator[str]:
-    """What lines say in SQL: a statement ends with a semicolon at the end of a line, or with the last line."""
+    """Splits lines into SQL statements; a statement ends with a semicolon at a line's end, or with the last line."""
     parts: list[str] = []
     for line in lines:
         parts.append(line)
@@ -66,21 +65,21 @@ def statements(lines: Iterable[str]) -> Iterator[str]:
 
 
 def answer(spark: SparkSession, statement: str) -> bool:
-    """Prints the result of a statement, or what is wrong with it; returns whether there was one."""
+    """Runs a statement and prints its result or its error; returns False after an error."""
     if not statement:
         return True
     try:
         frame = spark.sql(statement)
         if frame.columns:
             frame.show(ROWS, truncate=False)
-    except Exception as error:  # of Spark, Delta or the person: the prompt goes on
-        print(str(error).partition(";\n")[0].strip(), file=sys.stderr)  # behind that is a plan
+    except Exception as error:  # an error of Spark, Delta or the user must not end the prompt
+        print(str(error).partition(";\n")[0].strip(), file=sys.stderr)  # a plan follows
         return False
     return True
 
 
 def typed(history: Path) -> Iterator[str]:
-    """Lines that a person types, with what was typed in earlier sessions at hand."""
+    """Yields the lines that a user types at the prompt, with the history of earlier sessions."""
     import readline
 
     with suppress(OSError):
