@@ -1,1 +1,1 @@
-"""The jobs, one package each. Failover and migration may use the others, never the other way round."""
+"""The jobs, one package each. Failover and migration may import the others, but not the reverse."""

@@ -1,1 +1,1 @@
-"""What notebooks share: parameters and results, the report, figures."""
+"""Shared code of the notebooks: parameters and results, log output, the report, figures."""

@@ -27,7 +27,7 @@ PARTITIONS_SHOWN = 40
 
 
 def mirror_figure(history: Sequence[Progress]) -> Any:
-    """Records per second and lag, micro-batch by micro-batch; and where the time of each went."""
+    """Draws records per second, lag, and the time of each stage, for each micro-batch."""
     import matplotlib.pyplot as plt
 
     figure, (speed, stages) = plt.subplots(1, 2, figsize=(11, 3.2), layout="constrained")
@@ -54,12 +54,12 @@ def mirror_figure(history: Sequence[Progress]) -> Any:
 
 
 def checkpoint_figure(statuses: Mapping[str, int], syncs: Mapping[str, int]) -> Any:
-    """How many positions have which status, and what was done with them on the target."""
+    """Draws the number of positions by status, and by outcome on the target."""
     return _counts_figure({"Positions by status": statuses, "On the target": syncs})
 
 
 def status_figure(statuses: Mapping[str, int]) -> Any:
-    """How many positions have which status."""
+    """Draws the number of positions by status."""
     return _counts_figure({"Positions by status": statuses})
 
 
@@ -81,7 +81,7 @@ def _counts_figure(panels: Mapping[str, Mapping[str, int]]) -> Any:
 
 
 def maintenance_figure(tables: Sequence[TableReport]) -> Any:
-    """Rows that stay and rows that expired, and bytes before and after, table by table."""
+    """Draws the kept and expired rows, and the bytes before and after, of each table."""
     import matplotlib.pyplot as plt
 
     figure, (rows, size) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
@@ -105,8 +105,7 @@ def maintenance_figure(tables: Sequence[TableReport]) -> Any:
 
 
 def failover_figure(lines: Sequence[Line]) -> Any:
-    """How many lines of a plan go, and what speaks against the others; and what is not mirrored, of the partitions with
-    the most."""
+    """Draws the number of lines of a plan by go, no-go and block, and the largest backlogs of partitions."""
     import matplotlib.pyplot as plt
 
     figure, (blocks, lags) = plt.subplots(1, 2, figsize=(11, 2.6), layout="constrained")
@@ -136,10 +135,11 @@ def failover_figure(lines: Sequence[Line]) -> Any:
 
 
 def map_figure(runs: Sequence[tuple[int, int, int, int]], title: str) -> Any:
-    """The map of one partition: how far target offsets run ahead of source offsets, run by run.
+    """Draws the map of one partition: target offset minus source offset of each run.
 
     Args:
-        runs: (upstream_start, upstream_end, downstream_start, downstream_end) in order.
+        runs: (upstream_start, upstream_end, downstream_start, downstream_end) of each run, in order.
+        title: title of the figure.
     """
     import matplotlib.pyplot as plt
 
@@ -159,8 +159,7 @@ def map_figure(runs: Sequence[tuple[int, int, int, int]], title: str) -> Any:
 
 
 def verification_figure(result: VerificationResult) -> Any:
-    """Records of each partition, equal, different, or not to be compared any more; the worst ones first, and what it
-    all comes to as the title."""
+    """Draws equal, different and not comparable records of each partition, worst first; the title is the summary."""
     import matplotlib.pyplot as plt
 
     worst = sorted(

@@ -1,7 +1,8 @@
-"""Shows log lines below the running cell, readably and bounded: a job that runs for weeks does not grow its notebook.
+"""Shows log lines below the running cell, in bounded space: a job that runs for weeks does not grow its notebook.
 
-The first lines of each event are shown as they come. From then on one block, replaced in place once a minute, has the
-latest line of each such event and how many were left out. It also counts warnings; nothing is left out silently.
+The first lines of each event are shown as they arrive. After that, one block shows the latest line of each event, and
+the number of lines that were left out. The block is replaced in place once a minute. Every line is shown or counted,
+warnings too.
 """
 
 from __future__ import annotations
@@ -16,28 +17,29 @@ from typing import Any, Protocol
 
 from mirrorlake.log import FILE_VARIABLE, TextFormatter, configure, message
 
-FIRST = 30  # lines of each event that are shown as they come
-EVERY_S = 60.0  # so often the block is replaced
+FIRST = 30  # lines of each event that are shown as they arrive
+EVERY_S = 60.0  # interval at which the block is replaced
 HEADING = f"Replaced in place once a minute; every line goes to a file that {FILE_VARIABLE} names."
 
 
 class Page(Protocol):
-    """Where lines are shown."""
+    """The output that lines are shown on."""
 
     def append(self, line: str) -> None:
         """Adds a line at the end."""
 
     def replace(self, text: str) -> None:
-        """Shows the text in place of the one before, or at the end if there is none."""
+        """Replaces the previous text, or adds the text at the end if there is none."""
 
 
 class NotebookOutput(logging.Handler):
-    """Shows log records on a page that stays small.
+    """Shows log records on a page of bounded size.
 
     Args:
-        page: where lines are shown.
-        clock: seconds, monotonic.
-        later: called with seconds and a function to call then; so the last lines before a silence are counted, too.
+        page: output for the lines.
+        clock: monotonic clock, in seconds.
+        later: called with seconds and a function to call after them, so that the last lines are counted even if no more
+            follow.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class NotebookOutput(logging.Handler):
         self.begin()
 
     def begin(self, *_: object) -> None:
-        """Starts anew, for another cell."""
+        """Resets the counts for another cell."""
         with self._exclusive():
             self._shown = Counter[str]()
             self._left_out = Counter[str]()
@@ -61,7 +63,7 @@ class NotebookOutput(logging.Handler):
             self._is_stale = False
 
     def flush(self, *_: object) -> None:
-        """Brings the block up to date."""
+        """Updates the block."""
         with self._exclusive():
             if not self._is_stale:
                 return
@@ -108,7 +110,7 @@ class CellPage:
         self._block: Any = None
 
     def begin(self, *_: object) -> None:
-        """Starts a block of its own for another cell."""
+        """Starts a new block for another cell."""
         self._block = None
 
     def append(self, line: str) -> None:
@@ -124,7 +126,7 @@ class CellPage:
 
 
 def install(environment: Mapping[str, str] = os.environ) -> None:
-    """Shows what is logged from here on: below the running cell, or on standard error where there is no notebook.
+    """Shows log lines from now on: below the running cell, or on standard error outside of a notebook.
 
     Raises:
         ConfigurationError: see `configure`.

@@ -1,5 +1,4 @@
-"""What the report shows: the last hours of every flow, from the tables alone, in as many points as a picture can
-hold."""
+"""Makes the report: the last hours of every flow, from the tables alone, with a bounded number of points."""
 
 from __future__ import annotations
 
@@ -19,29 +18,35 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import Column, DataFrame, Row
 
-POINTS = 240  # of a line in a picture
-WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # of a point
+POINTS = 240  # maximum number of points of a line in a figure
+WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # possible widths of a point
 ANOMALIES_SHOWN = 50
 QUIET_S = {
     CycleJob.MIRROR: 900.0,
     CycleJob.CHECKPOINT: 900.0,
-}  # after so long without a sign a job that had been running is missed
+}  # time without activity after which a job is reported
 
 
 @dataclass(frozen=True)
 class FlowReport:
-    """One flow, in numbers. Counts are those of the window but where they say otherwise; None: nothing is known.
+    """One flow, in numbers. Counts are those of the window unless stated otherwise; None means unknown.
 
     Attributes:
-        records, bytes: committed on the target.
-        lag: source offsets that were still to be mirrored when the mirror job said so last.
-        mirrored_at, checkpointed_at: the last sign of life of each job.
-        positions, unfinished: of groups, in the last checkpoint cycle; the second, those that were clamped.
-        evaluations, refused: times the gates were asked, and said no.
-        verified_to: the map was compared, without a difference, up to what was committed then.
-        unverified: mirrored records that no verification has covered, of all times.
-        failed_verifications: of the last verification of each partition.
-        losses: records that were lost on the way, and other anomalies.
+        flow: name of the flow.
+        records: records committed on the target.
+        bytes: bytes committed on the target.
+        lag: source offsets that were not mirrored in the mirror job's last cycle.
+        mirrored_at: last activity of the mirror job: a cycle or a commit.
+        checkpointed_at: last cycle of the checkpoint job.
+        positions: group positions in the last checkpoint cycle.
+        unfinished: clamped positions in the last checkpoint cycle.
+        evaluations: evaluations of gates.
+        refused: evaluations of gates that failed.
+        verified_to: commit time up to which a verification found no difference.
+        unverified: mirrored records that no verification has covered, in all time.
+        failed_verifications: partitions whose last verification failed.
+        losses: records that were lost.
+        anomalies: number of anomalies.
     """
 
     flow: str
@@ -61,7 +66,7 @@ class FlowReport:
     anomalies: int
 
     def worries(self, now: datetime) -> list[str]:
-        """What someone should look at, in words; none if all is well."""
+        """Returns the problems of the flow, one sentence each; none if there are none."""
         found = []
         if self.refused:
             found.append(f"a gate said no, {self.refused} of {self.evaluations} times")
@@ -86,18 +91,20 @@ class FlowReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What is shown. All times are UTC, those of frames too.
+    """The contents of the report. All times are UTC, those of frames too.
 
     Attributes:
-        since, until, width_s: the window, and how much of it a point is.
-        flows: in numbers, by name.
-        throughput: flow, at, records, bytes, records_per_s, bytes_per_s.
-        lag: flow, at, lag (the largest).
-        freshness: flow, at, age_s (since the last checkpoint cycle, at the end of the point).
-        stages: flow, at, and a column of seconds for each stage of a micro-batch (median).
-        gates: flow, suite, at, passed, refused.
-        verified: flow, topic, verified, unverified (records).
-        anomalies: the newest, as in the table.
+        since: start of the window.
+        until: end of the window.
+        width_s: seconds of the window that one point covers.
+        flows: the flows in numbers, by name.
+        throughput: columns flow, at, records, bytes, records_per_s, bytes_per_s.
+        lag: columns flow, at, lag (the largest).
+        freshness: columns flow, at, age_s (since the last checkpoint cycle, at the end of the point).
+        stages: columns flow, at, and the median seconds of each stage of a micro-batch.
+        gates: columns flow, suite, at, passed, refused.
+        verified: columns flow, topic, verified, unverified (records).
+        anomalies: the newest anomalies, with columns of the table.
     """
 
     since: datetime
@@ -125,15 +132,15 @@ def make_report(ledger: Ledger, flows: str, hours: str, until: str = "", now: da
     """Reads the tables.
 
     Args:
-        ledger: with its tables.
-        flows: `source->target`, several separated by commas, or empty for all that the tables know.
+        ledger: the ledger, with its tables.
+        flows: `source->target`, several separated by commas; empty for all flows in the tables.
         hours: length of the window, as text.
-        until: its end, ISO, UTC; empty for now.
-        now: that moment.
+        until: end of the window, ISO, UTC unless it names a zone; empty for now.
+        now: the current time.
 
     Raises:
-        ConfigurationError: a value is none of those.
-        LedgerError: the tables know no such flow.
+        ConfigurationError: a value is malformed.
+        LedgerError: the tables do not have the flow.
     """
     end = (moment("until", until) or now or datetime.now(UTC)).replace(tzinfo=None)
     try:
@@ -199,7 +206,7 @@ class _Reader:
         points = self._every_point(
             self._within("offset_syncs", "committed_at").groupBy("flow", "at").agg(*sums).toPandas()
         )
-        # The first and the last point are inside the window in part.
+        # The window covers only a part of its first and last point.
         ends = (points["at"] + pd.Timedelta(seconds=self.width_s)).clip(upper=pd.Timestamp(self.until))
         seconds = (ends - points["at"].clip(lower=pd.Timestamp(self.since))).dt.total_seconds()
         return points.assign(records_per_s=points["records"] / seconds, bytes_per_s=points["bytes"] / seconds)
@@ -216,7 +223,10 @@ class _Reader:
         )
 
     def _freshness(self, cycles: DataFrame) -> pd.DataFrame:
-        """The age of the last cycle, in every point from the first cycle on; it grows where there is none."""
+        """Returns the age of the last checkpoint cycle at each point, from the first cycle on.
+
+        The age grows at points without a cycle.
+        """
         import pandas as pd
         from pyspark.sql import functions as F
 
@@ -259,7 +269,7 @@ class _Reader:
         )
 
     def _gates(self) -> pd.DataFrame:
-        """A gate is asked once in a cycle, with many expectations."""
+        """Counts the evaluations of gates by their results; one evaluation has many expectations."""
         from pyspark.sql import functions as F
 
         results = self._in_window(
@@ -333,8 +343,10 @@ class _Reader:
             )
 
     def _proofs(self) -> Mapping[str, Mapping[str, Any]]:
-        """How far each flow is verified: the partition that lags most of those that were ever verified, as far as its
-        last verification goes."""
+        """Returns the commit time up to which each flow is verified, and its number of failed partitions.
+
+        The time is the latest of its partitions. A partition failed if its newest verification did not pass.
+        """
         from pyspark.sql import functions as F
 
         rows = self._named(self.ledger.read("verifications")).filter(F.col("finished_at") <= F.lit(self.until))
@@ -391,7 +403,7 @@ class _Reader:
     # -- rows ---------------------------------------------------------------------------------------
 
     def _within(self, table: str, time: str, flow: str = "") -> DataFrame:
-        """Rows of the window, with their flow and their point (`at`, its beginning)."""
+        """Returns the rows of the window, with their flow and their point (`at`, its start)."""
         from pyspark.sql import functions as F
 
         rows = self.ledger.read(table)
@@ -419,7 +431,7 @@ class _Reader:
         )
 
     def _every_point(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """With a row of zeros for points of which there is none."""
+        """Adds rows of zeros for points without rows."""
         import pandas as pd
 
         full = pd.MultiIndex.from_product([self.names, self._points()], names=["flow", "at"])
@@ -449,7 +461,7 @@ def _number(rows: Mapping[str, Mapping[str, Any]], name: str, column: str) -> in
 
 
 def ago(span: timedelta) -> str:
-    """A span of time as people say it."""
+    """Formats a time span with one unit, for display."""
     seconds = max(0, int(span.total_seconds()))
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:

@@ -1,4 +1,4 @@
-"""How the report looks: cards that say how every flow is, and pictures over one and the same time."""
+"""Formats the report: a card for each flow, and figures over the same period."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STYLE = """
 
 
 def cards(report: Report) -> str:
-    """A card for each flow, as HTML."""
+    """Returns a card for each flow, as HTML."""
     found = "".join(_card(flow, report) for flow in report.flows) or "no flow has left a trace in these tables"
     return f'{STYLE}<div class="mirrorlake-cards">{found}</div>'
 
@@ -83,7 +83,7 @@ def _card(flow: FlowReport, report: Report) -> str:
 
 
 def table(frame: pd.DataFrame, nothing: str) -> str:
-    """Rows as HTML; a sentence if there are none."""
+    """Returns rows as HTML, or the sentence `nothing` if there are none."""
     import pandas as pd
 
     if frame.empty:
@@ -102,11 +102,11 @@ def _cell(value: Any) -> str:
     return f"{int(value):,}" if isinstance(value, float | int) else str(value)
 
 
-# -- pictures ---------------------------------------------------------------------------------------
+# -- figures ----------------------------------------------------------------------------------------
 
 
 def throughput_figure(report: Report) -> Any:
-    """Records, and bytes, per second."""
+    """Shows the records and bytes per second of each flow."""
     figure, axes = _over_time(report, 2)
     for axis, column, unit, scale in zip(
         axes, ("records_per_s", "bytes_per_s"), ("records/s", "MB/s"), (1, 1e-6), strict=True
@@ -117,7 +117,7 @@ def throughput_figure(report: Report) -> Any:
 
 
 def lag_figure(report: Report) -> Any:
-    """Source offsets that were still to be mirrored."""
+    """Shows the source offsets of each flow that were not mirrored."""
     figure, (axis,) = _over_time(report, 1)
     _lines(axis, report, report.lag, "lag", filled=True)
     axis.set_ylabel("source offsets")
@@ -125,7 +125,7 @@ def lag_figure(report: Report) -> Any:
 
 
 def freshness_figure(report: Report) -> Any:
-    """How old the newest checkpoints were."""
+    """Shows the age of the newest checkpoints of each flow."""
     figure, (axis,) = _over_time(report, 1)
     _lines(axis, report, report.freshness, "age_s")
     axis.set_ylabel("seconds old")
@@ -133,7 +133,7 @@ def freshness_figure(report: Report) -> Any:
 
 
 def stages_figure(report: Report) -> Any:
-    """Where the time of a micro-batch went, for each flow."""
+    """Shows the time of each stage of a micro-batch, for each flow."""
     flows = [flow.flow for flow in report.flows if len(report.stages) and (report.stages["flow"] == flow.flow).any()]
     figure, axes = _over_time(report, max(1, len(flows)))
     for axis, flow in zip(axes, flows, strict=False):
@@ -153,7 +153,7 @@ def stages_figure(report: Report) -> Any:
 
 
 def gates_figure(report: Report) -> Any:
-    """When the gates were asked, and what they said; one line for each suite of a flow."""
+    """Shows the evaluations of the gates, passed or failed, for each flow and suite."""
     found = report.gates
     names = sorted({(row.flow, row.suite) for row in found.itertuples()})
     figure, (axis,) = _over_time(report, 1, height=0.9 + 0.35 * max(1, len(names)))
@@ -183,7 +183,7 @@ def gates_figure(report: Report) -> Any:
 
 
 def verified_figure(report: Report) -> Any:
-    """How much of every topic is verified, of what was ever mirrored; those with the most to go first."""
+    """Shows the verified share of each topic's mirrored records, largest unverified topics first."""
     import matplotlib.pyplot as plt
 
     found = report.verified.sort_values(["unverified", "verified"], ascending=False).head(TOPICS_SHOWN)
@@ -209,7 +209,7 @@ def verified_figure(report: Report) -> Any:
 
 
 def _over_time(report: Report, count: int, height: float = 2.1) -> tuple[Any, list[Any]]:
-    """Axes below each other, all over the time of the report."""
+    """Returns stacked axes over the period of the report."""
     import matplotlib.dates as dates
     import matplotlib.pyplot as plt
 
@@ -254,7 +254,7 @@ def _width(report: Report) -> Any:
 
 
 def _legend(axis: Any) -> None:
-    """Above the axis, where no data are."""
+    """Draws the legend above the axis, at the right."""
     axis.legend(frameon=False, ncols=8, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
 
 
@@ -276,7 +276,7 @@ def _bytes(count: float) -> str:
 
 
 def show(figure: Callable[[Report], Any], report: Report) -> None:
-    """Draws a figure of this module into the notebook, with its docstring for those who can't see it."""
+    """Draws a figure of this module into the notebook, with its docstring as alternative text."""
     import matplotlib.pyplot as plt
     from IPython.display import display
 

@@ -1,7 +1,7 @@
-"""What every notebook begins and ends with, the same under papermill, in Jupyter and as a Databricks task.
+"""Parameters, session and result of every notebook, under papermill, in Jupyter and as a Databricks task.
 
-A parameter is taken from the widget of its name (Databricks), else from the parameters cell if papermill has put
-another value there, else from the environment (`MIRRORLAKE_<NAME>`), else it is the default.
+A parameter is the value of the widget with its name (Databricks). Otherwise it is the value in the parameters cell, if
+papermill has changed it, or the environment variable `MIRRORLAKE_<NAME>`, or the default, in this order.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ AVAILABLE_NOW = "availableNow"
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters that notebooks share, with their defaults; a notebook's parameters cell repeats those it has.
+    """The parameters that notebooks share, with their defaults; a notebook's parameters cell repeats the ones that it
+    uses.
 
     Attributes:
         config: property file in MirrorMaker 2's format.
         flow: `source->target`.
         warehouse: local directory of the tables; empty on Databricks.
-        catalog, schema: of the tables.
-        trigger: `availableNow` (do what there is, then end), `N seconds`, or empty for the interval of the property
-            file.
-        run_for: stop after this long (`N seconds`, `N minutes`, `N hours`); empty: when all is done, or never.
-        checkpoints: directory for Spark's own progress; empty for a place beside the tables.
+        catalog: catalog of the tables.
+        schema: schema of the tables.
+        trigger: `availableNow` (process what is available, then end), `N seconds`, or empty for the interval of the
+            property file.
+        run_for: time after which to stop (`N seconds`, `N minutes`, `N hours`); empty to run until all is done, or
+            without limit.
+        checkpoints: directory for Spark's own progress; empty for a directory beside the tables.
     """
 
     config: str = ".local/mirrorlake.properties"
@@ -49,7 +52,7 @@ class Parameters:
     checkpoints: str = ""
 
     def interval_s(self, configured_s: float) -> float | None:
-        """Seconds between two micro-batches; None to do what there is and end."""
+        """Returns the seconds between two micro-batches; None to process what is available and end."""
         if self.trigger == AVAILABLE_NOW:
             return None
         return (
@@ -59,33 +62,35 @@ class Parameters:
         )
 
     def run_for_s(self) -> float | None:
-        """Seconds after which to stop; None for no limit."""
+        """Returns the seconds after which to stop; None for no limit."""
         return (
             seconds("run_for", self.run_for, "'N seconds', 'N minutes', 'N hours', or empty") if self.run_for else None
         )
 
     def ledger(self, spark: SparkSession) -> Ledger:
-        """The tables these parameters name."""
+        """Returns the ledger with the tables that the parameters name."""
         return Ledger(spark, self.catalog, self.schema, self.warehouse, self.checkpoints)
 
 
 def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Parameters:
-    """The parameters of the notebook whose globals are given; on Databricks, declares its widgets. From here on the
-    notebook shows what is logged."""
+    """Reads the parameters from a notebook's globals; on Databricks, declares its widgets.
+
+    From this call on, the notebook shows log lines.
+    """
     log_output.install(environment)
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
     return Parameters(**resolve(namespace, defaults, environment))
 
 
 def table(rows: Iterable[Any]) -> pd.DataFrame:
-    """Dataclass instances as a table, for people."""
+    """Returns dataclass instances as a table, for display."""
     import pandas as pd
 
     return pd.DataFrame([asdict(row) for row in rows])
 
 
 def session(root: Path, name: str) -> SparkSession:
-    """The Spark session: Databricks' own, or a local one."""
+    """Returns the Spark session: Databricks' own, or a local one."""
     spark = kernel_variable("spark")
     if spark is not None and databricks_utilities() is not None:
         return spark

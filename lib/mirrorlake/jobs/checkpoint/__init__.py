@@ -1,1 +1,1 @@
-"""The checkpoint job: reads the groups of the source, translates, decides, commits on the target."""
+"""The checkpoint job: reads the groups of the source, translates their positions, and commits them on the target."""

@@ -1,4 +1,4 @@
-"""Cycles of the checkpoint job: what the groups have committed, read by a streaming query, or in this process."""
+"""Runs the cycles of the checkpoint job: a streaming query or this process reads the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class CycleRun:
     """One run of a checkpoint job.
 
     Attributes:
-        config: the property file, which Spark's workers read.
-        flow: whose groups.
-        name: of the query.
+        config: path of the property file, which Spark's workers read.
+        flow: flow of the groups.
+        name: name of the query.
         checkpoint: directory for Spark's own progress.
         interval_s: seconds between two cycles; None for one cycle.
         run_for_s: seconds after which to stop; None for no limit.
         handle: called with a session, the rows of `kafka_group_offsets`, and the number of the cycle.
-        metrics: where retries are counted.
+        metrics: counts retries.
     """
 
     config: str
@@ -47,13 +47,13 @@ class CycleRun:
 
 
 class Cycles(Protocol):
-    """Reads what the groups have committed, once a cycle."""
+    """Reads the committed offsets of groups, once in each cycle."""
 
     def run(self, run: CycleRun) -> None:
         """Handles cycles until the run ends.
 
         Raises:
-            MirrorlakeError: what ended the run.
+            MirrorlakeError: the error that ended the run.
         """
 
     def stop(self) -> None:
@@ -61,7 +61,7 @@ class Cycles(Protocol):
 
 
 class SparkCycles:
-    """Reads group offsets by a streaming query, so that the tasks of a cluster share the work."""
+    """Reads group offsets by a streaming query, so that the tasks of a Spark cluster share the work."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -87,7 +87,7 @@ class SparkCycles:
 
 
 class InProcessCycles:
-    """Reads group offsets in this process; only the translation of groups far back asks Spark."""
+    """Reads group offsets in this process; Spark only translates positions that are not near the end of a log."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

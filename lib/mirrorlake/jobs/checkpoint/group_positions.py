@@ -1,4 +1,4 @@
-"""Where groups stand: what they have committed on a cluster now, or what the ledger says they had at a time."""
+"""Reads the positions of groups: their committed offsets on a cluster now, or those in the ledger at a given time."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ SELECT group_id, topic, partition, row.* FROM newest
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A group's position on the source. `seen_in` is `source` or `ledger`; `seen_at` (UTC) when it was read, or since
-    when the ledger has known it.
+    """A group's position on the source.
 
-    Without a topic it is about a share group (KIP-932), which has no positions.
+    `seen_in` is `source` or `ledger`. `seen_at` (UTC) is the time at which it was read, or from which the ledger has
+    it. A row without a topic is about a share group (KIP-932), which has no positions.
     """
 
     group_id: str
@@ -46,7 +46,7 @@ class Standing:
 
 
 def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standing]:
-    """What the flow's groups have committed there now."""
+    """Reads the committed offsets of the flow's groups on a cluster."""
     now = datetime.now(UTC).replace(tzinfo=None)
     found = {
         name: group
@@ -68,11 +68,18 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
 
 
 def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:
-    """What the table checkpoints says they had at a time (UTC), or has as its newest; groups that were deleted by then
-    are left out."""
+    """Reads the positions of groups from the table checkpoints, at a time (UTC) or the newest ones.
+
+    Groups that were deleted by then are left out.
+
+    Args:
+        ledger: the tables.
+        flow: flow of the groups.
+        groups: filter for the groups.
+        at: time of the positions, UTC; None for the newest.
+    """
     limit = "timestamp_ntz'9999-01-01'" if at is None else f"timestamp_ntz'{at.isoformat(sep=' ')}'"
-    # Times in the tables are UTC whatever the session's zone is, as they are written from naive UTC values by a session
-    # in UTC.
+    # The session writes naive UTC values and runs in UTC, so times in the tables are UTC.
     rows = ledger.spark.sql(
         NEWEST.replace("{at}", limit), checkpoints=ledger.of_flow("checkpoints", flow), deleted=Status.DELETED
     ).collect()
@@ -92,8 +99,7 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
 
 
 def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:
-    """The largest end of each source partition that the checkpoint job has ever written down, by topic and
-    partition."""
+    """Returns the largest end of each source partition that the checkpoint job has recorded, by topic and partition."""
     table = ledger.of_flow("checkpoints", flow)
     seen = table.filter(table.source_lag.isNotNull()).selectExpr(
         "topic", "partition", "upstream_offset + source_lag AS end"
@@ -105,5 +111,5 @@ def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:
 
 
 def names(standings: Iterable[Standing]) -> list[str]:
-    """The groups, each once, in order."""
+    """Returns the sorted names of the groups."""
     return sorted({standing.group_id for standing in standings})

@@ -1,13 +1,12 @@
-"""The checkpoint job: moves consumer groups to where they belong on the target, exactly, and keeps the history of every
-one.
+"""The checkpoint job: syncs consumer groups to their exact offsets on the target, and records their history.
 
-Each cycle reads what the groups have committed on the source, translates it (`translation/group_cache.py`), holds the
-result against the expectations, commits to groups that nobody uses on the target, and appends what has changed to
-`checkpoints`.
+In each cycle, the job reads the committed offsets of groups on the source and translates them
+(`translation/group_cache.py`). It evaluates the expectations on the result. It then commits offsets for groups without
+members on the target, and appends changes to `checkpoints`.
 
-Guaranteed: a group that goes on at a committed offset reads every record it had not read, and none it had (status
-`exact`). A `clamped` offset skips nothing either; what the group had read past the mirrored end would be read again
-once it is mirrored, unless a later cycle finishes it.
+Guaranteed: a group that continues at a committed offset with status `exact` reads every record that it had not read,
+and no other. A `clamped` offset skips nothing either. The group would read records past the mirrored end again, once
+they are mirrored, unless a later cycle advances it.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ SHARED = (
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """What a run of the job has done; `statuses` and `syncs` count the positions of the last cycle."""
+    """The result of a run; `statuses` and `syncs` count the positions of the last cycle."""
 
     flow: str
     cycles: int
@@ -86,16 +85,16 @@ class _Counts:
 
 
 class CheckpointJob:
-    """Translates and syncs the groups of one flow until it is told to stop.
+    """Translates and syncs the groups of one flow until it is stopped.
 
     Args:
         spark: a session with Delta.
-        config: the property file, which Spark's workers read too.
+        config: path of the property file, which Spark's workers read too.
         flow: the flow of that file.
-        ledger: where the runs are, and history goes.
+        ledger: tables with the runs, and for the history.
         suite: path of the expectations for checkpoints.
-        metrics: those of the process if None.
-        cycles: reads what the groups have committed; a streaming query of `spark` if None.
+        metrics: metrics to update; None for those of the process.
+        cycles: reads the committed offsets of groups; None for a streaming query of `spark`.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class CheckpointJob:
         self._is_emitted = False
         self._incarnations: dict[
             tuple[str, int], int
-        ] = {}  # of logs that were set back or replaced, as `_forget_lost_targets` has seen them
+        ] = {}  # incarnations of partitions with resets, as of the last `_forget_lost_targets`
         self._checkpoints = Mm2Topic(
             flow.target_connection,
             flow.policy.checkpoints_topic(),
@@ -130,10 +129,14 @@ class CheckpointJob:
         )
 
     def run(self, interval_s: float | None, run_for_s: float | None = None) -> CheckpointResult:
-        """Runs one cycle (`interval_s` is None), or one every `interval_s` for `run_for_s` or until it is interrupted.
+        """Runs one cycle, or a cycle in each interval.
+
+        Args:
+            interval_s: seconds between two cycles; None for one cycle.
+            run_for_s: seconds after which to stop; None to run until interrupted.
 
         Raises:
-            MirrorlakeError: of the kind that says who has to act.
+            MirrorlakeError: the error that ended the run; its class tells who has to act.
         """
         with ending(log, "checkpoint", flow=self.flow.name):
             result = self._run(interval_s, run_for_s)
@@ -251,8 +254,10 @@ class CheckpointJob:
         self._journal.write_if_due()
 
     def _forget_lost_targets(self, session: SparkSession) -> None:
-        """Where a remote topic was deleted and is filled again, offsets begin anew: what groups had there before is no
-        measure."""
+        """Forgets the rows of partitions whose remote topic was created anew.
+
+        Offsets begin anew there, so earlier target offsets can't be compared.
+        """
         incarnations = self._translation.incarnations
         if incarnations == self._incarnations:
             return
@@ -305,7 +310,7 @@ class CheckpointJob:
         return rows
 
     def _why_not(self, topic: str) -> tuple[Status, str]:
-        """Status and reason of positions in a topic that can't be translated."""
+        """Returns status and reason of positions in a topic that can't be translated."""
         if not self.flow.mirrors_topic(topic):
             return Status.NOT_MIRRORED, "the topic does not belong to the flow"
         if self.flow.scatters(topic):
@@ -318,7 +323,7 @@ class CheckpointJob:
     def _about(
         self, groups: Iterable[str], status: Status, reason: str, cycle_id: str, now: datetime
     ) -> list[Checkpoint]:
-        """Rows about whole groups, which are left alone on the target."""
+        """Builds rows about whole groups, which the job does not change on the target."""
         return [
             Checkpoint(
                 self.flow.source,
@@ -350,7 +355,7 @@ class CheckpointJob:
         require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)
 
     def _sync(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
-        """Decides about every position, commits those that may be, and returns the rows with what came of it."""
+        """Decides about every position, commits those that may be moved, and returns the rows with their outcomes."""
         movable = [row for row in checkpoints if row.downstream_offset is not None]
         if not self.flow.sync_group_offsets_enabled or not movable:
             return [
@@ -409,8 +414,10 @@ class CheckpointJob:
         ]
 
     def _waiting(self, row: Checkpoint) -> Checkpoint:
-        """A row between two syncs: nothing is done on the target, so what was done there stands until the group
-        moves."""
+        """Returns the row of a position between two syncs.
+
+        Its last outcome on the target holds until the group's position changes.
+        """
         before = self._known.get(row.key)
         names = ("status", "upstream_offset", "downstream_offset", "metadata")
         if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
@@ -418,8 +425,8 @@ class CheckpointJob:
         return replace(row, sync=SyncOutcome.WAITING)
 
     def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> bool:
-        """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then what has
-        changed."""
+        """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then changes
+        only."""
         if not self.flow.emit_checkpoints_enabled:
             return True
         timestamp_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
@@ -444,8 +451,8 @@ class CheckpointJob:
     # -- history and progress -----------------------------------------------------------------------
 
     def _recall(self) -> None:
-        """Takes from the ledger the last row of every group and partition, and the last one that left the target where
-        we put it."""
+        """Reads the last row of every group and partition from the ledger, and the last row with a settled outcome
+        (SETTLED)."""
         from pyspark.sql import functions as F
 
         mine = self.ledger.of_flow("checkpoints", self.flow)
@@ -505,12 +512,11 @@ class CheckpointJob:
 
 
 def gate_frame(translated: Iterable[dict[str, Any]], known: Mapping[GroupKey, Checkpoint]) -> pd.DataFrame:
-    """What the gate looks at: the translation, and beside it the same computed from its definition, and how far a group
-    would go back.
+    """Returns the input of the gate: the translation, recomputed by its definition, and the regression of each group.
 
-    Columns of `translate`, and: recomputed (from the run that the SQL chose, by the definition), regression (downstream
-    offsets by which a group that did not go back on the source would go back here; a clamped one waits for the ledger
-    and is not counted).
+    The columns are those of `sql_join.translate`, recomputed and regression. recomputed is the definition applied to
+    the run that the SQL query used. regression is the number of downstream offsets by which a group would go back on
+    the target although it did not on the source. It is 0 for a clamped position, which waits for the ledger.
     """
     import pandas as pd
 

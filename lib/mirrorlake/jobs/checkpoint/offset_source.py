@@ -1,9 +1,13 @@
-"""The streaming source `kafka_group_offsets`: what the groups of a flow have committed on the source, once a cycle.
+"""The streaming source `kafka_group_offsets`: the committed offsets of a flow's groups on the source, once in each
+cycle.
 
-Every micro-batch is a cycle and reads everything anew; nothing depends on an earlier one. Rows have a kind: `cycle`
-(one; `error` is set if the cycle failed), `group` (one for each group that matches, whatever its state and protocol),
-`share` (share groups, which have no offset for each partition), `offset` (one for each of its positions) and `log`
-(where the log of a mirrored partition starts and ends for a read_committed reader).
+Every micro-batch is a cycle and reads everything anew, independently of earlier ones. Rows have a kind:
+
+- `cycle`: one row; `error` is set if the cycle failed;
+- `group`: one for each matching group, in any state and with any protocol;
+- `share`: one for each share group, which has no offset for each partition;
+- `offset`: one for each position of a group;
+- `log`: the start offset and the last stable offset of each mirrored partition.
 """
 
 from __future__ import annotations
@@ -33,23 +37,25 @@ WITH_OFFSETS = (
     "consumer",
     "streams",
     "",
-)  # protocols whose groups commit an offset for each partition; those of Connect's workers don't
+)  # protocols whose groups commit an offset for each partition, unlike those of Connect's workers
 
 Row = tuple[str, str | None, str | None, str | None, int | None, int | None, str | None, int | None, int | None]
 
 
 class Groups(InputPartition):
-    """One Spark partition: the groups one task asks about, or (None) the topics' logs, and what else the driver knows:
-    share groups, an error."""
+    """One Spark partition: the groups that one task reads, or (None) the logs of topics.
+
+    It also carries what the driver already knows: share groups, or an error.
+    """
 
     def __init__(self, groups: list[str] | None, *, shared: tuple[str, ...] = (), error: str | None = None) -> None:
         self.groups, self.shared, self.error = groups, shared, error
 
 
 class KafkaGroupOffsets(DataSource):
-    """`spark.readStream.format("kafka_group_offsets")`.
+    """The data source of `spark.readStream.format("kafka_group_offsets")`.
 
-    Options: `config` (property file) and `flow`.
+    Options are `config` (property file) and `flow`.
     """
 
     @classmethod
@@ -65,7 +71,7 @@ class KafkaGroupOffsets(DataSource):
 
 
 class GroupOffsetsReader(DataSourceStreamReader):
-    """Lists groups on the driver's machine; reads their offsets in tasks."""
+    """Lists groups on the driver's machine, and reads their offsets in tasks."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -91,7 +97,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
         quiet_kafka()
-        assert isinstance(partition, Groups)  # what `partitions` has made
+        assert isinstance(partition, Groups)  # only `partitions` makes them
         if partition.error is not None:
             return iter([_row("cycle", error=partition.error)])
         try:
@@ -116,7 +122,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
         pass
 
     def _find_groups(self) -> None:
-        """Looks for new groups at the refresh interval."""
+        """Lists the groups, at the refresh interval."""
         if self._groups and time.monotonic() < self._groups_due:
             return
         source = self._connect()

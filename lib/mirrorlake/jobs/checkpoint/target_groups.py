@@ -1,8 +1,7 @@
-"""Consumer groups on the target: what they have, who is there, and moving those that nobody uses.
+"""Reads and moves consumer groups on the target.
 
-The rules, learnt from what hurts users elsewhere (KAFKA-19794, redpanda-data/connect#3503): a group with members is
-never touched; a group is never moved back, unless its owner moved it back on the source and nobody has moved it here
-since.
+Two rules come from problems with other tools (KAFKA-19794, redpanda-data/connect#3503). A group with members is never
+changed. A group is never moved back, unless its owner reset it on the source and its target offset is unchanged since.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mirrorlake.protocol.group_requests import commit_group_offsets, group_offse
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:
-    """A group as the target has it; one it doesn't know is idle and has no offsets."""
+    """A group on the target; an unknown group is idle and has no offsets."""
 
     is_idle: bool
     offsets: Mapping[PartitionKey, int]
@@ -29,17 +28,23 @@ class TargetGroup:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do about one position of a group on the target, and why: COMMITTED, IN_STEP or HELD."""
+    """The decision about one position of a group on the target, with its reason: COMMITTED, IN_STEP or HELD."""
 
     sync: SyncOutcome
     reason: str | None
 
 
 def read_groups(admin: Admin, target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str, TargetGroup]:
-    """State and offsets of groups on the target; all requests of a thousand groups are under way at once.
+    """Reads state and offsets of groups on the target.
+
+    Args:
+        admin: administration of the target.
+        target: target cluster.
+        groups: names of the groups.
+        flow: flow of the groups.
 
     Raises:
-        TargetError: naming the missing permission, if it is that.
+        TargetError: the groups can't be read; names the missing permission, if any.
     """
     names = list(groups)
     offsets = group_offsets(target, names, flow.connect_timeout_ms)
@@ -64,14 +69,15 @@ def decide(
     previous_upstream: int | None,
     last_synced: int | None,
 ) -> Decision:
-    """What to do about one position.
+    """Decides about one position.
 
     Args:
-        group: as the target has it.
+        group: the group on the target.
         key: topic and partition on the target.
-        downstream_offset, upstream_offset: where the group should be, and what it has on the source.
-        previous_upstream: what it had on the source when it was last in step, None if it never was.
-        last_synced: what it had on the target then.
+        downstream_offset: offset that the group should have on the target.
+        upstream_offset: committed offset of the group on the source.
+        previous_upstream: its source offset when it was last in step; None if it never was.
+        last_synced: its target offset at that time.
     """
     current = group.offsets.get(key)
     if current == downstream_offset:
@@ -91,8 +97,7 @@ def decide(
 def commit(
     target: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]], flow: Flow
 ) -> dict[str, str]:
-    """Commits (offset, metadata) for groups without members; returns the reason for each group that the target
-    refused."""
+    """Commits (offset, metadata) for groups without members; returns the reason for each refused group."""
     reasons = {}
     for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
         if error.code in GROUP_ACTIVE:

@@ -283,8 +283,7 @@ def _records(
 
 
 def _summed(flow: Flow, frame: DataFrame | None) -> dict[PartitionKey, tuple[int, int, datetime, datetime]]:
-    """Returns the number of records, the last offset, and the first and last timestamp of each partition that has any.
-    """
+    """Returns the number of records, the last offset, and the first and last timestamp of each partition with any."""
     if frame is None:
         return {}
     from pyspark.sql import functions as F

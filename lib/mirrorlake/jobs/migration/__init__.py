@@ -1,1 +1,1 @@
-"""Taking a flow over from MirrorMaker 2 and giving it back: a map from the contents of both logs."""
+"""Takes a flow over from MirrorMaker 2, and hands it back; infers the map from the contents of both logs."""

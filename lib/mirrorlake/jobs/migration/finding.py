@@ -1,4 +1,4 @@
-"""What the two logs of a partition say when they are compared, and how it is put before the gate."""
+"""The result of comparing the two logs of a partition, and its form for the gate."""
 
 from __future__ import annotations
 
@@ -15,18 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogFinding:
-    """What a partition's two logs say. Counts are of records.
+    """The result of comparing a partition's two logs. Counts are numbers of records.
 
     Attributes:
-        upstream_next: where the copy goes on: behind the last record of the source that is on the target.
-        mirrormaker_next: where MirrorMaker 2 itself would go on, if its offsets are there.
-        copied: records of the map.
-        repeated: copies of those that came another time.
-        missing: between the first and the last of the map, on the source and not on the target.
-        foreign: on the target and not on the source: written by others, or gone from the source since.
-        foreign_tail: how many of those stand behind everything that was recognised.
-        gaps: where records are missing: offset of the first, of the last, and how many; the first ones only.
-        runs: the map.
+        topic: source topic.
+        partition: source partition.
+        target_topic: remote topic.
+        upstream_next: source offset at which mirroring continues: after the last source record that is on the target.
+        mirrormaker_next: source offset at which MirrorMaker 2 would continue; None if its offsets are missing.
+        copied: records in the inferred map.
+        repeated: additional copies of records.
+        missing: records on the source and not on the target, between the first and the last record of the map.
+        foreign: records on the target and not on the source: other programs wrote them, or the source has lost them
+            since.
+        source_records: records that were read on the source.
+        target_records: records that were read on the target.
+        foreign_tail: records on the target after the last recognised one.
+        gaps: ranges of missing records: offset of the first, offset of the last, and count; the first ranges only.
+        runs: the inferred map.
     """
 
     topic: str
@@ -73,8 +79,10 @@ MAP_COLUMNS = {
 def map_frame(
     findings: Iterable[LogFinding], ends: Mapping[PartitionKey, int], ends_now: Mapping[PartitionKey, int]
 ) -> pd.DataFrame:
-    """What the gate looks at: one row for each inferred run, and one for a partition without (length 0); columns as in
-    MAP_COLUMNS, `ends` are those of remote partitions."""
+    """Returns the input of the gate: one row for each inferred run, and a row of length 0 for a partition without runs.
+
+    The columns are MAP_COLUMNS. `ends` and `ends_now` are ends of remote partitions.
+    """
     import pandas as pd
 
     rows = []

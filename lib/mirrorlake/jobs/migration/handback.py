@@ -1,5 +1,5 @@
-"""Giving a flow back to MirrorMaker 2: no mirror job can write any more, and MirrorMaker 2 goes on exactly where
-mirrorlake has stopped."""
+"""Hands a flow back to MirrorMaker 2: no mirror job can write any more, and MirrorMaker 2 continues at mirrorlake's
+offsets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Handback:
-    """Where MirrorMaker 2 goes on in one partition, and where it would have gone on by itself, if it ever copied from
-    it."""
+    """One partition of a hand-back.
+
+    `upstream_next` is the source offset at which MirrorMaker 2 continues. `mirrormaker_next` is its own offset before
+    the hand-back; None if it never copied the partition.
+    """
 
     topic: str
     partition: int
@@ -38,14 +41,14 @@ class Handback:
 
 @dataclass(frozen=True)
 class HandbackResult:
-    """What was written, or would be after a dry run (generation 0)."""
+    """The result of a hand-back, or of a dry run (generation 0)."""
 
     flow: str
     generation: int
     positions: tuple[Handback, ...]
 
     def table(self) -> pd.DataFrame:
-        """One row for each partition, for people."""
+        """Returns one row for each partition, for display."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -57,14 +60,15 @@ class HandbackResult:
 
 
 def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False) -> HandbackResult:
-    """Closes the flow, so that no mirror job goes on with it, and writes the positions as MirrorMaker 2's source
-    offsets.
+    """Closes the flow for mirror jobs, and writes its positions as MirrorMaker 2's source offsets.
 
     Args:
-        connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
+        flow: flow to hand back.
+        connector: name of MirrorMaker 2's source connector; see `MirrorMaker`.
+        dry_run: if true, nothing is changed.
 
     Raises:
-        ConfigurationError: MirrorMaker 2 has no names for such remote topics, or there is nothing to give back.
+        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, or there is nothing to hand back.
         TargetError: MirrorMaker 2 runs, or its offsets can't be written.
     """
     with ending(log, "handback", flow=flow.name):
@@ -98,7 +102,7 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
             )
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())
-        ahead = theirs if was_closed else {}  # a second time: MirrorMaker 2 may have run since
+        ahead = theirs if was_closed else {}  # for a repeated hand-back: MirrorMaker 2 may have run since the first
         result = tuple(
             Handback(*key, position.target_topic, max(position.upstream_next, ahead.get(key, 0)), theirs.get(key))
             for key, position in sorted(positions.items())

@@ -1,4 +1,4 @@
-"""Two logs as hashes of their records, and what comes out when those of one partition are laid side by side."""
+"""Compares the two logs of a partition by hashes of their records."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FOUND = "topic STRING, partition INT, finding STRING"
-GAPS_SHOWN = 100  # of each partition
+GAPS_SHOWN = 100  # per partition
 NO_RECORDS = {name: np.empty(0, np.int64) for name in ("offset", "hash", "timestamp", "bytes")}
 
 
 def with_hash(records: DataFrame, stamped: Iterable[str] = ()) -> DataFrame:
-    """topic, partition, offset, hash (of key, value, headers, and timestamp), timestamp (ms) and bytes (of key and
-    value).
+    """Hashes records.
+
+    The columns are topic, partition, offset, hash (of key, value, headers and timestamp), timestamp (ms) and bytes (of
+    key and value).
 
     Args:
-        stamped: topics whose copies were given another timestamp, so that it says nothing about a record.
+        records: rows of Spark's Kafka source, with headers.
+        stamped: topics whose copies have other timestamps; their hashes leave the timestamp out.
     """
     from pyspark.sql import functions as F
 
     nothing = F.lit(b"").cast("binary")
     length = {
         name: F.coalesce(F.octet_length(name), F.lit(-1)) for name in ("key", "value")
-    }  # tells null from empty, and key from value
+    }  # distinguishes null from empty, and key from value
     timestamp = F.unix_millis("timestamp")
     said = (
         F.when(F.col("topic").isin(*stamped), F.lit(0)).otherwise(timestamp)
@@ -61,7 +64,7 @@ def with_hash(records: DataFrame, stamped: Iterable[str] = ()) -> DataFrame:
 
 
 def compare(key: tuple[Any, ...], source: pa.Table, copy: pa.Table) -> pa.Table:
-    """Lays the logs of one partition side by side: one row, whose finding is JSON (see `find`)."""
+    """Compares the logs of one partition; returns one row, whose finding is JSON (see `find`)."""
     import pyarrow as pa
 
     finding = find(_columns(source), _columns(copy))
@@ -75,11 +78,11 @@ def compare(key: tuple[Any, ...], source: pa.Table, copy: pa.Table) -> pa.Table:
 
 
 def find(source: Mapping[str, NDArray[Any]], copy: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """What two logs have in common; each as columns offset, hash, timestamp and bytes, in the order of offsets.
+    """Compares two logs, each with columns offset, hash, timestamp and bytes, in the order of offsets.
 
     Returns:
-        upstream_next (after the last record that both have; 0 if none), the counts of `finding.LogFinding`, gaps, and
-        runs: the four offsets, records, bytes, first and last timestamp of each.
+        upstream_next (after the last record that both have; 0 if there is none), the counts of `finding.LogFinding`,
+        gaps, and runs: the four offsets, records, bytes, first and last timestamp of each.
     """
     matches = align(source["hash"].view(np.uint64), copy["hash"].view(np.uint64))
     kept = chain(matches)
@@ -108,7 +111,7 @@ def find(source: Mapping[str, NDArray[Any]], copy: Mapping[str, NDArray[Any]]) -
 
 
 def _places(matches: list[Match]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places of all matched records in the source and in the copy."""
+    """Returns the indices of all matched records in the source and in the copy."""
     if not matches:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     return (
@@ -118,7 +121,7 @@ def _places(matches: list[Match]) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _runs(source: Mapping[str, NDArray[Any]], downstream: NDArray[np.int64]) -> Iterable[tuple[int, ...]]:
-    """Cuts pairs of records wherever either side skips an offset."""
+    """Cuts pairs of records into runs, wherever either side skips an offset."""
     if not len(downstream):
         return
     upstream = source["offset"]
@@ -138,7 +141,7 @@ def _runs(source: Mapping[str, NDArray[Any]], downstream: NDArray[np.int64]) -> 
 
 
 def _columns(table: pa.Table) -> dict[str, NDArray[Any]]:
-    """The columns of a log as arrays, in the order of offsets."""
+    """Returns the columns of a log as arrays, in the order of offsets."""
     arrays = {name: table.column(name).to_numpy() for name in ("offset", "hash", "timestamp", "bytes")}
     order = np.argsort(arrays["offset"], kind="stable")
     return {name: values[order] for name, values in arrays.items()}

@@ -1,14 +1,13 @@
-"""Taking over from another mirror, such as MirrorMaker 2: where it has come to, and the map of what it has copied, from
-the contents of both logs.
+"""Takes a flow over from another mirror, such as MirrorMaker 2: infers positions and map from the contents of both
+logs.
 
-MirrorMaker 2 copies at least once, in order, and keeps no map. So both logs of each partition are read, a hash of each
-record's timestamp, key, value and headers is taken, and the two sequences are aligned (`model/alignment.py`). What
-comes out
-is written as the first state of the flow: positions right behind the last record that was copied, and runs marked as
-inferred. The mirror goes on from there, on the same remote topics.
+MirrorMaker 2 copies at least once, in order, and keeps no map. The take-over therefore reads both logs of each
+partition. It hashes the timestamp, key, value and headers of each record, and aligns the two sequences
+(`model/alignment.py`). The result is written as the first state of the flow: positions after the last copied record,
+and runs marked as inferred. The mirror job continues from there, on the same remote topics.
 
-Exact as far as contents tell records apart. What the target has twice stays there twice. What it lacks is written down
-as an anomaly.
+The map is exact as far as contents distinguish records. Duplicates on the target remain. Missing records are recorded
+as anomalies.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TakeoverResult:
-    """What was found, and the generation that was opened with it; 0 after a dry run, or if there is nothing to take
+    """The result of a take-over, and the generation that it opened; 0 after a dry run, or if there is nothing to take
     over."""
 
     flow: str
@@ -68,7 +67,7 @@ class TakeoverResult:
     findings: tuple[LogFinding, ...]
 
     def table(self) -> pd.DataFrame:
-        """One row for each partition, for people (a pandas frame)."""
+        """Returns one row for each partition as a pandas frame, for display."""
         import pandas as pd
 
         hidden = ("gaps", "runs", "foreign_tail")
@@ -96,12 +95,12 @@ class Takeover:
     """Takes a flow over from MirrorMaker 2, once.
 
     Args:
-        spark: where the logs are read and compared; the hashes and offsets of one partition (some 250 bytes a record)
-            must fit into a worker.
-        flow: the flow, with the names MirrorMaker 2 gives to topics.
-        ledger: where the map and the anomalies go.
-        suite: path of the expectations for a map that was inferred.
-        connector: what MirrorMaker 2's source connector is called; see `MirrorMaker`.
+        spark: session that reads and compares the logs; the hashes and offsets of one partition (some 250 bytes a
+            record) must fit into a worker's memory.
+        flow: the flow, with MirrorMaker 2's names of topics.
+        ledger: tables for the map and the anomalies.
+        suite: path of the expectations for an inferred map.
+        connector: name of MirrorMaker 2's source connector; see `MirrorMaker`.
     """
 
     def __init__(
@@ -118,14 +117,15 @@ class Takeover:
         self._mirrormaker = MirrorMaker(flow, self._target_admin, connector)
 
     def run(self, *, dry_run: bool = False) -> TakeoverResult:
-        """Compares the logs of every partition that is not mirrored yet, and begins the flow with what they say. A flow
-        that was given back to MirrorMaker 2 is compared from where it was given back on, and opened again.
+        """Compares the logs of every partition that is not mirrored yet, and opens the flow with the result.
+
+        A flow that was handed back to MirrorMaker 2 is compared from the hand-back on, and opened again.
 
         Raises:
-            ConfigurationError: others are meant to write to the remote topics too, so that contents don't tell.
-            TargetError: MirrorMaker 2 still runs, somebody still writes, or a remote topic has nothing in common with
+            ConfigurationError: the topics are shared with other writers, so that contents can't show what was copied.
+            TargetError: MirrorMaker 2 or another program still writes, or a remote topic has no record in common with
                 its source.
-            GateError: the map that was found is not one; nothing is changed.
+            GateError: the inferred map fails the expectations; nothing is changed.
         """
         with ending(log, "takeover", flow=self.flow.name):
             return self._run(dry_run=dry_run)
@@ -150,7 +150,7 @@ class Takeover:
             target.close()
         return TakeoverResult(flow.name, generation, tuple(findings))
 
-    # -- looking ------------------------------------------------------------------------------------
+    # -- comparing ----------------------------------------------------------------------------------
 
     def _compare(self, source: Cluster, target: Cluster) -> list[LogFinding]:
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
@@ -212,7 +212,7 @@ class Takeover:
         one, other = (with_hash(side, restamped).groupBy("topic", "partition") for side in sides)
         try:
             rows = one.cogroup(other).applyInArrow(compare, FOUND).collect()
-        except Exception as error:  # Spark's: a log that can't be read, or a timestamp beyond what it can hold
+        except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
                 f"flow {flow.name}: the logs can't be compared: {first_line(error)}. Nothing was changed"
             ) from None
@@ -259,7 +259,7 @@ class Takeover:
         end: int,
         known: Position | None,
     ) -> LogFinding:
-        """What was seen of one partition, whose source log was read from `first` to `end`."""
+        """Builds the finding of one partition, whose source log was read from `first` to `end`."""
         runs = tuple(_run(key, remote, numbers) for numbers in values.pop("runs"))
         gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
         if not runs:
@@ -269,7 +269,8 @@ class Takeover:
             )
             values["upstream_next"] = self._next_without_match(key, remote, values, next_offset, first, end)
             if next_offset is not None and values["upstream_next"] > next_offset:
-                lost = values["upstream_next"] - next_offset  # retention was faster than MirrorMaker 2
+                # retention deleted these records before MirrorMaker 2 copied them
+                lost = values["upstream_next"] - next_offset
                 gaps, values["missing"] = ((next_offset, first - 1, lost),), lost
         return LogFinding(*key, remote, mirrormaker_next=mirrormaker_next, gaps=gaps, runs=runs, **values)
 
@@ -282,8 +283,8 @@ class Takeover:
         first: int,
         end: int,
     ) -> int:
-        """Where the copy goes on of a partition whose logs have no record in common, because what was copied has
-        expired on either side."""
+        """Returns the next source offset of a partition whose logs have no record in common, because the copied records
+        expired."""
         if mirrormaker_next is not None and (
             not values["target_records"] or not values["source_records"] or mirrormaker_next <= first
         ):
@@ -306,14 +307,14 @@ class Takeover:
         )
 
     def _known(self, target: Cluster) -> tuple[dict[PartitionKey, Position], bool]:
-        """What the flow has mirrored by itself already, and whether it was given back since."""
+        """Returns the positions that the flow has mirrored itself, and whether it was handed back since."""
         states = offset_syncs.read_all_states(
             target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
         ).values()
         return merge_positions(states), is_closed(states)
 
     def _settled_ends(self, target: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
-        """The ends of remote partitions, none of which may have a transaction open."""
+        """Returns the ends of remote partitions; waits until none of them has an open transaction."""
 
         async def look() -> dict[PartitionKey, int]:
             stable, end = (
@@ -338,7 +339,7 @@ class Takeover:
         )
 
     def _stamped(self, remotes: set[str]) -> set[str]:
-        """Remote topics whose records have the target's time instead of their own."""
+        """Returns the remote topics whose records have the target broker's timestamp."""
         configs = self._target_admin.configs(sorted(remotes))
         return {
             topic
@@ -346,10 +347,10 @@ class Takeover:
             if "message.timestamp.type" in entries and entries["message.timestamp.type"].value == "LogAppendTime"
         }
 
-    # -- deciding -----------------------------------------------------------------------------------
+    # -- gate and first state -----------------------------------------------------------------------
 
     def _require_map(self, findings: list[LogFinding], target: Cluster, *, dry_run: bool) -> None:
-        """The gate: what was found must be a map, and the logs must still be what they were when it was made."""
+        """Evaluates the gate on the inferred map, and on the ends of the logs, which must be unchanged."""
         if not findings:
             return
         self._mirrormaker.require_stopped()
@@ -404,11 +405,11 @@ class Takeover:
         return generation
 
     def _downstream_next(self, found: LogFinding) -> int:
-        """The end of the map; where there is none, everything on the target is from before."""
+        """Returns the end of the map; without a map, all records on the target are older than the flow."""
         return found.runs[-1].downstream_end if found.runs else self._ends[found.target_topic, found.partition]
 
     def _anomalies(self, found: LogFinding) -> Iterator[Anomaly]:
-        """The rows of one partition."""
+        """Yields the anomalies of one partition."""
 
         def anomaly(kind: AnomalyKind, records: int, detail: str, **offsets: int) -> Anomaly:
             return Anomaly.of_flow(
@@ -441,7 +442,7 @@ class Takeover:
 
 
 def _run(key: PartitionKey, remote: str, numbers: Iterable[int]) -> Run:
-    """Makes a run of a row of `log_comparison.find`; no batch was seen, so its digest is 0."""
+    """Builds a run from a row of `log_comparison.find`; its digest is 0, as no batch was read."""
     upstream_start, upstream_end, downstream_start, downstream_end, records, size, first, last = numbers
     return Run(
         *key,
