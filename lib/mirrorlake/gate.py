@@ -117,11 +117,11 @@ class Gate:
             )
             results.append(
                 ExpectationResult(
-                    self.name,
-                    subject,
-                    _describe(found["expectation_config"]),
-                    bool(result.success),
-                    json.dumps(
+                    suite=self.name,
+                    subject=subject,
+                    expectation=_describe(found["expectation_config"]),
+                    success=bool(result.success),
+                    observed=json.dumps(
                         {
                             key: details[key]
                             for key in ("observed_value", "element_count", "unexpected_count")
@@ -129,9 +129,9 @@ class Gate:
                         }
                         | ({"error": message} if message else {})
                     ),
-                    json.dumps(details.get("partial_unexpected_list", [])),
-                    evaluated_at,
-                    cycle_id,
+                    unexpected=json.dumps(details.get("partial_unexpected_list", [])),
+                    evaluated_at=evaluated_at,
+                    cycle_id=cycle_id,
                 )
             )
         if len(results) != self.expectations:

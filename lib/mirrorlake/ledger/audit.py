@@ -56,9 +56,19 @@ class Question:
             raise ConfigurationError(f"parameter at is '{given['at']}'; allowed is YYYY-MM-DD HH:MM:SS, or empty")
         source, _, target = flow.partition("->")
         group_id = given["group_id"] or _newest_group(ledger, source, target)
-        topic, partition, middle = _busiest_partition(ledger, source, target, given["topic"], given["partition"])
+        topic, partition, middle = _busiest_partition(
+            ledger, source, target=target, topic=given["topic"], partition=given["partition"]
+        )
         at = given["at"] or datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-        return cls(source, target, group_id, topic, partition, int(given["upstream_offset"] or middle), at)
+        return cls(
+            source=source,
+            target=target,
+            group_id=group_id,
+            topic=topic,
+            partition=partition,
+            upstream_offset=int(given["upstream_offset"] or middle),
+            at=at,
+        )
 
 
 def use_views(ledger: Ledger) -> None:

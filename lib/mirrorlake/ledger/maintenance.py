@@ -166,7 +166,15 @@ class Maintenance:
         rows, (files, size) = self.ledger.read(name).count(), self._extent(name)
         if dry_run:
             return TableReport(
-                name, rows, expires.count(self.ledger) if expires else 0, files, size, files, size, None, _since(began)
+                table=name,
+                rows=rows,
+                expired=expires.count(self.ledger) if expires else 0,
+                files=files,
+                bytes=size,
+                files_after=files,
+                bytes_after=size,
+                files_deleted=None,
+                seconds=_since(began),
             )
         expired = expires.apply(self.ledger) if expires else 0
         if files > 1:
@@ -175,7 +183,18 @@ class Maintenance:
         if self.retention.vacuum_hours is not None:
             self.ledger.change(name, f"VACUUM {table} RETAIN {self.retention.vacuum_hours} HOURS")
             deleted = self._deleted(name)
-        return TableReport(name, rows, expired, files, size, *self._extent(name), deleted, _since(began))
+        files_after, bytes_after = self._extent(name)
+        return TableReport(
+            table=name,
+            rows=rows,
+            expired=expired,
+            files=files,
+            bytes=size,
+            files_after=files_after,
+            bytes_after=bytes_after,
+            files_deleted=deleted,
+            seconds=_since(began),
+        )
 
     def _extent(self, name: str) -> tuple[int, int]:
         (detail,) = self.ledger.spark.sql(f"DESCRIBE DETAIL {self.ledger.table(name)}").collect()

@@ -85,11 +85,11 @@ class Definition:
             for paragraph in paragraphs[1:]
         ]
         return cls(
-            name,
-            " ".join(paragraphs[0].split()),
-            columns[-1],
-            columns[0] if len(columns) > 1 else (),
-            "\n".join(lines[head:]),
+            name=name,
+            comment=" ".join(paragraphs[0].split()),
+            columns=columns[-1],
+            parameters=columns[0] if len(columns) > 1 else (),
+            query="\n".join(lines[head:]),
         )
 
     def filled(self, name_of: Callable[[str], str]) -> str:

@@ -117,14 +117,14 @@ def make_plan(
             ranges.append(
                 Range(
                     *key,
-                    partition.topic_id,
-                    partition.partitions,
-                    slot,
-                    start,
-                    max(start, end),
-                    partition.is_set_back,
-                    incarnation,
-                    partition.leader_epoch,
+                    topic_id=partition.topic_id,
+                    partitions=partition.partitions,
+                    slot=slot,
+                    start=start,
+                    end=max(start, end),
+                    is_set_back=partition.is_set_back,
+                    incarnation=incarnation,
+                    leader_epoch=partition.leader_epoch,
                 )
             )
     share = fair_share([planned.end - planned.start for planned in ranges], max_records)

@@ -183,17 +183,17 @@ class _Reader:
         cycles = self._within("cycles", "finished_at")
         gates, anomalies, verified = self._gates(), self._anomalies(), self._verified()
         return Report(
-            self.since,
-            self.until,
-            self.width_s,
-            tuple(self._in_numbers(verified)),
-            self._throughput(),
-            self._lag(cycles),
-            self._freshness(cycles),
-            self._stages(cycles),
-            gates,
-            verified,
-            anomalies,
+            since=self.since,
+            until=self.until,
+            width_s=self.width_s,
+            flows=tuple(self._in_numbers(verified)),
+            throughput=self._throughput(),
+            lag=self._lag(cycles),
+            freshness=self._freshness(cycles),
+            stages=self._stages(cycles),
+            gates=gates,
+            verified=verified,
+            anomalies=anomalies,
         )
 
     # -- over time ----------------------------------------------------------------------------------
@@ -325,21 +325,21 @@ class _Reader:
             mirror, checkpoint = jobs.get((name, CycleJob.MIRROR)), jobs.get((name, CycleJob.CHECKPOINT))
             signs_of_mirror = [at for at in (_value(mirror, "at"), committed.get(name, {}).get("at")) if at]
             yield FlowReport(
-                name,
-                _number(moved, name, "records"),
-                _number(moved, name, "bytes"),
-                _value(mirror, "lag"),
-                max(signs_of_mirror, default=None),
-                _value(checkpoint, "at"),
-                _value(checkpoint, "positions"),
-                _value(checkpoint, "unfinished"),
-                _number(gates, name, "evaluations"),
-                _number(gates, name, "refused"),
-                proofs.get(name, {}).get("verified_to"),
-                int(unverified.get(name, 0)),
-                _number(proofs, name, "failed"),
-                _number(odd, name, "losses"),
-                _number(odd, name, "anomalies"),
+                flow=name,
+                records=_number(moved, name, "records"),
+                bytes=_number(moved, name, "bytes"),
+                lag=_value(mirror, "lag"),
+                mirrored_at=max(signs_of_mirror, default=None),
+                checkpointed_at=_value(checkpoint, "at"),
+                positions=_value(checkpoint, "positions"),
+                unfinished=_value(checkpoint, "unfinished"),
+                evaluations=_number(gates, name, "evaluations"),
+                refused=_number(gates, name, "refused"),
+                verified_to=proofs.get(name, {}).get("verified_to"),
+                unverified=int(unverified.get(name, 0)),
+                failed_verifications=_number(proofs, name, "failed"),
+                losses=_number(odd, name, "losses"),
+                anomalies=_number(odd, name, "anomalies"),
             )
 
     def _proofs(self) -> Mapping[str, Mapping[str, Any]]:

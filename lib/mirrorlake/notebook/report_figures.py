@@ -111,7 +111,7 @@ def throughput_figure(report: Report) -> Any:
     for axis, column, unit, scale in zip(
         axes, ("records_per_s", "bytes_per_s"), ("records/s", "MB/s"), (1, 1e-6), strict=True
     ):
-        _lines(axis, report, report.throughput, column, scale, filled=True)
+        _lines(axis, report, frame=report.throughput, column=column, scale=scale, filled=True)
         axis.set_ylabel(unit)
     return figure
 

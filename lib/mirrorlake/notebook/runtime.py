@@ -69,7 +69,13 @@ class Parameters:
 
     def ledger(self, spark: SparkSession) -> Ledger:
         """Returns the ledger with the tables that the parameters name."""
-        return Ledger(spark, self.catalog, self.schema, self.warehouse, self.checkpoints)
+        return Ledger(
+            spark=spark,
+            catalog=self.catalog,
+            schema=self.schema,
+            warehouse=self.warehouse,
+            checkpoints=self.checkpoints,
+        )
 
 
 def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Parameters:

@@ -46,7 +46,9 @@ class Acl:
         if found is None:
             raise LedgerError(f"table topology_changes: '{text}' describes no access right")
         permission, operation, principal, host, pattern, name = found.groups()
-        return cls(name, pattern, principal, host, operation, permission)
+        return cls(
+            name=name, pattern=pattern, principal=principal, host=host, operation=operation, permission=permission
+        )
 
 
 def remote_acls(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[Acl]:
@@ -57,7 +59,14 @@ def remote_acls(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[Acl]:
     operation = "READ" if acl.operation == "ALL" else acl.operation
     if operation in READING:
         for name, pattern in _remote_names(flow, acl, topics):
-            yield Acl(name, pattern, acl.principal, acl.host, operation, acl.permission)
+            yield Acl(
+                name=name,
+                pattern=pattern,
+                principal=acl.principal,
+                host=acl.host,
+                operation=operation,
+                permission=acl.permission,
+            )
 
 
 def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -95,15 +104,23 @@ def acl_changes(
                 if acl.operation != remote.operation
                 else None
             )
-            yield Change(ChangeKind.CREATE_ACL, acl.name, remote.name, "acl", None, str(remote), note)
+            yield Change(
+                kind=ChangeKind.CREATE_ACL,
+                topic=acl.name,
+                target_topic=remote.name,
+                name="acl",
+                before=None,
+                after=str(remote),
+                note=note,
+            )
     for acl in sorted(set(given)):
         if acl not in wanted:  # also records a binding that somebody else has deleted
             yield Change(
-                ChangeKind.DELETE_ACL,
-                None,
-                acl.name,
-                "acl",
-                str(acl),
-                None,
-                "revoked on the source, or its topic is no longer mirrored",
+                kind=ChangeKind.DELETE_ACL,
+                topic=None,
+                target_topic=acl.name,
+                name="acl",
+                before=str(acl),
+                after=None,
+                note="revoked on the source, or its topic is no longer mirrored",
             )

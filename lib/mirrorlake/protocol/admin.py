@@ -167,12 +167,12 @@ class Admin:
             raise self._refused("listing access rights", "DESCRIBE", error) from None
         return [
             Acl(
-                acl.name,
-                acl.resource_pattern_type.name,
-                acl.principal,
-                acl.host,
-                acl.operation.name,
-                acl.permission_type.name,
+                name=acl.name,
+                pattern=acl.resource_pattern_type.name,
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation.name,
+                permission=acl.permission_type.name,
             )
             for acl in found
         ]

@@ -520,14 +520,16 @@ class Cluster:
             name = topic.topic or self._names[str(topic.topic_id)]
             for partition in topic.partitions:
                 yield Fetched(
-                    name,
-                    partition.partition_index,
-                    partition.error_code,
-                    partition.log_start_offset,
-                    partition.last_stable_offset,
-                    [(aborted.producer_id, aborted.first_offset) for aborted in partition.aborted_transactions or ()],
-                    partition.records or b"",
-                    None
+                    topic=name,
+                    partition=partition.partition_index,
+                    error_code=partition.error_code,
+                    log_start_offset=partition.log_start_offset,
+                    last_stable_offset=partition.last_stable_offset,
+                    aborted=[
+                        (aborted.producer_id, aborted.first_offset) for aborted in partition.aborted_transactions or ()
+                    ],
+                    records=partition.records or b"",
+                    diverges_at=None
                     if partition.diverging_epoch is None or partition.diverging_epoch.end_offset < 0
                     else partition.diverging_epoch.end_offset,
                 )

@@ -39,7 +39,14 @@ async def read_stretch(
     """
     at = start
     while at < end:
-        response = await cluster.fetch(cluster.leader(*key), {key: at}, max_bytes, max_bytes, FETCH_WAIT_MS, isolation)
+        response = await cluster.fetch(
+            cluster.leader(*key),
+            {key: at},
+            max_bytes=max_bytes,
+            partition_max_bytes=max_bytes,
+            max_wait_ms=FETCH_WAIT_MS,
+            isolation=isolation,
+        )
         (partition,) = cluster.fetched(response)
         check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
         aborted, before = AbortedTransactions(partition.aborted), at

@@ -30,7 +30,13 @@ class Message(NamedTuple):
 def read_messages(batch: Batch) -> Iterator[Message]:
     """Decodes the records of one batch, in order."""
     for record in MemoryRecords(bytes(batch.raw)).next_batch():
-        yield Message(record.offset, record.timestamp, record.key, record.value, tuple(record.headers))
+        yield Message(
+            offset=record.offset,
+            timestamp=record.timestamp,
+            key=record.key,
+            value=record.value,
+            headers=tuple(record.headers),
+        )
 
 
 def encode_message(

@@ -169,13 +169,37 @@ def read_log(data: bytes) -> Iterator[Batch]:
 
 def _batch(raw: memoryview) -> Batch:
     base, _, epoch, magic, crc, attributes, delta, first, last, producer, _, _, records = HEADER.unpack_from(raw)
-    return Batch(raw, base, epoch, magic, crc, attributes, delta, first, last, producer, records)
+    return Batch(
+        raw=raw,
+        base_offset=base,
+        leader_epoch=epoch,
+        magic=magic,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=delta,
+        base_timestamp=first,
+        max_timestamp=last,
+        producer_id=producer,
+        records=records,
+    )
 
 
 def _old_entry(raw: memoryview, offset: int) -> Batch:
     _, _, crc, magic, attributes, timestamp = OLD_HEADER.unpack_from(raw)
     timestamp = timestamp if magic else -1
-    return Batch(raw, offset, -1, magic, crc, attributes, 0, timestamp, timestamp, -1, 1)
+    return Batch(
+        raw=raw,
+        base_offset=offset,
+        leader_epoch=-1,
+        magic=magic,
+        crc=crc,
+        attributes=attributes,
+        last_offset_delta=0,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=-1,
+        records=1,
+    )
 
 
 class AbortedTransactions:

@@ -111,13 +111,13 @@ def creation(
     )
     partitions = max(partitions, flow.topic_creation_partitions)
     return Change(
-        ChangeKind.CREATE_TOPIC,
-        topic,
-        remote,
-        None,
-        None,
-        str(partitions),
-        f"{replicas}; {', '.join(f'{name}={value}' for name, value in sorted(config.items()))}",
+        kind=ChangeKind.CREATE_TOPIC,
+        topic=topic,
+        target_topic=remote,
+        name=None,
+        before=None,
+        after=str(partitions),
+        note=f"{replicas}; {', '.join(f'{name}={value}' for name, value in sorted(config.items()))}",
     ), config
 
 
@@ -131,7 +131,14 @@ def growth(topic: str, remote: str, have: int, want: int) -> Iterator[Change]:
         want: the number of partitions of the source topic.
     """
     if have < want:
-        yield Change(ChangeKind.ADD_PARTITIONS, topic, remote, None, str(have), str(want))
+        yield Change(
+            kind=ChangeKind.ADD_PARTITIONS,
+            topic=topic,
+            target_topic=remote,
+            name=None,
+            before=str(have),
+            after=str(want),
+        )
 
 
 def wanted_config(flow: Flow, source: Mapping[str, Entry]) -> dict[str, tuple[str | None, str | None]]:
@@ -182,6 +189,22 @@ def config_changes(
             continue
         before = here.value if here is not None and here.own else None
         if value is None and before is not None:
-            yield Change(ChangeKind.RESET_CONFIG, topic, remote, name, before, None, note)
+            yield Change(
+                kind=ChangeKind.RESET_CONFIG,
+                topic=topic,
+                target_topic=remote,
+                name=name,
+                before=before,
+                after=None,
+                note=note,
+            )
         elif value is not None and value != before and not (note and here is not None and here.value == value):
-            yield Change(ChangeKind.SET_CONFIG, topic, remote, name, before, value, note)
+            yield Change(
+                kind=ChangeKind.SET_CONFIG,
+                topic=topic,
+                target_topic=remote,
+                name=name,
+                before=before,
+                after=value,
+                note=note,
+            )

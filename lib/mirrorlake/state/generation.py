@@ -94,7 +94,16 @@ def begin_generation(
     if reason and not added.closes and added.reopens != reason:
         raise ConfigurationError(f"flow {flow.name} {CLOSED[reason].format(generation=generation)}")
     for attempt in range(ATTEMPTS):
-        if _open_generation(flow, source_cluster_id, target, slots, partitions, generation + 1, added, failpoint):
+        if _open_generation(
+            flow,
+            source_cluster_id,
+            target=target,
+            slots=slots,
+            partitions=partitions,
+            generation=generation + 1,
+            added=added,
+            failpoint=failpoint,
+        ):
             return generation + 1
         sleep(random.uniform(0, 0.2 * 2**attempt))
         newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
@@ -178,13 +187,13 @@ def _open_generation(
                 ),
                 producer_ids=tuple(producer_ids),
             )
-            if not _write(target, flow, producer, state, sequence):
+            if not _write(target, flow, producer=producer, state=state, sequence=sequence):
                 return False
     for slot, producer in producers.items():
         outcome = transaction.end(target, producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
         failpoint("driver.opening")
         if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(
-            target, flow.offset_syncs_topic, slot, producer, flow.connect_timeout_ms
+            target, flow.offset_syncs_topic, slot=slot, producer=producer, timeout_ms=flow.connect_timeout_ms
         ):
             return False
     return True
@@ -207,7 +216,7 @@ def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning)
 def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int) -> bool:
     """Writes one state; returns False if another job has ended the transaction."""
     try:
-        target.net.run(lambda: write_state(target, flow, producer, state, sequence))
+        target.net.run(lambda: write_state(target, flow, producer=producer, state=state, sequence=sequence))
     except ResponseError as error:
         if error.code in TRANSACTION_OVER:
             return False

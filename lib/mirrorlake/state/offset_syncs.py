@@ -37,7 +37,12 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
     """Encodes a state as a record batch of the slot's producer, in its open transaction."""
     producer = Producer(state.transactional_id, state.producer_id, state.producer_epoch)
     return encode_message(
-        producer, base_sequence, state.created_ms, f"slot-{state.slot}".encode(), state.to_json(), LARGEST_RECORD_BYTES
+        producer,
+        base_sequence,
+        timestamp=state.created_ms,
+        key=f"slot-{state.slot}".encode(),
+        value=state.to_json(),
+        limit_bytes=LARGEST_RECORD_BYTES,
     )
 
 
@@ -60,7 +65,9 @@ def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: i
     )
     states: dict[int, SlotState] = {}
     for key in sorted(keys):
-        _, found = _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
+        _, found = _last_values(
+            target, key, first=first[key], end=stable[key], look_back=LOOK_BACK, timeout_ms=timeout_ms
+        )
         if found:
             states[key[1]] = SlotState.from_json(found[-1])
     return states
@@ -138,7 +145,7 @@ class NewStates:
             values = (
                 self._newest(key, first[key], end)
                 if key in first
-                else _values(self._target, key, self._next[key], end, self._timeout_ms)
+                else _values(self._target, key, start=self._next[key], end=end, timeout_ms=self._timeout_ms)
             )
             states += [SlotState.from_json(value, with_positions=value is values[-1]) for value in values]
         self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
@@ -146,11 +153,13 @@ class NewStates:
 
     def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
         """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
-        start, found = _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
+        start, found = _last_values(
+            self._target, key, first=first, end=end, look_back=STATE_AND_MARKER, timeout_ms=self._timeout_ms
+        )
         if not found:
             return []
         earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(map(len, found))))
-        return _values(self._target, key, earlier, start, self._timeout_ms) + found
+        return _values(self._target, key, start=earlier, end=start, timeout_ms=self._timeout_ms) + found
 
 
 def _last_values(
@@ -164,7 +173,7 @@ def _last_values(
     start, found = end, list[bytes]()
     while not found and start > first:
         start = max(first, end - look_back)
-        found = _values(target, key, start, end, timeout_ms)
+        found = _values(target, key, start=start, end=end, timeout_ms=timeout_ms)
         look_back *= 8
     return start, found
 
@@ -174,7 +183,7 @@ def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout
 
     async def values() -> list[bytes]:
         found: list[bytes] = []
-        async for batch, is_aborted in read_stretch(target, key, start, end, LARGEST_RECORD_BYTES):
+        async for batch, is_aborted in read_stretch(target, key, start=start, end=end, max_bytes=LARGEST_RECORD_BYTES):
             if is_aborted or batch.is_control:
                 continue
             if not batch.crc_is_right:

@@ -93,7 +93,9 @@ class Provenance:
     async def _read(self, key: PartitionKey, start: int, end: int) -> int:
         """Records the producers of a range of an offset-syncs partition; returns the number of states in it."""
         states = 0
-        async for batch, _ in read_stretch(self._source, key, start, end, FETCH_BYTES, READ_UNCOMMITTED):
+        async for batch, _ in read_stretch(
+            self._source, key, start=start, end=end, max_bytes=FETCH_BYTES, isolation=READ_UNCOMMITTED
+        ):
             if not batch.is_control:
                 self._mirrored.add(batch.producer_id)
                 for message in read_messages(batch):

@@ -58,7 +58,10 @@ def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Sequ
     start = {(one.topic, one.partition): one.start for one in ranges}
     end = {(one.topic, one.partition): one.end for one in ranges}
     # The task itself finds the cause of missing offsets in the log, so Spark's Kafka source need not fail on data loss.
-    transformed = apply(log_records(spark, flow.source_connection, start, end, "read_committed", {}), transform)
+    transformed = apply(
+        log_records(spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={}),
+        transform,
+    )
     slots = spark.createDataFrame(
         [(*key, slot) for key, slot in {(one.topic, one.partition): one.slot for one in ranges}.items()],
         "topic STRING, partition INT, slot INT",

@@ -119,7 +119,7 @@ def preview(spark: SparkSession, flow: Flow, topic: str, limit: int) -> Preview:
     explained = [row for row in found.values() if row["outcome"] == FAILED][:MOST_EXPLAINED]
     why = {
         (row["partition"], row["offset"]): explain_failure(
-            records, transform, topic, row["partition"], row["offset"], row["reason"]
+            records, transform, topic=topic, partition=row["partition"], offset=row["offset"], reason=row["reason"]
         )
         for row in explained
     }
@@ -174,7 +174,7 @@ def _newest(spark: SparkSession, flow: Flow, topic: str, limit: int) -> list[Row
     back = limit
     while True:
         start = {key: max(first[key], end[key] - back) for key in keys}
-        records = log_records(spark, flow.source_connection, start, end, "read_committed", {})
+        records = log_records(spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={})
         newest = records.orderBy(F.desc("timestamp"), F.desc("offset"), "partition").limit(limit)
         rows = newest.select(
             "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "value", "headers"
@@ -186,12 +186,12 @@ def _newest(spark: SparkSession, flow: Flow, topic: str, limit: int) -> list[Row
 
 def _before(row: Row) -> Before:
     return Before(
-        row["partition"],
-        row["offset"],
-        row["timestamp"],
-        _text(row["key"]),
-        _text(row["value"]),
-        _headers(row["headers"]),
+        partition=row["partition"],
+        offset=row["offset"],
+        timestamp_ms=row["timestamp"],
+        key=_text(row["key"]),
+        value=_text(row["value"]),
+        headers=_headers(row["headers"]),
     )
 
 
@@ -199,14 +199,14 @@ def _after(row: Row, explanation: str | None) -> After:
     if row["outcome"] != KEPT:
         return After(row["outcome"], row["reason"], explanation)
     return After(
-        KEPT,
-        None,
-        None,
-        row["target_partition"],
-        row["timestamp_ms"],
-        _text(row["key"]),
-        _text(row["value"]),
-        _headers(row["headers"]),
+        outcome=KEPT,
+        reason=None,
+        explanation=None,
+        partition=row["target_partition"],
+        timestamp_ms=row["timestamp_ms"],
+        key=_text(row["key"]),
+        value=_text(row["value"]),
+        headers=_headers(row["headers"]),
     )
 
 

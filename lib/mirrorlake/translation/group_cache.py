@@ -147,11 +147,13 @@ class GroupTranslation:
             key = log["topic"], log["partition"]
             if not self._flow.scatters(key[0]):
                 position = known.get(key)
-                passed = (
-                    (log["log_start"], 0) if position is None else (position.upstream_next, position.downstream_next)
-                )
                 found[key] = Mirrored(
-                    *key, self._flow.policy.remote_topic(key[0]), log["log_start"], log["log_end"], *passed
+                    *key,
+                    target_topic=self._flow.policy.remote_topic(key[0]),
+                    log_start=log["log_start"],
+                    log_end=log["log_end"],
+                    upstream_next=position.upstream_next if position else log["log_start"],
+                    downstream_next=position.downstream_next if position else 0,
                 )
         return found
 

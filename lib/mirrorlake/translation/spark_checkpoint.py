@@ -106,7 +106,7 @@ class SparkCheckpoint:
             raise ConfigurationError(
                 f"{directory}: batch {last} is to be repeated, but {OFFSETS}/{last - 1}, where it begins, is missing"
             )
-        return cls(directory, plan, is_committed, before, initial)
+        return cls(directory=directory, plan=plan, is_committed=is_committed, before=before, initial=initial)
 
     @property
     def positions(self) -> list[ReaderPosition]:

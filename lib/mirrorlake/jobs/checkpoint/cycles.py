@@ -78,7 +78,9 @@ class SparkCycles:
         frame = reader.option("flow", run.flow.name).load()
         once = run.interval_s is None
         self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics, once=once)
-        self._batches.run(frame, run.name, run.checkpoint, run.interval_s, run.run_for_s)
+        self._batches.run(
+            frame, run.name, checkpoint=run.checkpoint, interval_s=run.interval_s, run_for_s=run.run_for_s
+        )
 
     def stop(self) -> None:
         """See `Cycles.stop`."""

@@ -55,12 +55,22 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
     }
     named = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
     shared = [
-        Standing(name, None, None, None, "", "source", now)
+        Standing(
+            group_id=name, topic=None, partition=None, upstream_offset=None, metadata="", seen_in="source", seen_at=now
+        )
         for name, group in sorted(found.items())
         if group.kind == SHARE
     ]
     return shared + [
-        Standing(group, position.topic, position.partition, position.offset, position.metadata, "source", now)
+        Standing(
+            group_id=group,
+            topic=position.topic,
+            partition=position.partition,
+            upstream_offset=position.offset,
+            metadata=position.metadata,
+            seen_in="source",
+            seen_at=now,
+        )
         for group, positions in group_offsets(cluster, named, flow.connect_timeout_ms).items()
         for position in positions
         if position.offset >= 0
@@ -85,13 +95,13 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
     ).collect()
     return [
         Standing(
-            row["group_id"],
-            row["topic"],
-            row["partition"],
-            row["upstream_offset"],
-            row["metadata"] or "",
-            "ledger",
-            row["created_at"],
+            group_id=row["group_id"],
+            topic=row["topic"],
+            partition=row["partition"],
+            upstream_offset=row["upstream_offset"],
+            metadata=row["metadata"] or "",
+            seen_in="ledger",
+            seen_at=row["created_at"],
         )
         for row in rows
         if row["group_id"] in groups and row["group_id"] in flow.groups

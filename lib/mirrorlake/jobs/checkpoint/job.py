@@ -189,14 +189,14 @@ class CheckpointJob:
             self._journal.write()
         counts = self._counts
         return CheckpointResult(
-            flow.name,
-            counts.cycles,
-            counts.groups,
-            sum(counts.statuses.values()),
-            dict(counts.statuses),
-            dict(counts.syncs),
-            counts.rows,
-            time.monotonic() - began,
+            flow=flow.name,
+            cycles=counts.cycles,
+            groups=counts.groups,
+            positions=sum(counts.statuses.values()),
+            statuses=dict(counts.statuses),
+            syncs=dict(counts.syncs),
+            rows=counts.rows,
+            seconds=time.monotonic() - began,
         )
 
     # -- one cycle ----------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ class CheckpointJob:
         clock.lap("sync")
         gone = self._gone(listed | {*shared})
         whole = [
-            *self._about(shared, Status.NOT_COVERED, SHARE_GROUP, cycle_id, now),
-            *self._about(gone, Status.DELETED, GONE, cycle_id, now),
+            *self._about(shared, Status.NOT_COVERED, reason=SHARE_GROUP, cycle_id=cycle_id, now=now),
+            *self._about(gone, Status.DELETED, reason=GONE, cycle_id=cycle_id, now=now),
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
@@ -238,7 +238,7 @@ class CheckpointJob:
         self._settled = {key: row for key, row in self._settled.items() if row.group_id not in gone} | {
             row.key: row for row in synced if row.sync in SETTLED
         }
-        self._count(listed, synced, changed, batch_id, clock.total_ms / 1000)
+        self._count(listed, synced, changed=changed, batch_id=batch_id, seconds=clock.total_ms / 1000)
         self._measure(clock)
         cycle = Cycle(
             self.flow.source,
@@ -285,14 +285,14 @@ class CheckpointJob:
         )
         return [
             Checkpoint(
-                self.flow.source,
-                self.flow.target,
-                row["group_id"],
-                row["topic"],
-                row["partition"],
-                Status(row["status"]),
-                cycle_id,
-                now,
+                source=self.flow.source,
+                target=self.flow.target,
+                group_id=row["group_id"],
+                topic=row["topic"],
+                partition=row["partition"],
+                status=Status(row["status"]),
+                cycle_id=cycle_id,
+                created_at=now,
                 **{name: row[name] for name in names},
             )
             for row in rows
@@ -302,10 +302,17 @@ class CheckpointJob:
         rows = []
         for row in elsewhere:
             status, reason = self._why_not(row["topic"])
-            key = (row["group_id"], row["topic"], row["partition"])
-            offset = {"upstream_offset": row["upstream_offset"], "metadata": row["metadata"]}
+            names = ("group_id", "topic", "partition", "upstream_offset", "metadata")
             rows.append(
-                Checkpoint(self.flow.source, self.flow.target, *key, status, cycle_id, now, reason=reason, **offset)
+                Checkpoint(
+                    source=self.flow.source,
+                    target=self.flow.target,
+                    status=status,
+                    reason=reason,
+                    cycle_id=cycle_id,
+                    created_at=now,
+                    **{name: row[name] for name in names},
+                )
             )
         return rows
 
@@ -326,14 +333,14 @@ class CheckpointJob:
         """Builds rows about whole groups, which the job does not change on the target."""
         return [
             Checkpoint(
-                self.flow.source,
-                self.flow.target,
-                group,
-                None,
-                None,
-                status,
-                cycle_id,
-                now,
+                source=self.flow.source,
+                target=self.flow.target,
+                group_id=group,
+                topic=None,
+                partition=None,
+                status=status,
+                cycle_id=cycle_id,
+                created_at=now,
                 sync=SyncOutcome.HELD,
                 reason=reason,
             )
@@ -388,10 +395,10 @@ class CheckpointJob:
             decision = target_groups.decide(
                 on_target[row.group_id],
                 target_key,
-                row.downstream_offset,
-                row.upstream_offset,
-                before.upstream_offset if before else None,
-                before.downstream_offset if before else None,
+                downstream_offset=row.downstream_offset,
+                upstream_offset=row.upstream_offset,
+                previous_upstream=before.upstream_offset if before else None,
+                last_synced=before.downstream_offset if before else None,
             )
             reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
             decided.append(
@@ -439,10 +446,10 @@ class CheckpointJob:
             mm2_topics.checkpoint(
                 row.group_id,
                 str(row.target_topic),
-                int(row.target_partition or 0),
-                int(row.upstream_offset or 0),
-                int(row.downstream_offset or 0),
-                row.metadata or "",
+                target_partition=int(row.target_partition or 0),
+                upstream_offset=int(row.upstream_offset or 0),
+                downstream_offset=int(row.downstream_offset or 0),
+                metadata=row.metadata or "",
             )
             for row in known
         ]

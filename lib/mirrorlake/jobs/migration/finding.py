@@ -89,7 +89,19 @@ def map_frame(
     for found in findings:
         upstream = downstream = 0
         remote = (found.target_topic, found.partition)
-        nothing = Run(*found.key, *remote, found.upstream_next, found.upstream_next, 0, 0, 0, 0, 0, 0, 0)
+        nothing = Run(
+            *found.key,
+            *remote,
+            upstream_start=found.upstream_next,
+            upstream_end=found.upstream_next,
+            downstream_start=0,
+            downstream_end=0,
+            records=0,
+            bytes=0,
+            first_timestamp=0,
+            last_timestamp=0,
+            digest=0,
+        )
         behind = max(0, (found.mirrormaker_next or 0) - found.upstream_next)
         for run in found.runs or (nothing,):
             rows.append(

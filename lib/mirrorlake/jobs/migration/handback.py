@@ -98,7 +98,11 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
             mirrormaker.ensure_topic()
             newest = max(states.values(), key=lambda state: state.generation)
             generation = begin_generation(
-                flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=ClosedFor.HANDBACK)
+                flow,
+                newest.source_cluster_id,
+                target=target,
+                slots=newest.slots,
+                beginning=lambda known: Beginning(closes=ClosedFor.HANDBACK),
             )
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())

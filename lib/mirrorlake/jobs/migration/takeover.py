@@ -198,14 +198,21 @@ class Takeover:
             for key, offset in target.offsets(theirs, EARLIEST_TIMESTAMP, timeout_ms).items()
         }
         sides = (
-            log_records(self.spark, flow.source_connection, first, end, isolation, {topic: topic for topic, _ in keys}),
+            log_records(
+                self.spark,
+                flow.source_connection,
+                start=first,
+                end=end,
+                isolation=isolation,
+                names={topic: topic for topic, _ in keys},
+            ),
             log_records(
                 self.spark,
                 flow.target_connection,
-                first_there,
-                {key: self._ends[key] for key in theirs},
-                "read_committed",
-                {remotes[topic]: topic for topic, _ in keys},
+                start=first_there,
+                end={key: self._ends[key] for key in theirs},
+                isolation="read_committed",
+                names={remotes[topic]: topic for topic, _ in keys},
             ),
         )
         restamped = sorted(topic for topic, remote in remotes.items() if remote in stamped)
@@ -223,11 +230,11 @@ class Takeover:
             self._finding(
                 key,
                 remotes[key[0]],
-                {**seen.get(key, nothing)},
-                next_offsets.get(key),
-                first[key],
-                end[key],
-                known.get(key),
+                values={**seen.get(key, nothing)},
+                mirrormaker_next=next_offsets.get(key),
+                first=first[key],
+                end=end[key],
+                known=known.get(key),
             )
             for key in keys
         ]
@@ -267,7 +274,9 @@ class Takeover:
                 (offset for offset in (mirrormaker_next, known.upstream_next if known else None) if offset is not None),
                 default=None,
             )
-            values["upstream_next"] = self._next_without_match(key, remote, values, next_offset, first, end)
+            values["upstream_next"] = self._next_without_match(
+                key, remote, values=values, mirrormaker_next=next_offset, first=first, end=end
+            )
             if next_offset is not None and values["upstream_next"] > next_offset:
                 # retention deleted these records before MirrorMaker 2 copied them
                 lost = values["upstream_next"] - next_offset
@@ -374,18 +383,22 @@ class Takeover:
         positions = tuple(
             Position(
                 *found.key,
-                self._topic_ids[found.topic],
-                found.target_topic,
-                found.partition,
-                found.upstream_next,
-                self._downstream_next(found),
-                NO_SLOT,
+                topic_id=self._topic_ids[found.topic],
+                target_topic=found.target_topic,
+                target_partition=found.partition,
+                upstream_next=found.upstream_next,
+                downstream_next=self._downstream_next(found),
+                slot=NO_SLOT,
             )
             for found in findings
         )
         runs = tuple(run for found in findings for run in found.runs)
         generation = begin_generation(
-            flow, source.cluster_id, target, slots, lambda known: Beginning(positions, runs, reopens=ClosedFor.HANDBACK)
+            flow,
+            source.cluster_id,
+            target=target,
+            slots=slots,
+            beginning=lambda known: Beginning(positions, runs, reopens=ClosedFor.HANDBACK),
         )
         with self.ledger.checkpoint("ledger") as place:
             self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
@@ -446,12 +459,12 @@ def _run(key: PartitionKey, remote: str, numbers: Iterable[int]) -> Run:
     upstream_start, upstream_end, downstream_start, downstream_end, records, size, first, last = numbers
     return Run(
         *key,
-        remote,
-        key[1],
-        upstream_start,
-        upstream_end,
-        downstream_start,
-        downstream_end,
+        target_topic=remote,
+        target_partition=key[1],
+        upstream_start=upstream_start,
+        upstream_end=upstream_end,
+        downstream_start=downstream_start,
+        downstream_end=downstream_end,
         records=records,
         bytes=size,
         first_timestamp=first,

@@ -107,10 +107,10 @@ class InProcessTasks:
             answer = copy_slot(
                 flow,
                 lambda: self._connected(flow),
-                slot,
-                plan.slots,
-                plan.generation,
-                ranges,
+                slot=slot,
+                slots=plan.slots,
+                generation=plan.generation,
+                ranges=ranges,
                 failpoint=self._failpoint,
             )
             if isinstance(answer, MirrorlakeError):

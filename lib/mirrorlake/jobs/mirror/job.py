@@ -181,14 +181,14 @@ class MirrorJob:
             self._target.close()
         totals = self._totals
         return MirrorResult(
-            self.flow.name,
-            self._generation,
-            totals["batches"],
-            totals["records"],
-            totals["bytes"],
-            self._lag,
-            time.monotonic() - began,
-            tuple(self._history),
+            flow=self.flow.name,
+            generation=self._generation,
+            batches=totals["batches"],
+            records=totals["records"],
+            bytes=totals["bytes"],
+            lag=self._lag,
+            seconds=time.monotonic() - began,
+            history=tuple(self._history),
         )
 
     def stop(self) -> None:
@@ -236,9 +236,11 @@ class MirrorJob:
         self._generation = begin_generation(
             flow,
             self._source.cluster_id,
-            self._target,
-            slots,
-            lambda known: Beginning(() if known else tuple(self._first_positions(found)), closes=self._closed_for),
+            target=self._target,
+            slots=slots,
+            beginning=lambda known: Beginning(
+                () if known else tuple(self._first_positions(found)), closes=self._closed_for
+            ),
             failpoint=self._failpoint,
         )
         log.info(
@@ -267,7 +269,14 @@ class MirrorJob:
         wanted = {key: spec for key, spec in specs.items() if spec != StartSpec() or not start.is_earliest_always}
         for (name, partition), offset in find_starts(self._source, wanted, self.flow.connect_timeout_ms).items():
             yield Position(
-                name, partition, topics[name].topic_id, self.flow.policy.remote_topic(name), partition, offset, 0, 0
+                topic=name,
+                partition=partition,
+                topic_id=topics[name].topic_id,
+                target_topic=self.flow.policy.remote_topic(name),
+                target_partition=partition,
+                upstream_next=offset,
+                downstream_next=0,
+                slot=0,
             )
 
     async def _see_offset_syncs(self) -> None:
@@ -279,17 +288,19 @@ class MirrorJob:
 
     def _start_ledger(self, interval_s: int | None) -> StreamingQuery | NoStream:
         place = self._places.enter_context(self.ledger.checkpoint("ledger"))
-        return self.ledger.stream_offset_syncs(self.flow, self._sync_partitions, interval_s, place, self._note_append)
+        return self.ledger.stream_offset_syncs(
+            self.flow, self._sync_partitions, interval_s=interval_s, checkpoint=place, appended=self._note_append
+        )
 
     def _note_append(self, runs: int, seconds: float) -> None:
         """Records the duration of an append to the ledger."""
         cycle = Cycle(
-            self.flow.source,
-            self.flow.target,
-            CycleJob.LEDGER,
-            f"{self._job_id}-ledger",
-            1000 * seconds,
-            {"merge": 1000 * seconds},
+            source=self.flow.source,
+            target=self.flow.target,
+            job=CycleJob.LEDGER,
+            cycle_id=f"{self._job_id}-ledger",
+            duration_ms=1000 * seconds,
+            stages_ms={"merge": 1000 * seconds},
             runs=runs,
         )
         self._journal.note("cycles", [cycle])
@@ -353,12 +364,12 @@ class MirrorJob:
         if time.monotonic() > self._noted_at + IDLE_NOTE_S:
             self._note_cycle(
                 Cycle(
-                    self.flow.source,
-                    self.flow.target,
-                    CycleJob.MIRROR,
-                    f"{self._job_id}-idle",
-                    0.0,
-                    {},
+                    source=self.flow.source,
+                    target=self.flow.target,
+                    job=CycleJob.MIRROR,
+                    cycle_id=f"{self._job_id}-idle",
+                    duration_ms=0.0,
+                    stages_ms={},
                     records=0,
                     bytes=0,
                     runs=0,
@@ -401,9 +412,11 @@ class MirrorJob:
         if not self._has_work(plan):
             return
         cycle_id = f"{self._job_id}-{number}"
-        batch = MicroBatch(self.flow, self._generation, self._target, self._gate, self._failpoint)
+        batch = MicroBatch(
+            flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
+        )
         try:
-            outcome = batch.run(plan, tasks, cycle_id, clock, self._note_results)
+            outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
         except GateError:
             self._journal.write()
             raise
@@ -463,19 +476,27 @@ class MirrorJob:
         self._lag = lag(self._lag, sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches))
         seconds = sum(stages_ms[name] for name in STAGES) / 1000
         progress = Progress(
-            batch_id,
-            datetime.now(UTC),
-            sum(run["records"] for run in runs),
-            sum(run["bytes"] for run in runs),
-            len(runs),
-            len(stretches),
-            self._lag,
-            seconds,
-            stages_ms,
+            batch=batch_id,
+            finished_at=datetime.now(UTC),
+            records=sum(run["records"] for run in runs),
+            bytes=sum(run["bytes"] for run in runs),
+            runs=len(runs),
+            partitions=len(stretches),
+            lag=self._lag,
+            seconds=seconds,
+            stages_ms=stages_ms,
         )
         counts = {name: getattr(progress, name) for name in ("records", "bytes", "runs", "partitions", "lag")}
         self._note_cycle(
-            Cycle(self.flow.source, self.flow.target, CycleJob.MIRROR, cycle_id, 1000 * seconds, stages_ms, **counts)
+            Cycle(
+                source=self.flow.source,
+                target=self.flow.target,
+                job=CycleJob.MIRROR,
+                cycle_id=cycle_id,
+                duration_ms=1000 * seconds,
+                stages_ms=stages_ms,
+                **counts,
+            )
         )
         self._history.append(progress)
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)

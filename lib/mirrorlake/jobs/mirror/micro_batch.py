@@ -159,7 +159,11 @@ class MicroBatch:
         if outcome is transaction.Outcome.DECIDED:
             return None
         if offset_syncs.find_state(
-            self._target, self._flow.offset_syncs_topic, report.slot, report.producer, self._flow.connect_timeout_ms
+            self._target,
+            self._flow.offset_syncs_topic,
+            slot=report.slot,
+            producer=report.producer,
+            timeout_ms=self._flow.connect_timeout_ms,
         ):
             return None
         return TargetError(

@@ -138,7 +138,13 @@ class Planner:
             else None
         )
         ranges = make_plan(
-            offered, positions, newest.slots, self.flow.batch_max_records, self._until, self._slot_of, limit
+            offered,
+            positions,
+            slots=newest.slots,
+            max_records=self.flow.batch_max_records,
+            until=self._until,
+            planned_before=self._slot_of,
+            max_transformed=limit,
         )
         self._slot_of.update(
             {
@@ -200,14 +206,14 @@ class Planner:
             offered.append(
                 Partition(
                     *key,
-                    topic_id,
-                    count,
-                    later.get(key, first.get(key, 0)),
-                    stable[key],
-                    key in later,
-                    is_set_back,
-                    replaced_at,
-                    ends[key][1],
+                    topic_id=topic_id,
+                    partitions=count,
+                    first=later.get(key, first.get(key, 0)),
+                    stable=stable[key],
+                    is_anchored=key in later,
+                    is_set_back=is_set_back,
+                    replaced_at=replaced_at,
+                    leader_epoch=ends[key][1],
                 )
             )
         return offered
@@ -251,7 +257,13 @@ class Planner:
         if self._clusters is None:
             client_id, timeout_ms = f"{self.flow.name}|plan", self.flow.connect_timeout_ms
             source = Cluster(self.flow.source_connection, "source", client_id, timeout_ms)
-            target = Cluster(self.flow.target_connection, "target", client_id, timeout_ms, source.net)
+            target = Cluster(
+                connection=self.flow.target_connection,
+                side="target",
+                client_id=client_id,
+                connect_timeout_ms=timeout_ms,
+                net=source.net,
+            )
             self._clusters = source.connect(), target.connect()
         return self._clusters
 

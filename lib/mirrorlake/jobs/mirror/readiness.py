@@ -70,11 +70,11 @@ class Readiness:
             why = self._why_not(
                 flow,
                 topic,
-                topics[topic].partitions,
-                remote_of[topic],
-                remotes.get(remote_of[topic]),
-                target,
-                positions,
+                partitions=topics[topic].partitions,
+                remote=remote_of[topic],
+                found=remotes.get(remote_of[topic]),
+                target=target,
+                positions=positions,
             )
             if why is None:
                 self._ready[topic] = topics[topic].partitions
@@ -161,7 +161,7 @@ def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) ->
 
 
 async def _holds_record(cluster: Cluster, key: PartitionKey, start: int, end: int) -> bool:
-    async for batch, is_aborted in read_stretch(cluster, key, start, end, FETCH_BYTES):
+    async for batch, is_aborted in read_stretch(cluster, key, start=start, end=end, max_bytes=FETCH_BYTES):
         if not (is_aborted or batch.is_control):
             return True
     return False

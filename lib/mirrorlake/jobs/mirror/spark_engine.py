@@ -66,7 +66,14 @@ class SparkEngine:
         self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics)
         if self._is_stopped:
             return
-        self._batches.run(plans.load(), run.name, run.checkpoint, run.interval_s, run.run_for_s, run.watch)
+        self._batches.run(
+            plans.load(),
+            run.name,
+            checkpoint=run.checkpoint,
+            interval_s=run.interval_s,
+            run_for_s=run.run_for_s,
+            watch=run.watch,
+        )
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -115,8 +122,12 @@ class SparkTasks:
         with contextlib.suppress(Exception):  # the original error must not be hidden by another one
             start, end = {(topic, partition): offset}, {(topic, partition): offset + 1}
             spark = self._frame.sparkSession
-            record = log_records(spark, flow.source_connection, start, end, "read_committed", {})
-            found = explain_failure(record, transform, topic, partition, offset, str(what["reason"]))
+            record = log_records(
+                spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={}
+            )
+            found = explain_failure(
+                record, transform, topic=topic, partition=partition, offset=offset, reason=str(what["reason"])
+            )
             error.message += f". Spark says: {found}"
         return SourceError(error.message, anomaly=what)
 

@@ -166,7 +166,7 @@ class Topology:
         configs = self._describe(self._source, wanted.values())
         for remote, topic in wanted.items():
             change, self._new_configs[remote] = creation(
-                self.flow, topic, remote, widest[remote], configs.get(topic, {})
+                self.flow, topic, remote=remote, partitions=widest[remote], source=configs.get(topic, {})
             )
             yield change
 
@@ -190,7 +190,7 @@ class Topology:
             if remote in target:
                 merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]
                 config = {**source.get(topic, {}), **largest_message(merged)}
-                changes += config_changes(self.flow, topic, remote, config, target[remote])
+                changes += config_changes(self.flow, topic, remote=remote, source=config, target=target[remote])
         return changes
 
     def _acl_changes(self, topics: Iterable[str]) -> list[Change]:
@@ -203,7 +203,13 @@ class Topology:
             log.warning(event("acls_not_synced", flow=self.flow.name, cluster=cluster, reason=reason))
             return []
         return list(
-            acl_changes(self.flow, source, target, map(Acl.parse, self._ledger.granted_acls(self.flow)), topics)
+            acl_changes(
+                self.flow,
+                source,
+                target=target,
+                given=map(Acl.parse, self._ledger.granted_acls(self.flow)),
+                topics=topics,
+            )
         )
 
     @staticmethod

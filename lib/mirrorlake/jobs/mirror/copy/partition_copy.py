@@ -139,13 +139,13 @@ class Stretch:
         """
         self.resets.append(
             Gap(
-                self.topic,
-                self.partition,
-                void_from,
-                max(void_from, self.upstream_next),
-                kind,
-                self.incarnation,
-                self.downstream_from,
+                topic=self.topic,
+                partition=self.partition,
+                from_offset=void_from,
+                to_offset=max(void_from, self.upstream_next),
+                kind=kind,
+                incarnation=self.incarnation,
+                downstream_offset=self.downstream_from,
             )
         )
         self.upstream_from = self.upstream_next = start
@@ -165,20 +165,20 @@ class Stretch:
             run = self._last_runs.get(target_partition)
             if run is None or not run.is_continued_by(start, downstream):
                 run = Run(
-                    self.topic,
-                    self.partition,
-                    self.target_topic,
-                    target_partition,
-                    start,
-                    start,
-                    downstream,
-                    downstream,
-                    0,
-                    0,
-                    batch.base_timestamp,
-                    batch.max_timestamp,
-                    0,
-                    self.incarnation,
+                    topic=self.topic,
+                    partition=self.partition,
+                    target_topic=self.target_topic,
+                    target_partition=target_partition,
+                    upstream_start=start,
+                    upstream_end=start,
+                    downstream_start=downstream,
+                    downstream_end=downstream,
+                    records=0,
+                    bytes=0,
+                    first_timestamp=batch.base_timestamp,
+                    last_timestamp=batch.max_timestamp,
+                    digest=0,
+                    incarnation=self.incarnation,
                 )
                 self.runs.append(run)
                 self._last_runs[target_partition] = run
@@ -208,7 +208,17 @@ class Stretch:
         for start, end, kind in self.gaps:
             while runs and runs[0].upstream_end <= start:
                 downstream = runs.popleft().downstream_end
-            found.append(Gap(self.topic, self.partition, start, end, kind, self.incarnation, downstream))
+            found.append(
+                Gap(
+                    topic=self.topic,
+                    partition=self.partition,
+                    from_offset=start,
+                    to_offset=end,
+                    kind=kind,
+                    incarnation=self.incarnation,
+                    downstream_offset=downstream,
+                )
+            )
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -108,7 +108,13 @@ class SlotCopy:
         self.target.refresh(
             written | ({self.flow.dead_letter_topic} if self._transformed else set()), self.flow.connect_timeout_ms
         )
-        intake = Intake(self.flow, self.source, self.provenance, self.target.limits, self._stretches)
+        intake = Intake(
+            flow=self.flow,
+            source=self.source,
+            provenance=self.provenance,
+            limits=self.target.limits,
+            stretches=self._stretches,
+        )
         intake.require_topics()
         self._require_remote_topics()
         outlet = Outlet(self.flow, self.target, producer)
@@ -118,7 +124,11 @@ class SlotCopy:
             self.target.net.run(lambda: self._copy(intake, outlet, deadline))
             if self._transformed:
                 epochs = {(one.topic, one.partition): one.leader_epoch for one in planned}
-                self.target.net.run(lambda: self._copy_transformed(intake, outlet, iter(records), epochs, deadline))
+                self.target.net.run(
+                    lambda: self._copy_transformed(
+                        intake, outlet, records=iter(records), epochs=epochs, deadline=deadline
+                    )
+                )
             for stretch in self._stretches.values():
                 stretch.finish()
             moved = self._clock()
@@ -186,24 +196,31 @@ class SlotCopy:
         remote = self.flow.policy.remote_topic(planned.topic)
         if position is None:
             return Stretch(
-                planned.topic, planned.partition, planned.topic_id, remote, planned.start, planned.start, 0, planned.end
+                topic=planned.topic,
+                partition=planned.partition,
+                topic_id=planned.topic_id,
+                target_topic=remote,
+                upstream_from=planned.start,
+                upstream_next=planned.start,
+                downstream_from=0,
+                planned_end=planned.end,
             )
         if position.incarnation > planned.incarnation:
             return None  # a reset was committed after the plan was made
         start = position.upstream_next
         stretch = Stretch(
-            planned.topic,
-            planned.partition,
-            planned.topic_id,
-            remote,
-            start,
-            start,
-            position.downstream_next,
-            planned.end,
-            position.incarnation,
-            position.leader_epoch,
-            position.target_topic_id,
-            position.epoch_from,
+            topic=planned.topic,
+            partition=planned.partition,
+            topic_id=planned.topic_id,
+            target_topic=remote,
+            upstream_from=start,
+            upstream_next=start,
+            downstream_from=position.downstream_next,
+            planned_end=planned.end,
+            incarnation=position.incarnation,
+            leader_epoch=position.leader_epoch,
+            target_topic_id=position.target_topic_id,
+            epoch_from=position.epoch_from,
         )
         if position.topic_id and planned.topic_id and position.topic_id != planned.topic_id:
             self._require_passing_over(
@@ -290,7 +307,13 @@ class SlotCopy:
             if allowed:
                 self.target.limits.lower(topic, int(allowed))
         transformed = TransformedIntake(
-            self.flow, self.source, intake, self._transformed, partitions, epochs, schema_ids(self.flow.registries)
+            flow=self.flow,
+            source=self.source,
+            intake=intake,
+            stretches=self._transformed,
+            target_partitions=partitions,
+            epochs=epochs,
+            ids=schema_ids(self.flow.registries),
         )
         await transformed.begin()
         is_everything = True
@@ -320,18 +343,18 @@ class SlotCopy:
         positions = before.owned()
         for stretch in self._stretches.values():
             positions[stretch.key] = Position(
-                stretch.topic,
-                stretch.partition,
-                stretch.topic_id,
-                stretch.target_topic,
-                stretch.partition,
-                stretch.upstream_next,
-                stretch.downstream_next,
-                self.slot,
-                stretch.incarnation,
-                stretch.leader_epoch,
-                stretch.target_topic_id,
-                stretch.epoch_from,
+                topic=stretch.topic,
+                partition=stretch.partition,
+                topic_id=stretch.topic_id,
+                target_topic=stretch.target_topic,
+                target_partition=stretch.partition,
+                upstream_next=stretch.upstream_next,
+                downstream_next=stretch.downstream_next,
+                slot=self.slot,
+                incarnation=stretch.incarnation,
+                leader_epoch=stretch.leader_epoch,
+                target_topic_id=stretch.target_topic_id,
+                epoch_from=stretch.epoch_from,
             )
         state = SlotState(
             source=self.flow.source,
@@ -357,14 +380,14 @@ class SlotCopy:
     ) -> SlotReport:
         stretches = [stretch.to_json() for stretch in self._stretches.values()]
         return SlotReport(
-            self.slot,
-            producer.transactional_id,
-            producer.producer_id,
-            producer.producer_epoch,
-            is_open,
-            stretches,
-            self._warnings,
-            stages_ms or {},
+            slot=self.slot,
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            is_open=is_open,
+            stretches=stretches,
+            warnings=self._warnings,
+            stages_ms=stages_ms or {},
         )
 
     def _where(self) -> str:
@@ -403,7 +426,18 @@ def copy_slot(
     try:
         while True:
             try:
-                return SlotCopy(flow, *connections(), slot, slots, generation, **options).run(planned, records)
+                source, target, provenance = connections()
+                copy = SlotCopy(
+                    flow=flow,
+                    source=source,
+                    target=target,
+                    provenance=provenance,
+                    slot=slot,
+                    slots=slots,
+                    generation=generation,
+                    **options,
+                )
+                return copy.run(planned, records)
             except BatchRefusedError:  # the next attempt makes smaller batches
                 if any(flow.transform_of(planned_range.topic) for planned_range in planned):
                     return TargetError(

@@ -83,7 +83,14 @@ class Intake:
                 wanted.setdefault(self.source.leader(*stretch.key), {})[stretch.key] = stretch.upstream_next
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
         return [
-            self.source.fetch(node, offsets, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS, epochs=epochs)
+            self.source.fetch(
+                node,
+                offsets,
+                max_bytes=FETCH_BYTES,
+                partition_max_bytes=PARTITION_FETCH_BYTES,
+                max_wait_ms=FETCH_WAIT_MS,
+                epochs=epochs,
+            )
             for node, offsets in wanted.items()
         ]
 
@@ -256,7 +263,9 @@ class Intake:
             ResponseError, WireError: as `read_stretch`.
         """
         at = start
-        async for batch, is_aborted in read_stretch(self.source, stretch.key, start, end, PARTITION_FETCH_BYTES):
+        async for batch, is_aborted in read_stretch(
+            self.source, stretch.key, start=start, end=end, max_bytes=PARTITION_FETCH_BYTES
+        ):
             if self.provenance and not is_aborted:
                 await self.provenance.learn([batch])
             kind = self._nothing_to_copy(batch, is_aborted)

@@ -184,7 +184,7 @@ class Outlet:
     ) -> int | None:
         at = max(start, (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key])
         try:
-            async for batch, is_aborted in read_stretch(self.target, key, at, end, FETCH_BYTES):
+            async for batch, is_aborted in read_stretch(self.target, key, start=at, end=end, max_bytes=FETCH_BYTES):
                 if not (is_aborted or batch.is_control or batch.producer_id in known_producers):
                     return batch.base_offset
                 at = batch.end_offset

@@ -47,11 +47,11 @@ def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callab
             answer = copy_slot(
                 flow,
                 lambda: worker_connections(flow),
-                slot,
-                slots,
-                generation,
-                ranges,
-                records,
+                slot=slot,
+                slots=slots,
+                generation=generation,
+                ranges=ranges,
+                records=records,
                 failpoint=from_specification(failpoint),
             )
             report, error = (
@@ -81,7 +81,13 @@ def connect(flow: Flow, limits: Limits) -> Connections:
     """
     client_id = f"{flow.name}|copy"
     source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
-    target = Cluster(flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net)
+    target = Cluster(
+        connection=flow.target_connection,
+        side="target",
+        client_id=client_id,
+        connect_timeout_ms=flow.connect_timeout_ms,
+        net=source.net,
+    )
     target.limits = limits
     return source.connect(), target.connect(), Provenance(flow, source) if flow.minds_provenance else None
 

@@ -121,9 +121,9 @@ class TransformedIntake:
                 await self.source.fetch(
                     self.source.leader(*stretch.key),
                     {stretch.key: stretch.upstream_next},
-                    1,
-                    1,
-                    FETCH_WAIT_MS,
+                    max_bytes=1,
+                    partition_max_bytes=1,
+                    max_wait_ms=FETCH_WAIT_MS,
                     epochs=epochs,
                 )
             )
@@ -283,7 +283,7 @@ class TransformedIntake:
             return
         last, epoch = stretch.upstream_next - 1, -1
         with contextlib.suppress(ResponseError):  # without it, the next truncation is detected by the log's length only
-            async for batch, _ in read_stretch(self.source, stretch.key, last, last + 1, 1):
+            async for batch, _ in read_stretch(self.source, stretch.key, start=last, end=last + 1, max_bytes=1):
                 epoch = batch.leader_epoch
         stretch.see_epoch(epoch, last)
 
@@ -298,7 +298,12 @@ class TransformedIntake:
         if stretch.is_untouched or epoch < 0:
             return
         response = await self.source.fetch(
-            self.source.leader(*stretch.key), {stretch.key: stretch.upstream_next}, 1, 1, 0, epochs={stretch.key: epoch}
+            self.source.leader(*stretch.key),
+            {stretch.key: stretch.upstream_next},
+            max_bytes=1,
+            partition_max_bytes=1,
+            max_wait_ms=0,
+            epochs={stretch.key: epoch},
         )
         (fetched,) = self.source.fetched(response)
         if fetched.diverges_at is not None or fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
