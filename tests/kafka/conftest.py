@@ -20,10 +20,9 @@ def world(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Pat
 
 
 @pytest.fixture
-def spark_world(world: World) -> World:
+def spark_world(servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path) -> World:
     """The same, mirrored by Spark."""
-    world.runs_on_spark = True
-    return world
+    return World(*servers, tmp_path, spark, warehouse, runs_on_spark=True)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.job import MirrorJob, MirrorResult
 
-from tests.world import ROOT, World, eventually, read_committed
+from tests.world import ROOT, World, eventually, map_on_target, read_committed
 
 IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 
@@ -200,8 +200,8 @@ def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(pl
         assert mirror_other(plain_world, f"{third}->t").records == 250
     merged = read_committed(plain_world.target_servers, f"{plain_world.alias}-all")
     assert sorted(merged) == [0, 1, 2], "the merged topic is as wide as the widest source"
-    for topic in (narrow, wide, elsewhere):
-        assert_map_is_true(plain_world, topic, merged)
+    for topic, flow in ((narrow, plain_world.flow_name), (wide, plain_world.flow_name), (elsewhere, f"{third}->t")):
+        assert_map_is_true(plain_world, flow, topic, merged)
     assert sum(map(len, merged.values())) == 2 * (200 + 300 + 250)
 
 
@@ -215,7 +215,7 @@ def mirror_other(world: World, flow: str) -> MirrorResult:
     ).run(None)
 
 
-def assert_map_is_true(world: World, topic: str, merged: dict[int, list[tuple[int, object]]]) -> None:
+def assert_map_is_true(world: World, flow: str, topic: str, merged: dict[int, list[tuple[int, object]]]) -> None:
     """Every record of a source topic is where its run says."""
     records = {
         (partition, offset): record
@@ -224,7 +224,7 @@ def assert_map_is_true(world: World, topic: str, merged: dict[int, list[tuple[in
     }
     at = {(partition, offset): record for partition, found in merged.items() for offset, record in found}
     said = {}
-    for row in world.ledger_map(topic)[0]:
+    for row in map_on_target(world.target_servers, Flow.load(world.config, flow), {topic})[0]:
         for step in range(row["records"]):
             said[row["partition"], row["upstream_start"] + step] = at[
                 row["target_partition"], row["downstream_start"] + step
