@@ -1,8 +1,9 @@
-"""How fast records arrive: what of a remote topic a read_committed consumer may see, looked at many times a second.
+"""The rate at which records arrive: polls the part of a remote topic that a read_committed consumer sees.
 
-The rate is that of a steady state. The window begins when a part of the records is there (or after some seconds), so
-that neither start-up nor a cold JVM counts, and ends with the last record, or after some seconds. Who commits seldom
-shows its records in bursts: a window begins and ends at the end of a burst, so that it holds as many pauses as bursts.
+The rate is that of a steady state. The window begins once a share of the records has arrived, or after some seconds.
+Start-up and a cold JVM are therefore not measured. The window ends with the last record, or after some seconds. A
+contestant that commits seldom shows its records in bursts. A window therefore begins and ends at the end of a burst, so
+that it holds as many pauses as bursts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mirrorlake.protocol.log_reader import read_stretch
 LOOK_S = 0.04
 WARM_SHARE, WARM_S = 0.5, 45.0  # MirrorMaker 2 gets faster for three quarters of a minute on a slow machine
 WINDOW_S = 20.0
-PAUSE_S, BURST_S = 0.15, 0.5  # a burst ends with a pause; who never pauses is taken at its word after a while
+PAUSE_S, BURST_S = 0.15, 0.5  # a burst ends with a pause, or after BURST_S without one
 QUIET_S = 2.0
 FIRST_S, STALL_S = 120.0, 60.0
 TIMEOUT_MS = 30_000
@@ -25,13 +26,12 @@ SAMPLE_PARTITIONS, SAMPLE_OFFSETS, SAMPLE_BYTES = 8, 20_000, 4 << 20
 
 
 class StalledError(Exception):
-    """Raised when nothing arrives any more although something is missing."""
+    """Raised when no more records arrive although some are missing."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment at which something had arrived: the end offsets of all partitions summed up, and what had been used
-    until then."""
+    """A moment of an arrival: the sum of the end offsets of all partitions, and the usage of resources until then."""
 
     at: float
     offsets: int
@@ -40,8 +40,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Window:
-    """From one mark to another; `first` is the first arrival of all. `share`: how many of the offsets are records, not
-    transaction markers."""
+    """The time between two marks.
+
+    `first` is the first arrival at all. `share` is the share of offsets that are records, not transaction markers.
+    """
 
     first: Mark
     begin: Mark
@@ -50,26 +52,29 @@ class Window:
 
     @property
     def seconds(self) -> float:
+        """Returns the length of the window."""
         return self.end.at - self.begin.at
 
     @property
     def records(self) -> float:
+        """Returns the number of records that arrived in the window."""
         return (self.end.offsets - self.begin.offsets) * self.share
 
     @property
     def usage(self) -> tuple[float, ...]:
-        """What was used in the window."""
+        """Returns the usage of resources in the window."""
         return tuple(after - before for before, after in zip(self.begin.usage, self.end.usage, strict=True))
 
 
 class Arrivals:
-    """Watches one remote topic, from before it exists.
+    """Watches one remote topic, from before its creation.
 
     Args:
-        target: the cluster it is on.
-        topic, partitions: of it.
-        usage: what has been used up to now.
-        alive: False once there is nobody any more who could write.
+        target: the cluster of the topic.
+        topic: the name of the topic.
+        partitions: the number of its partitions.
+        usage: returns the usage of resources so far.
+        alive: returns False once no process is left that could write.
     """
 
     def __init__(
@@ -85,10 +90,10 @@ class Arrivals:
         self._last = Mark(time.monotonic(), 0, usage())
 
     def window(self, records: int) -> Window:
-        """Waits for so many records, or as many as arrive in the time of a window.
+        """Waits for that many records, or for as many as arrive within the time of a window.
 
         Raises:
-            StalledError: nothing arrives.
+            StalledError: no record arrives.
         """
         self._await_topic()
         first = self._await(lambda: self._last.offsets > 0, FIRST_S)
@@ -130,7 +135,7 @@ class Arrivals:
         return self._last
 
     def _look(self) -> bool:
-        """True if something new is there."""
+        """Returns True if new offsets have arrived."""
         offsets = sum(
             self._target.offsets(
                 [(self._topic, partition) for partition in range(self._partitions)], LATEST_TIMESTAMP, TIMEOUT_MS
@@ -153,7 +158,7 @@ class Arrivals:
         return time.monotonic() > self._last.at + QUIET_S
 
     def _share_of_records(self) -> float:
-        """From a stretch in the midst of some partitions: who commits often fills many offsets with markers."""
+        """Counts records in the middle of some partitions; frequent commits fill many offsets with markers."""
         records = offsets = 0
         for key, end in list(
             self._target.offsets(

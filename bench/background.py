@@ -1,4 +1,4 @@
-"""What goes on beside a measurement, in a thread of its own."""
+"""Work beside a measurement, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Background:
-    """Runs its `work` for the length of a block; `work` has to end soon after `stopping` is set."""
+    """Runs `work` for the length of a block; `work` must end soon after `stopping` is set."""
 
     def __init__(self) -> None:
         self.stopping = threading.Event()

@@ -1,5 +1,4 @@
-"""A backlog: how fast one contestant works it off, what that takes of processors and memory, and of both brokers beside
-it."""
+"""A backlog: the rate at which one contestant mirrors it, and the CPU and memory of the contestant and both brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +21,14 @@ from bench.processes import MIB, ProcessTree
 
 
 def measure(contestant: str, task: Task, records: int, partitions: int) -> dict[str, Any]:
-    """One contestant on the backlog that is in the task's topic."""
+    """Measures one contestant on the backlog in the task's topic.
+
+    Args:
+        contestant: the name of the contestant.
+        task: its task.
+        records: the number of records of the backlog.
+        partitions: the number of partitions of the topic.
+    """
     return _ceiling(task, partitions) if contestant == CEILING else _window(contestant, task, records, partitions)
 
 
@@ -65,8 +71,10 @@ def _figures(window: Window, peak_bytes: int) -> dict[str, Any]:
 
 
 def _ceiling(task: Task, partitions: int) -> dict[str, Any]:
-    """The loop measures itself: what it has copied is visible all at once. The brokers' time is that of its whole
-    process."""
+    """Runs the bare loop, which measures itself, because its records become visible all at once.
+
+    The CPU time of the brokers covers the whole process.
+    """
     clusters = task.clusters
     create(clusters.target.bootstrap_servers, task.remote_topic, partitions)
     words = [

@@ -1,8 +1,8 @@
-"""What is measured: cases by name, and which of them a run has.
+"""The cases by name, and the cases of a run.
 
-A backlog's name says what it consists of: `512-lz4-8` are records of 512 B, compressed with lz4, in 8 partitions; with
-`-small` behind it, in batches as small as the Java producer's default makes them (16 KiB), where it pays least to pass
-batches on unopened.
+The name of a backlog states its contents: `512-lz4-8` has records of 512 B, compressed with lz4, in 8 partitions. With
+`-small` at the end, batches are as small as by the Java producer's default (16 KiB). That is the case in which passing
+batches unopened gains least.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ class Case:
     """One case.
 
     Attributes:
-        contestants: who takes part, in the order of the first round.
-        settings: what it consists of, for the results.
-        topic: what every contestant mirrors; empty where each has a topic of its own.
+        name: the name of the case.
+        kind: `backlog`, `trickle`, `freshness` or `groups`.
+        contestants: the contestants, in the order of the first round.
+        settings: the contents of the case, for the results.
         measure: measures one contestant.
-        load: what the topic is filled with beforehand.
-        rounds: at most so many; a case that has several tries within itself needs no more.
-        once: who takes part in the first round only, as nothing is held against their figures.
-        properties: of every contestant.
+        load: the records that are in the topic beforehand; None if each contestant has a topic of its own.
+        rounds: the largest number of rounds. A case with several tries within itself needs no more.
+        once: the contestants of the first round only; no limit compares their figures.
+        properties: the properties of every contestant.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Case:
 
     @property
     def topic(self) -> str:
+        """Returns the source topic; a contestant without a shared load adds its alias."""
         return f"bench-{self.name}"
 
     def prepare(self, clusters: Clusters) -> None:
@@ -65,7 +67,7 @@ class Case:
             fill(clusters.source.bootstrap_servers, self.topic, self.load)
 
     def task(self, clusters: Clusters, contestant: str, number: int) -> Task:
-        """The task of one contestant in one round; the alias is nobody else's, so that everything begins anew."""
+        """Returns the task of one contestant in one round; its alias is unique, so that the flow begins anew."""
         alias = f"r{number}{contestant.replace('-', '')}"
         codec = self.load.codec if self.load else "lz4"
         topic = self.topic if self.load else f"{self.topic}-{alias}"
@@ -73,11 +75,13 @@ class Case:
 
 
 def find(wanted: str, scale: float) -> list[Case]:
-    """The cases of a selection: names with commas between them, `default`, `axes` (one property varied at a time) or
-    `all`.
+    """Returns the cases of a selection.
+
+    A selection is a list of names with commas between them, `default`, `axes` (one property varied at a time) or `all`.
 
     Args:
-        scale: how many of the records and seconds of each case are measured, for a quick look.
+        wanted: the selection.
+        scale: the share of the records and seconds of each case, for a quick look.
 
     Raises:
         ValueError: there is no such case.

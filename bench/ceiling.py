@@ -1,10 +1,8 @@
-"""The bare ceiling: raw batches from one topic into another, in one open transaction, with nothing around it. SOURCE
-TARGET TOPIC REMOTE.
+"""The bare ceiling: raw batches from one topic into another, in one open transaction. SOURCE TARGET TOPIC REMOTE.
 
-The loop of `jobs/mirror/copy/slot_copy.py` in one plain process: Fetch, seal, Produce, EndTxn. No Spark, no plan, no
-state, no map, no gate,
-no ledger, and no look at what is copied: neither CRCs nor aborted transactions. It prints as JSON what it has done,
-from the first Fetch to the answer to EndTxn.
+It is the loop of `jobs/mirror/copy/slot_copy.py` in one plain process: Fetch, seal, Produce, EndTxn. It has no Spark,
+plan, state, map, gate or ledger, and it checks neither CRCs nor aborted transactions. It prints its figures as JSON,
+from the first Fetch to the response to EndTxn.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ TRANSACTION_MS = 600_000
 
 
 class Ceiling:
-    """One copy of one topic, whose partitions may have several leaders."""
+    """A single copy of one topic, whose partitions may have several leaders."""
 
     def __init__(self, source: Cluster, target: Cluster, topic: str, remote: str) -> None:
         self.source, self.target, self.remote = source, target, remote
@@ -43,7 +41,7 @@ class Ceiling:
         self._in_flight: deque[Any] = deque()
 
     async def copy(self, producer: transaction.Producer) -> None:
-        """Copies everything there was at the beginning; the transaction stays open."""
+        """Copies all records that existed at the start; the transaction stays open."""
         pending = self._fetch()
         while pending:
             waiting: dict[int, deque[Any]] = {}
@@ -85,6 +83,14 @@ class Ceiling:
 
 
 def main(source_servers: str, target_servers: str, topic: str, remote: str) -> None:
+    """Copies a topic, and prints the figures.
+
+    Args:
+        source_servers: the bootstrap servers of the source.
+        target_servers: the bootstrap servers of the target.
+        topic: the topic to copy.
+        remote: the topic to write.
+    """
     configure(level="WARNING")
     source = Cluster(Connection("source", (("bootstrap.servers", source_servers),)), "source", "ceiling")
     target = Cluster(

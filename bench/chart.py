@@ -1,4 +1,4 @@
-"""The picture of docs/performance.md."""
+"""The chart of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ PANELS = {"records_per_s": "records per second", "cpu_s_per_million": "CPU secon
 
 
 def draw(results: Mapping[str, Any], file: Path) -> None:
-    """Backlogs: speed and processor time of every contestant, case by case; each case has a scale of its own, as its
-    records may be a hundred times larger."""
+    """Draws the rate and the CPU time of every contestant for each backlog.
+
+    Each case has a scale of its own, because its records may be a hundred times larger.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")

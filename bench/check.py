@@ -1,5 +1,7 @@
-"""`make bench-check`: holds the limits of bench/limits.json against a run. A line for each limit that is missed; one
-whose figure is missing is missed, too."""
+"""`make bench-check`: compares the results of a run with the limits of bench/limits.json.
+
+It prints a line for each limit that is missed. A limit whose figure is missing is missed, too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ LIMITS = ROOT / "bench/limits.json"
 
 @dataclass(frozen=True)
 class Limit:
-    """What a figure of a case must keep to; `aim` is what is hoped for, and nothing fails by it."""
+    """The limit of a figure of a case; `aim` is a goal that fails no check."""
 
     case: str
     figure: str
@@ -28,7 +30,7 @@ class Limit:
     aim: float | None = None
 
     def missed(self, results: Mapping[str, Any]) -> str | None:
-        """What is wrong, None if nothing is."""
+        """Describes how the results miss the limit; returns None if they keep it."""
         found = results["cases"].get(self.case, {}).get("ratios", {}).get(self.figure)
         if found is None:
             return f"{self.case}, {self.figure}: no figure in these results"

@@ -1,5 +1,4 @@
-"""Where the benchmarks live, and the two clusters they run on: real brokers of this machine, compiled as far as an
-operator's are."""
+"""The directories of the benchmarks, and their two clusters: brokers on this machine, with fully optimised JVMs."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".local/bench"
 JARS = ROOT / ".local/jars/kafka"
 
-# What a run leaves behind is deleted before the next one begins, and must not be waited for.
+# The next run starts after the topics of the last one are deleted, so the brokers must delete files early.
 BROKER = {"log.segment.delete.delay.ms": "500", "log.retention.check.interval.ms": "5000"}
 
 
@@ -30,7 +29,7 @@ class Clusters:
     target: LocalCluster
 
     def clean(self, *, keep: str = "") -> None:
-        """Deletes every topic but `keep` and the brokers' own, on both sides."""
+        """Deletes every topic but `keep` and the brokers' internal ones, on both sides."""
         for cluster in (self.source, self.target):
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
             topics = [
@@ -42,8 +41,10 @@ class Clusters:
 
 @contextmanager
 def two_clusters(directory: Path) -> Iterator[Clusters]:
-    """Starts both clusters for the length of a block, in a directory that is emptied before and after: backlogs are
-    large."""
+    """Starts both clusters for the length of a block.
+
+    It empties their directory before and after, because backlogs are large.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     try:
         with (
@@ -59,7 +60,7 @@ def two_clusters(directory: Path) -> Iterator[Clusters]:
 
 @contextmanager
 def connected(servers: str, side: str) -> Iterator[Cluster]:
-    """Raw requests to a cluster, for the length of a block."""
+    """Provides raw requests to a cluster for the length of a block."""
     cluster = Cluster(Connection(side, (("bootstrap.servers", servers),)), side, "bench").connect()
     try:
         yield cluster

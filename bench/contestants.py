@@ -1,4 +1,4 @@
-"""Who is measured: MirrorMaker 2 in four settings, and mirrorlake; each of them as processes of its own."""
+"""The contestants: MirrorMaker 2 in four settings, and mirrorlake; each runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ STOP_S = 120
 
 @dataclass(frozen=True)
 class Task:
-    """What a contestant has to do: mirror the topic from the source, which it calls `alias`, to the target; with those
-    properties besides."""
+    """The task of a contestant: mirror the topic from the source, whose alias is `alias`, to the target.
+
+    `properties` are further properties of the flow.
+    """
 
     clusters: Clusters
     directory: Path
@@ -46,35 +48,42 @@ class Task:
 
     @property
     def remote_topic(self) -> str:
+        """Returns the remote topic."""
         return f"{self.alias}.{self.topic}"
 
     @property
     def flow(self) -> str:
+        """Returns the name of the flow."""
         return f"{self.alias}->{TARGET}"
 
     @property
     def common(self) -> dict[str, str]:
+        """Returns the properties that all contestants share."""
         return {"topics": self.topic, **(self.properties or {})}
 
 
 class Running:
-    """The processes of a contestant at work."""
+    """The processes of a running contestant."""
 
     def __init__(self, processes: list[subprocess.Popen[bytes]], log: Path) -> None:
         self.processes, self.log = processes, log
 
     @property
     def is_alive(self) -> bool:
+        """Returns True if all processes run."""
         return all(process.poll() is None for process in self.processes)
 
     def end_of_log(self) -> str:
+        """Returns the last lines of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-15:]) if self.log.exists() else ""
 
 
 @contextmanager
 def at_work(contestant: str, task: Task, *, checkpoints: bool = False) -> Iterator[Running]:
-    """Lets a contestant work for the length of a block; `checkpoints` if it is to move groups, too, for which
-    mirrorlake has a job of its own."""
+    """Runs a contestant for the length of a block.
+
+    With `checkpoints` it syncs group offsets, too, for which mirrorlake has a separate job.
+    """
     task.directory.mkdir(parents=True, exist_ok=True)
     if contestant != MIRRORLAKE:
         source = (task.alias, task.clusters.source.bootstrap_servers)
@@ -94,7 +103,7 @@ def at_work(contestant: str, task: Task, *, checkpoints: bool = False) -> Iterat
 
 @contextmanager
 def job(what: str, task: Task, interval_s: float | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs one of mirrorlake's jobs for the length of a block; see `result_of` for what it has done."""
+    """Runs one of mirrorlake's jobs for the length of a block; see `result_of` for its result."""
     servers = {task.alias: task.clusters.source.bootstrap_servers, TARGET: task.clusters.target.bootstrap_servers}
     properties = {
         "clusters": ", ".join(servers),
@@ -137,7 +146,7 @@ def job(what: str, task: Task, interval_s: float | None = None) -> Iterator[subp
 
 
 def result_of(what: str, task: Task) -> dict[str, Any]:
-    """What a job of mirrorlake's says it has done; empty if it did not get to say it."""
+    """Returns the result of one of mirrorlake's jobs; empty if the job did not write it."""
     file = _result(what, task)
     return json.loads(file.read_text()) if file.exists() else {}
 
@@ -147,7 +156,7 @@ def _result(what: str, task: Task) -> Path:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what is left of a process and its descendants."""
+    """Kills a process and its descendants."""
     try:
         family = psutil.Process(process.pid).children(recursive=True)
     except psutil.Error:
@@ -164,7 +173,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _of_mirrormaker(contestant: str, task: Task) -> dict[str, str]:
     is_tuned, is_exact = contestant in (MM2_TUNED, MM2_TUNED_EOS), contestant in (MM2_DEFAULT_EOS, MM2_TUNED_EOS)
     return {
-        # Without the flow back, and without heartbeats for it, which would be a second worker in the same process.
+        # Heartbeats would start a second worker for the flow back in the same process.
         "emit.heartbeats.enabled": "false",
         "heartbeats.replication.enabled": "false",
         "refresh.topics.interval.seconds": "600",

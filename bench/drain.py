@@ -1,5 +1,7 @@
-"""A mirror job on a flow of its own in this process, which works off what a topic holds; for benchmarks of something
-else than speed beside others."""
+"""A mirror job on a flow of its own, in this process, which mirrors the records of a topic.
+
+It is for benchmarks of mirrorlake alone.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,31 @@ from bench.clusters import HOME, ROOT, Clusters
 
 
 def drain(spark: Any, clusters: Clusters, topic: str, records: int, alias: str, **settings: str) -> MirrorResult:
-    """Mirrors the topic, which must hold so many records, from a source that is called by the alias."""
+    """Mirrors a topic that must hold that many records.
+
+    Args:
+        spark: the session.
+        clusters: both clusters.
+        topic: the topic.
+        records: the number of records of the topic.
+        alias: the alias of the source.
+        settings: further properties.
+    """
     result = mirror_job(spark, clusters, topic, alias, **settings).run(None)
     assert result.records == records, f"{result.records} of {records} records were mirrored"
     return result
 
 
 def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **settings: str) -> MirrorJob:
-    """The job that mirrors the topic from a source that is called by the alias; everything begins anew under a new
-    one."""
+    """Makes the job that mirrors a topic; with a new alias, the flow begins anew.
+
+    Args:
+        spark: the session.
+        clusters: both clusters.
+        topic: the topic.
+        alias: the alias of the source.
+        settings: further properties.
+    """
     properties = {
         "clusters": f"{alias}, t",
         f"{alias}.bootstrap.servers": clusters.source.bootstrap_servers,
@@ -43,11 +61,12 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
 
 
 def flow_of(alias: str) -> Flow:
-    """The flow of a job that was made under that alias."""
+    """Returns the flow of the job that was made with that alias."""
     return Flow.load(_config_of(alias), f"{alias}->t")
 
 
 def ledger(spark: Any) -> Ledger:
+    """Returns the ledger of the benchmarks."""
     return Ledger(spark, "spark_catalog", "bench", str(HOME / "warehouse"))
 
 

@@ -1,10 +1,11 @@
-"""Checkpoint freshness: how long it takes from a group's commit on the source until the group on the target stands
-where it belongs.
+"""Checkpoint freshness: the time from a group's commit on the source until its offset on the target is translated.
 
-Several groups commit one after the other, spread over more than a cycle of either contestant, each at the end of a
-topic that goes on growing. A group has `moved` when its commit has had any effect on the target, and is `exact` when it
-has nothing to read again there. MirrorMaker 2 remembers ever fewer places of what lies behind, so by its next
-cycle it has none near a group that has stood still since: how many records that would read again is a figure, too.
+Several groups commit one after the other, spread over more than a cycle of either contestant. Each commits at the end
+of a topic that keeps growing. A group has `moved` when its commit has changed its offset on the target. It is `exact`
+when it would read no record again on the target.
+
+MirrorMaker 2 keeps ever fewer offset syncs of older offsets. By its next cycle it has none near a group that has not
+moved since. The number of records that such a group would read again is a figure, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PER_SECOND = 100
 GROUPS, SPREAD_S = (
     12,
     65.0,
-)  # one commit every 5.4 s: every 5 s would meet one and the same phase of mirrorlake's cycle of 5 s
+)  # one commit every 5.4 s: with 5 s, all commits would fall into one phase of mirrorlake's cycle of 5 s
 WARM_S, LAST_S = 30, 240
 POLL_S, PLACES_S = 0.25, 5
 READ_BYTES = 8 << 20
@@ -40,8 +41,7 @@ PROPERTIES = {"sync.group.offsets.enabled": "true"}
 
 @dataclass
 class Commit:
-    """A group's commit on the source, and the positions it was seen at on the target afterwards, each with the time of
-    the first look."""
+    """A group's commit on the source, and its offsets on the target afterwards, each with the time of discovery."""
 
     at: float
     offset: int
@@ -49,7 +49,7 @@ class Commit:
 
 
 def measure(contestant: str, task: Task) -> dict[str, Any]:
-    """Freshness of all groups of one contestant, at its default intervals."""
+    """Measures the freshness of all groups of one contestant, at its default intervals."""
     clusters, groups = task.clusters, [f"{task.alias}-group-{number}" for number in range(GROUPS)]
     create(clusters.source.bootstrap_servers, task.topic, 1)
     key = (task.topic, 0)
@@ -57,7 +57,7 @@ def measure(contestant: str, task: Task) -> dict[str, Any]:
         source = stack.enter_context(connected(clusters.source.bootstrap_servers, "source"))
         target = stack.enter_context(connected(clusters.target.bootstrap_servers, "target"))
         source.refresh([task.topic], TIMEOUT_MS)
-        # Both look for new groups every ten minutes only: these are there from the beginning.
+        # Both contestants refresh their groups every ten minutes only, so the groups must exist beforehand.
         commit_group_offsets(source, {group: {key: (0, "")} for group in groups}, TIMEOUT_MS)
         trickle = stack.enter_context(Trickle(clusters.source.bootstrap_servers, task.topic, 1, PER_SECOND))
         running = stack.enter_context(at_work(contestant, task, checkpoints=True))
@@ -111,7 +111,7 @@ def _look(target: Cluster, commits: dict[str, Commit]) -> None:
 
 
 def _data_batches(target: Cluster, topic: str) -> list[tuple[int, int]]:
-    """(first offset, records) of what the remote partition holds."""
+    """Returns (first offset, records) of each data batch of the remote partition."""
 
     async def read() -> list[tuple[int, int]]:
         end = (await target.list_offsets([(topic, 0)], LATEST_TIMESTAMP))[topic, 0]
@@ -126,24 +126,24 @@ def _data_batches(target: Cluster, topic: str) -> list[tuple[int, int]]:
 
 
 def _records_before(position: int, batches: list[tuple[int, int]]) -> int:
-    """How many records of the source a group on the target has behind it at that position."""
+    """Returns the number of the source's records before that position on the target."""
     return sum(min(max(0, position - first), count) for first, count in batches)
 
 
 def _moved_s(commit: Commit, _batches: list[tuple[int, int]]) -> float | None:
-    """Seconds until the group had left the beginning of the log, None if it never did."""
+    """Returns the seconds until the group had left the beginning of the log, None if it never did."""
     return next((at - commit.at for at, position in commit.seen if position > 0), None)
 
 
 def _exact_s(commit: Commit, batches: list[tuple[int, int]]) -> float | None:
-    """Seconds until nothing would have been read again, None if that was never so."""
+    """Returns the seconds until no record would have been read again, None if that never happened."""
     return next(
         (at - commit.at for at, position in commit.seen if _records_before(position, batches) >= commit.offset), None
     )
 
 
 def _summary(name: str, found: list[float | None]) -> dict[str, float]:
-    """Figures exist only where every group has got there."""
+    """Returns median and maximum, if every group has a value."""
     values = [value for value in found if value is not None]
     return (
         {f"{name}_p50_s": statistics.median(values), f"{name}_max_s": max(values)}

@@ -1,7 +1,6 @@
-"""Many groups at once: how long it takes from the commit of the last of them on the source until the last of them is in
-place on the target.
+"""Many groups at once: the time from the last commit on the source until all groups have their offsets on the target.
 
-All of them move, round after round, while the checkpoint job runs one cycle after the other.
+All groups move, round after round, while the checkpoint job runs its cycles.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ CYCLE = re.compile(r"^cycle \d+: .* ([\d,]+) rows in ([\d.]+) s$", re.MULTILINE)
 
 
 def measure(task: Task, groups: int, partitions: int) -> dict[str, Any]:
-    """mirrorlake's checkpoint job with so many groups, each with a position in every partition."""
+    """Measures mirrorlake's checkpoint job with that many groups, each with a position in every partition."""
     clusters, load = task.clusters, Load(RECORDS, partitions=partitions)
     create(clusters.source.bootstrap_servers, task.topic, partitions)
     fill(clusters.source.bootstrap_servers, task.topic, load)
@@ -82,7 +81,7 @@ def measure(task: Task, groups: int, partitions: int) -> dict[str, Any]:
 
 
 def _await(target: Cluster, names: list[str], places: dict[tuple[str, int], int]) -> None:
-    """Waits until every group stands at those places of the remote topic's partitions."""
+    """Waits until every group has these offsets in the partitions of the remote topic."""
     wanted = {partition: place for (_, partition), place in places.items()}
     deadline = time.monotonic() + PLACED_S
     while True:

@@ -1,7 +1,7 @@
-"""`make bench-growth`: what a micro-batch costs when a flow grows: idle partitions, and slots.
+"""`make bench-growth`: the cost of a micro-batch when a flow grows in idle partitions and in slots.
 
-One partition is written to, beside n that are idle; the stages of its micro-batches are what idle partitions cost. The
-same backlog is copied by 1, 2 and 4 slots. Results: a table, and .local/bench/growth.json.
+One partition receives records, beside n idle ones. The stages of its micro-batches show the cost of the idle
+partitions. 1, 2 and 4 slots copy the same backlog. The results are a table and .local/bench/growth.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARTITIONS = (10, 100, 1_000, 5_000)
 SLOTS = (1, 2, 4)
 PER_SECOND, INTERVAL_S = 10, 0.5
 WITHOUT_HEARTBEATS = {"heartbeats.replication.enabled": "false"}
-WARM = 4  # micro-batches that do not count
+WARM = 4  # micro-batches that are not counted
 STAGES = ("plan", "spark", "collect", "copy", "copy.begin", "copy.move", "copy.state", "gate", "commit")
 
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def _idle(spark: SparkSession, clusters: Clusters, partitions: int, seconds: int) -> dict[str, Any]:
-    """The stages of micro-batches (medians, ms) while one partition of so many is written to."""
+    """Measures the stages of micro-batches (medians, ms) while one of that many partitions receives records."""
     topic = f"idle-{partitions}"
     create(clusters.source.bootstrap_servers, topic, partitions)
     fill(clusters.source.bootstrap_servers, topic, Load(partitions, 100, "none", partitions, 1))
@@ -93,7 +93,7 @@ def _slots(spark: SparkSession, clusters: Clusters, slots: Sequence[int], record
 
 
 def _busy_s(result: MirrorResult) -> float:
-    """Seconds of its micro-batches, without what lies before and behind them."""
+    """Returns the seconds of all micro-batches, without the time before and after them."""
     return sum(done.seconds for done in result.history)
 
 

@@ -1,8 +1,9 @@
-"""One of mirrorlake's jobs as a process of its own, so that all it takes can be measured: (mirror|checkpoint) CONFIG
-FLOW WAREHOUSE RESULT [INTERVAL_S].
+"""One of mirrorlake's jobs in a process of its own, so that its resources can be measured.
 
-As the notebooks run it, with the intervals that are theirs by default. It ends at SIGINT; what it has done is then in
-RESULT, as JSON. With INTERVAL_S = 0 it does what there is to do, and ends.
+Arguments: (mirror|checkpoint) CONFIG FLOW WAREHOUSE RESULT [INTERVAL_S].
+
+The job runs as in the notebooks, with their default intervals. It ends at SIGINT, and writes its result to RESULT as
+JSON. With INTERVAL_S = 0 it processes what exists, and ends.
 """
 
 from __future__ import annotations
@@ -28,12 +29,22 @@ MIRROR_INTERVAL_S = 1.0  # that of mirror.ipynb where its trigger is empty
 
 
 def main(what: str, config: str, name: str, warehouse: str, result: str, given_s: str = "") -> None:
+    """Runs one job, and writes its result.
+
+    Args:
+        what: `mirror` or `checkpoint`.
+        config: the property file.
+        name: the name of the flow.
+        warehouse: the directory of the tables.
+        result: the file of the result.
+        given_s: the interval in seconds; the default if empty.
+    """
     configure()
     flow = Flow.load(config, name)
     spark = local_session(ROOT, f"bench {what}")
     signal.signal(
         signal.SIGINT, signal.default_int_handler
-    )  # PySpark's would cancel what runs, and with it the micro-batch that is to be finished
+    )  # PySpark's handler would cancel the current micro-batch instead of finishing it
     ledger = Ledger(spark, "spark_catalog", "bench", warehouse)
     if what == "mirror":
         done = MirrorJob(SparkEngine(spark), config, flow, ledger, ROOT / "expectations/offset_syncs.json").run(

@@ -1,8 +1,8 @@
-"""`make bench-ledger`: how large the ledger gets, and how long translation takes, for many runs and many groups.
+"""`make bench-ledger`: the size of the ledger and the time of translation, for many runs and many groups.
 
-Runs are generated in the order in which a mirror commits them: every active partition gets one in each micro-batch.
-Groups stand at random offsets; each reads all partitions of one topic. Every size is measured after a round that isn't
-counted. Results: a table, and .local/bench/ledger.json.
+Runs are generated in the order in which a mirror job commits them: every active partition gets one in each micro-batch.
+Groups are at random offsets; each reads all partitions of one topic. A smaller ledger is measured first and not
+counted. The results are a line for each size and .local/bench/ledger.json.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FROM (SELECT id, id DIV {TOPICS * PARTITIONS} AS n FROM {{ids}})
 
 
 def positions(spark: Any, groups: int, runs: int) -> Any:
-    """Each group at a random offset of each partition of its topic."""
+    """Places each group at a random offset of each partition of its topic."""
     end = max(1, runs // (TOPICS * PARTITIONS)) * (RECORDS + 1)
     ids = spark.range(groups * PARTITIONS)
     return spark.sql(
@@ -59,6 +59,7 @@ def positions(spark: Any, groups: int, runs: int) -> Any:
 
 
 def mirrored(spark: Any, runs: int) -> Any:
+    """Makes the mirrored range of each partition."""
     end = max(1, runs // (TOPICS * PARTITIONS)) * (RECORDS + 1)
     return spark.sql(
         f"""SELECT concat('topic-', id % {TOPICS}) AS topic, CAST(id DIV {TOPICS} AS INT) AS partition,
@@ -70,13 +71,13 @@ def mirrored(spark: Any, runs: int) -> Any:
 
 
 class Clock:
-    """Seconds that work takes, by the clock and of processors; the latter hardly depend on what else the machine
-    does."""
+    """A clock for elapsed time and CPU time; CPU time hardly depends on other load of the machine."""
 
     def __init__(self, spark: Any) -> None:
         self._process = psutil.Process(spark.sparkContext._gateway.proc.pid)
 
     def time(self, work: Callable[[], Any]) -> dict[str, float]:
+        """Returns the seconds that `work` takes, elapsed and of CPU."""
         began, cpu = time.monotonic(), self._cpu()
         work()
         return {"s": round(time.monotonic() - began, 2), "cpu_s": round(self._cpu() - cpu, 2)}
@@ -87,11 +88,12 @@ class Clock:
 
 
 def drained(frame: Any) -> None:
+    """Computes all rows of a frame."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 def measure(spark: Any, runs: int, groups: list[int]) -> dict[str, Any]:
-    """One size of the ledger."""
+    """Measures one size of the ledger."""
     clock = Clock(spark)
     shutil.rmtree(HOME, ignore_errors=True)
     schema = f"bench_{runs}"

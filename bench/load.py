@@ -1,5 +1,7 @@
-"""Topics full of records, written by an ordinary producer. Timestamps are fresh, so that retention leaves them
-alone."""
+"""Topics full of records, written by an ordinary producer.
+
+Timestamps are current, so that retention deletes no record.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,14 @@ LONGEST_BATCH_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Load:
-    """What a topic is filled with.
+    """The records of a topic.
 
     Attributes:
-        bytes: of each value; it has words in it, so that codecs find something to do.
-        batch_records: records that the producer puts into one batch; fewer where they get too large.
+        records: the number of records.
+        bytes: the size of each value. Values consist of words, so that codecs can compress them.
+        codec: the compression codec.
+        partitions: the number of partitions.
+        batch_records: the number of records in one batch; fewer if the batch would be too large.
     """
 
     records: int
@@ -30,7 +35,14 @@ class Load:
 
 
 def fill(servers: str, topic: str, load: Load, first: int = 0) -> None:
-    """Writes the records of a load into a topic, dealt out to its partitions; the keys are numbers from `first` on."""
+    """Produces the records of a load to a topic, over all partitions; the keys are numbers from `first` on.
+
+    Args:
+        servers: the bootstrap servers.
+        topic: the topic.
+        load: the records.
+        first: the key of the first record.
+    """
     values = values_of(load.bytes)
     producer = Producer(
         {
@@ -45,8 +57,8 @@ def fill(servers: str, topic: str, load: Load, first: int = 0) -> None:
         }
     )
     for number in range(load.records):
-        # A partition gets a whole batch before the next one's turn, so that its batches fill however many partitions
-        # there are.
+        # Consecutive records of one batch go to one partition, so that batches are full with any number of
+        # partitions.
         partition = number // load.batch_records % load.partitions
         while True:
             try:
@@ -59,13 +71,13 @@ def fill(servers: str, topic: str, load: Load, first: int = 0) -> None:
 
 
 def values_of(size: int) -> list[bytes]:
-    """Values of that many bytes, the same in every run."""
+    """Returns values of that many bytes, the same in every run."""
     dice = random.Random(1)
     words = [f"{dice.getrandbits(64):016x}" for _ in range(WORDS)]
     return [",".join(dice.choices(words, k=size // 17 + 1))[:size].encode() for _ in range(VALUES)]
 
 
 def create(servers: str, topic: str, partitions: int) -> None:
-    """Creates a topic of one replica."""
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})  # has to live until its futures are done
+    """Creates a topic with one replica."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})  # must live until its futures are done
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()

@@ -1,4 +1,4 @@
-"""The machine a benchmark runs on: what it is, and when it has calmed down."""
+"""The machine of a benchmark: its description, its load, and a wait until it is idle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLE_S = 10
 
 
 def describe() -> dict[str, Any]:
-    """Processor, memory, system and versions, as far as they can be found out."""
+    """Returns processor, memory, system and versions, as far as they are known."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
     revision = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -36,8 +36,10 @@ def describe() -> dict[str, Any]:
 
 
 def busy_s() -> float:
-    """Seconds that all processors together have worked since the machine was started, for whomever, or were taken away
-    by its host."""
+    """Returns the seconds that all processors have worked since the machine was started, for any process.
+
+    Time that the host took from a virtual machine counts, too.
+    """
     times = psutil.cpu_times()
     return (
         sum(times)
@@ -49,8 +51,7 @@ def busy_s() -> float:
 
 
 def settle() -> None:
-    """Waits, a few seconds at most, until what was written before is on disk: it must not be charged to whoever comes
-    next."""
+    """Waits a few seconds at most until earlier writes are on disk, so that they don't slow the next contestant."""
     deadline = time.monotonic() + SETTLE_S
     time.sleep(1)
     while time.monotonic() < deadline and _dirty_kib() > SETTLED_DIRTY_KIB:

@@ -1,9 +1,8 @@
-"""`make bench-memory`: the most memory that a copying task takes, for backlogs that grow and batch settings that
-differ.
+"""`make bench-memory`: the peak memory of a copying task, for growing backlogs and different batch settings.
 
-A task produces what a round of Fetch requests has brought before it asks for more, so neither the backlog nor
-`mirrorlake.batch.max.bytes` should show. The figure is the largest resident size of any Python worker of Spark while
-the mirror job runs. Results: a table, and .local/bench/memory.json.
+A task produces the batches of one round of Fetch requests before the next round. Neither the backlog nor
+`mirrorlake.batch.max.bytes` should therefore change the figure. The figure is the largest resident size of any Python
+worker of Spark while the mirror job runs. The results are a line for each setting and .local/bench/memory.json.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ GROWTH = (1, 2, 4, 8)
 
 
 class Watch(Background):
-    """The largest resident size, in bytes, of Spark's Python workers below this process for the length of a block."""
+    """The largest resident size, in bytes, of Spark's Python workers below this process, for the length of a block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A real MirrorMaker 2, started from its jars in dedicated mode; and the settings it is measured with."""
+"""MirrorMaker 2, started from its jars in dedicated mode, and the settings of its measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE_BROKER = (
     "config.storage.replication.factor",
 )
 
-# As kafka-run-class.sh starts it, with a heap of 1 GiB; compiled as far as the JVM can.
+# The options of kafka-run-class.sh, with a heap of 1 GiB and all compilers.
 JAVA = (
     "-Xms256m",
     "-Xmx1g",
@@ -45,10 +45,17 @@ def mirrormaker(
     kill: bool = False,
     java: Sequence[str] = QUICK_JAVA,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs MirrorMaker 2 from source to target (alias, bootstrap servers) for the length of a block; ends it cleanly,
-    or with SIGKILL.
+    """Runs MirrorMaker 2 from source to target for the length of a block.
 
     Its log is `mm2.log` in the directory.
+
+    Args:
+        directory: the working directory.
+        source: alias and bootstrap servers of the source.
+        target: alias and bootstrap servers of the target.
+        properties: further properties.
+        kill: True to end it with SIGKILL instead of a clean stop.
+        java: the options of the JVM.
     """
     (a, a_servers), (b, b_servers) = source, target
     values = {
@@ -77,8 +84,7 @@ def mirrormaker(
 
 
 def tuned(source: str, target: str, codec: str) -> dict[str, str]:
-    """Settings for throughput: several tasks, large fetches and polls, large compressed batches of which several are on
-    their way at once."""
+    """Returns settings for throughput: several tasks, large fetches and polls, large batches, several in flight."""
     return {
         f"{source}->{target}.tasks.max": "4",
         **{
@@ -107,8 +113,10 @@ def tuned(source: str, target: str, codec: str) -> dict[str, str]:
 
 
 def exactly_once(source: str, target: str) -> dict[str, str]:
-    """What exactly-once needs: the worker's support for it, requests between its nodes, and a consumer that leaves out
-    what was aborted."""
+    """Returns the settings of exactly-once.
+
+    These are the worker's support for it, requests between its nodes, and a read_committed consumer.
+    """
     return {
         f"{target}.exactly.once.source.support": "enabled",
         f"{source}.consumer.isolation.level": "read_committed",

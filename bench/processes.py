@@ -1,5 +1,4 @@
-"""What processes take: CPU seconds and memory of a process with all its descendants, those that have ended meanwhile
-counted."""
+"""CPU time and memory of a process and all its descendants, including those that have ended."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-FAMILY_S = 0.5  # between two looks for new descendants; one that lives shorter is charged to nobody
+FAMILY_S = 0.5  # between two searches for descendants; those that live shorter are not counted
 MEMORY_S = 1.0
 MIB = 1 << 20
 
@@ -18,7 +17,7 @@ MIB = 1 << 20
 class ProcessTree:
     """A process and its descendants, watched for the length of a block.
 
-    Memory is the sum of proportional set sizes: pages that processes share, as Python's workers do, count once.
+    Memory is the sum of proportional set sizes. Pages that processes share, as Python's workers do, count once.
     """
 
     pid: int
@@ -40,7 +39,7 @@ class ProcessTree:
         self._thread.join()
 
     def cpu_s(self, *, java_only: bool = False) -> float:
-        """User and system time so far, of everyone there is or was; or of JVMs alone."""
+        """Returns user and system time so far, of all processes or of JVMs only, including those that have ended."""
         with self._lock:
             for key, process in self._family.items():
                 with suppress(psutil.Error):
@@ -66,7 +65,7 @@ class ProcessTree:
             }
             java = {
                 key for key, process in found.items() if process.name() == "java"
-            }  # one that is started as a script becomes one later
+            }  # a script may become a JVM later
             with self._lock:
                 self._family = found
                 self._java |= java

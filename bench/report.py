@@ -1,5 +1,7 @@
-"""`make bench-report`: puts the figures of a run into docs/performance.md, between its two marks, and draws the picture
-beside it. The prose is by hand."""
+"""`make bench-report`: writes the figures of a run into docs/performance.md, between two marks, and draws the chart.
+
+The text of the page is written by hand.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def _machine(results: dict[str, Any]) -> str:
     machine = results["machine"]
     revisions = dict.fromkeys(
         case.get("revision", "unknown") for case in results["cases"].values()
-    )  # several where a run has added cases to another one's
+    )  # several if a run has added cases to another run's
     return (
         f"Measured {results['began'][:10]}, revision {' and '.join(revisions)}: {machine['processor']}, "
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}; "

@@ -1,9 +1,8 @@
-"""`make bench`: MirrorMaker 2 and mirrorlake side by side, on the same clusters, with the same topics, alternating,
-several rounds; medians count.
+"""`make bench`: MirrorMaker 2 and mirrorlake on the same clusters with the same topics, in alternating rounds.
 
-Results are in .local/bench/results.json after every measurement, so that a run that is interrupted keeps what it has.
-`make bench-check` holds limits against them, `make bench-report` makes the table and the picture of
-docs/performance.md.
+The medians of the rounds count. Results are written to .local/bench/results.json after every measurement, so that an
+interrupted run keeps them. `make bench-check` compares them with limits. `make bench-report` makes the table and the
+chart of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OTHERS_SHARE = 0.25  # seconds per second of one core; the instruments themselve
 
 
 class Results:
-    """What was measured so far, in memory and in a file."""
+    """The results so far, in memory and in a file."""
 
     def __init__(self, file: Path, rounds: int, kept: dict[str, Any]) -> None:
         self._file = file
@@ -44,6 +43,7 @@ class Results:
         }
 
     def add(self, case: Case, contestant: str, found: dict[str, Any]) -> None:
+        """Adds one measurement, and writes the file."""
         known = self.values["cases"].setdefault(
             case.name,
             {
@@ -76,7 +76,7 @@ def main() -> int:
     for ending in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # in the background, too, where a shell has SIGINT ignored: brokers and contestants must not stay behind
+    ):  # shells ignore SIGINT for background jobs, but brokers and contestants must end with this process
         signal.signal(ending, signal.default_int_handler)
     try:
         cases = find(given.cases, given.scale)
@@ -100,14 +100,22 @@ def main() -> int:
 
 
 def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set[str]) -> int:
-    """All rounds of one case; how many measurements have failed."""
+    """Runs all rounds of one case; returns the number of failed measurements.
+
+    Args:
+        case: the case.
+        clusters: both clusters.
+        results: the results to add to.
+        rounds: the number of rounds.
+        only: the contestants to measure; all if empty.
+    """
     began, failures = time.monotonic(), 0
     _say(f"{case.name}: {', '.join(f'{name} {value}' for name, value in case.settings.items())}")
     case.prepare(clusters)
     if CEILING in case.contestants:
         case.measure(
             CEILING, case.task(clusters, CEILING, rounds)
-        )  # the brokers' own compilers have work to do at first, which whoever came first would pay for
+        )  # warms up the brokers' JVMs, so that the first contestant has no disadvantage
         clusters.clean(keep=case.topic)
     for number in range(rounds):
         contestants = [
@@ -115,12 +123,12 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
         ]
         for contestant in (
             contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
-        ):  # nobody is always the first
+        ):  # each contestant is the first in some round
             task = case.task(clusters, contestant, number)
             settle()
             try:
                 found = case.measure(contestant, task)
-            except Exception as error:  # the others go on; what has failed is a result, too
+            except Exception as error:  # the others continue; a failure is a result, too
                 failures += 1
                 found = {"error": f"{type(error).__name__}: {error}"}
             results.add(case, contestant, found)
@@ -136,7 +144,7 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
 
 
 def said(found: dict[str, Any]) -> str:
-    """A measurement in one line."""
+    """Formats a measurement as one line."""
     if "error" in found:
         return found["error"]
     return ", ".join(

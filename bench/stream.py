@@ -1,4 +1,4 @@
-"""A steady trickle of records that carry the time they were sent at, and a read_committed consumer of their copies."""
+"""A steady stream of records that carry their send time, and a read_committed consumer of their copies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ POLL_S = 0.05
 
 
 class Trickle(Background):
-    """Produces so many records per second to a topic, for the length of a block.
+    """Produces that many records per second to a topic, for the length of a block.
+
+    Args:
+        servers: the bootstrap servers.
+        topic: the topic.
+        partitions: the number of its partitions.
+        per_second: the number of records per second.
+        size: the size of each value in bytes.
 
     Attributes:
-        sent: when each record was sent, in the order of their numbers.
+        sent: the send time of each record, in the order of their numbers.
     """
 
     def __init__(self, servers: str, topic: str, partitions: int, per_second: int, size: int = 512) -> None:
@@ -55,8 +62,8 @@ class Reader(Background):
     """Reads the remote topic as a read_committed consumer, for the length of a block.
 
     Attributes:
-        seen: when each record was first seen, by its number.
-        repeated: how many came more than once.
+        seen: the time at which each record was first read, by its number.
+        repeated: the number of records that were read more than once.
     """
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:

@@ -1,4 +1,4 @@
-"""Medians of the rounds, and the ratios that limits are about."""
+"""Medians of the rounds, and the ratios that have limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OTHERS = (MM2_DEFAULT, MM2_DEFAULT_EOS, MM2_TUNED, MM2_TUNED_EOS)
 
 
 def medians(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, float]]:
-    """Of every figure of every contestant, over the rounds that came to an end."""
+    """Returns the median of every figure of every contestant, over the rounds without an error."""
     found: dict[str, dict[str, float]] = {}
     for contestant, results in rounds.items():
         good = [result for result in results if "error" not in result]
@@ -28,8 +28,11 @@ def medians(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict
 
 
 def ratios(case: Mapping[str, Any]) -> dict[str, float]:
-    """What a case comes to: mirrorlake beside each of the others, or mirrorlake's own figure where the limit is one of
-    time."""
+    """Computes the figures of a case that have limits.
+
+    For a backlog, they are the ratios of mirrorlake to each other contestant. For the other kinds, they are
+    mirrorlake's own times.
+    """
     found, ours = case["medians"], case["medians"].get(MIRRORLAKE)
     if not ours:
         return {}
@@ -51,15 +54,18 @@ def ratios(case: Mapping[str, Any]) -> dict[str, float]:
 
 
 def stages(results: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Where the time of mirrorlake's micro-batches went, but for the first of each round, which warms up: milliseconds
-    of each stage, all rounds together, and `between`, from the end of one micro-batch to the beginning of the next."""
+    """Sums up the time of mirrorlake's micro-batches by stage, in milliseconds, over all rounds.
+
+    The first micro-batch of each round is left out, because it warms up. `between` is the time from the end of one
+    micro-batch to the beginning of the next.
+    """
     total: dict[str, float] = {}
     for result in results:
         for before, done in itertools.pairwise(result.get("job", {}).get("history", [])):
             between = {"between": 1000 * max(0.0, done["finished_at"] - done["seconds"] - before["finished_at"])}
             whole = {
                 name: value for name, value in done["stages_ms"].items() if "." not in name
-            }  # others are parts of these
+            }  # names with a dot are parts of these
             for name, value in {**whole, **between}.items():
                 total[name] = total.get(name, 0.0) + value
     return total

@@ -1,4 +1,4 @@
-"""Results as tables: for the terminal, and for docs/performance.md."""
+"""Results as tables, for the terminal and for docs/performance.md."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ RATIOS = {
 
 
 def lines(results: Mapping[str, Any]) -> list[str]:
-    """Everything as Markdown: a table for each case, what mirrorlake comes to beside the others, and where the time of
-    its micro-batches went."""
+    """Formats all results as Markdown: a table for each case, mirrorlake's ratios, and its time by stage."""
     found = []
     for name, case in results["cases"].items():
         found += [f"**{name}**: {_settings(case['settings'])}", "", *_table(case), ""]

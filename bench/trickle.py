@@ -1,5 +1,4 @@
-"""A steady trickle: how long a record takes from the producer's send on the source to a read_committed consumer on the
-target."""
+"""A steady stream: the time from a producer's send on the source to a read_committed consumer on the target."""
 
 from __future__ import annotations
 
@@ -21,7 +20,14 @@ WARM_S, LAST_S = 20, 30
 
 
 def measure(contestant: str, task: Task, partitions: int, seconds: float) -> dict[str, Any]:
-    """Latencies of the records that were sent in so many seconds, once the contestant had been at work for a while."""
+    """Measures the latencies of the records that are sent in that many seconds, after a warm-up.
+
+    Args:
+        contestant: the name of the contestant.
+        task: its task.
+        partitions: the number of partitions of the topic.
+        seconds: the length of the measurement.
+    """
     clusters = task.clusters
     create(clusters.source.bootstrap_servers, task.topic, partitions)
     with ExitStack() as stack:
@@ -75,7 +81,7 @@ def await_topic(target: Any, topic: str, why: Any) -> None:
 
 
 def await_first(reader: Reader, why: Any) -> None:
-    """Waits until the first record has come through."""
+    """Waits until the first record has arrived."""
     deadline = time.monotonic() + FIRST_S
     while not reader.seen:
         if time.monotonic() > deadline:

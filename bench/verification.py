@@ -1,9 +1,8 @@
-"""`make bench-verification`: records per second of a verification, record by record (`full`) and by the digests of
-batches (`sample`).
+"""`make bench-verification`: the rate of a verification by records (`full`) and by digests of batches (`sample`).
 
-One backlog is mirrored once and then verified, several rounds each; medians count, after one round to warm up. The time
-is that of the whole verification: reading both clusters, joining, judging, storing. Results: a table, and
-.local/bench/verification.json.
+One backlog is mirrored once. It is then verified in several rounds of each mode, after one round to warm up, and
+medians count. The time is that of the whole verification: it reads both clusters, joins, compares and stores. The
+results are a table and .local/bench/verification.json.
 """
 
 from __future__ import annotations
@@ -67,7 +66,14 @@ def main() -> int:
 
 
 def rate(job: Verification, mode: str, records: int, number: int) -> float:
-    """Records per second of one verification, which must pass with all of them."""
+    """Returns the records per second of one verification, which must pass with all of them.
+
+    Args:
+        job: the verification.
+        mode: `full` or `sample`.
+        records: the number of records that must be verified.
+        number: the number of the round; round 0 warms up.
+    """
     began = time.perf_counter()
     result = job.run(VerificationScope(mode))
     seconds = time.perf_counter() - began

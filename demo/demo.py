@@ -1,11 +1,14 @@
-"""`make demo`: two real clusters, live traffic, a mirror, a move. What it shows is checked, and a demo that is wrong
-ends with a non-zero status.
+"""`make demo`: two clusters, live traffic, a mirror, a migration of consumer groups.
+
+The demo checks what it shows, and ends with a non-zero status if a check fails.
 
 1. Two Kafka clusters start on this machine, `a` and `b`.
-2. Producers write to three topics of `a` (keys, headers, different codecs, transactions); six groups read at different
-speeds and commit. 3. Meanwhile the notebooks run, by papermill: mirror.ipynb copies `a` to `b`, checkpoint.ipynb moves
-the groups. 4. The consumers on `a` stop and go on on `b`, from the offsets the groups have there. Every record they get
-is held against what they had read. 5. audit.ipynb asks the ledger; the executed notebooks are kept as HTML.
+2. Producers write to three topics of `a` (keys, headers, different codecs, transactions). Six groups read at
+different speeds and commit.
+3. Meanwhile papermill runs the notebooks: mirror.ipynb copies `a` to `b`, checkpoint.ipynb syncs the groups' offsets.
+4. The consumers on `a` stop and continue on `b`, from their groups' offsets on `b`. Every record that they get is
+compared with those that they had read.
+5. audit.ipynb queries the ledger; the executed notebooks are kept as HTML.
 """
 
 from __future__ import annotations
@@ -57,6 +60,8 @@ SHOWN = {COMMITTED, CYCLE, "generation_opened", "interrupted", "mirror_finished"
 
 @dataclass(frozen=True)
 class Topic:
+    """A topic on the source, and its traffic."""
+
     name: str
     partitions: int
     codec: str
@@ -66,7 +71,7 @@ class Topic:
 
 @dataclass
 class Reader:
-    """A consumer group on the source; `until` is how much of what it gets it reads, the rest is its lag."""
+    """A consumer group on the source: its topics, its speed, and the values that it has read by partition."""
 
     group: str
     topics: tuple[str, ...]
@@ -100,7 +105,7 @@ def main() -> int:
         for name, port in (("a", 19092), ("b", 29092))
     }
     for cluster in clusters.values():
-        cluster.delete()  # of the last demo, which may have been interrupted
+        cluster.delete()  # left by the last demo, which may have been interrupted
     shutil.rmtree(HOME, ignore_errors=True)
     try:
         with ThreadPoolExecutor() as pool:
@@ -118,6 +123,7 @@ def main() -> int:
 
 
 def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
+    """Runs the traffic and the notebooks; returns the checks that failed."""
     config = HOME / "mirrorlake.properties"
     config.write_text(PROPERTIES.format(a=source, b=target))
     admin = AdminClient({"bootstrap.servers": source, "log_level": 0})
@@ -138,7 +144,7 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
     say("mirror.ipynb and checkpoint.ipynb are starting (Spark takes a while)")
     for job in jobs:
         job.begun.wait(2 * DEADLINE_S)
-    time.sleep(LIVE_S)  # the length of the show, not a wait for anything
+    time.sleep(LIVE_S)  # the length of the live part; it waits for no condition
     stop.set()
     for thread in traffic:
         thread.join()
@@ -171,7 +177,7 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
 
 
 class Notebook:
-    """A notebook run by papermill, as an operator would; what it logs is shown as it comes."""
+    """A notebook that papermill runs, as an operator would; its log lines are shown as they come."""
 
     def __init__(self, name: str, parameters: list[str], say: Callable[[str], None]) -> None:
         self.name, self._say = name, say
@@ -227,14 +233,15 @@ class Notebook:
             self.begun.set()
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The log lines so far of an event."""
+        """Returns the log lines of an event so far."""
         return [line for line in list(self._logged) if line["event"] == event]
 
     def quiet_s(self) -> float:
+        """Returns the seconds since the last log line."""
         return time.monotonic() - self._heard
 
     def until(self, condition: Callable[[], object], what: str) -> list[str]:
-        """Waits for a condition; says what did not come true."""
+        """Waits for a condition; returns a problem if it does not come true."""
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > deadline or self._process.poll() is not None:
@@ -244,14 +251,16 @@ class Notebook:
         return []
 
     def interrupt(self) -> None:
-        """Does what the stop button of Jupyter does: the job finishes its micro-batch, and the notebook goes on behind
-        it."""
+        """Interrupts the kernel, as Jupyter's stop button does.
+
+        The job finishes its micro-batch, and the notebook continues after it.
+        """
         for child in psutil.Process(self._process.pid).children() if self._process.poll() is None else ():
             if any("ipykernel" in word for word in child.cmdline()):
                 child.send_signal(signal.SIGINT)
 
     def wait(self) -> list[str]:
-        """Waits for the end, keeps the HTML; returns what went wrong."""
+        """Waits for the end and keeps the HTML; returns the problems."""
         status = self._process.wait()
         for reader in self._readers:
             reader.join()
@@ -267,7 +276,7 @@ class Notebook:
 
 
 def in_words(line: dict[str, Any]) -> str:
-    """A log line for people who watch."""
+    """Formats a log line for the terminal."""
     if line["event"] == COMMITTED:
         return (
             "batch {batch}: {records:,} records of {partitions} partitions in {seconds:.2f} s ({records_per_s:,}/s, "
@@ -289,7 +298,7 @@ def in_words(line: dict[str, Any]) -> str:
 
 
 def produce(servers: str, topic: Topic, stop: threading.Event) -> None:
-    """Writes until it is told to stop; every value begins with a number that no other record of the topic has."""
+    """Produces records until it is stopped; every value begins with a number that is unique in its topic."""
     settings = {"transactional.id": f"demo-{topic.name}"} if topic.transactional else {}
     producer = Producer(
         {"bootstrap.servers": servers, "compression.type": topic.codec, "linger.ms": 20, "log_level": 0, **settings}
@@ -356,7 +365,7 @@ def consume(servers: str, reader: Reader, stop: threading.Event) -> None:
 
 
 def compare_topics(source: str, target: str, say: Callable[[str], None]) -> list[str]:
-    """Both sides record by record, as read_committed consumers see them."""
+    """Compares both sides record by record, as read_committed consumers see them; returns the differences."""
     problems, total = [], 0
     for topic in TOPICS:
         for partition in range(topic.partitions):
@@ -372,7 +381,7 @@ def compare_topics(source: str, target: str, say: Callable[[str], None]) -> list
 
 
 def compare_groups(source: str, target: str) -> list[str]:
-    """Each group goes on on the target; what it gets is held against what it had read on the source."""
+    """Lets each group continue on the target, and compares its records with those that it had read on the source."""
     line = "  {:<9} {:<11} {:>9} {:>11} {:>9} {:>9} {:>8}"
     print("\n" + line.format("group", "partition", "upstream", "downstream", "unread", "re-read", "skipped"))
     problems, shown = [], 0
@@ -402,6 +411,7 @@ def compare_groups(source: str, target: str) -> list[str]:
 
 
 def positions(servers: str, group: str, topics: Iterable[str]) -> dict[Key, int]:
+    """Returns the committed offsets of a group."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
     try:
         asked = [
@@ -415,7 +425,15 @@ def positions(servers: str, group: str, topics: Iterable[str]) -> dict[Key, int]
 
 
 def records(servers: str, group: str, topic: str, partition: int, start: int) -> list[tuple[object, ...]]:
-    """Offset, key, value, headers and timestamp of every record of a partition, from an offset to the end."""
+    """Reads offset, key, value, headers and timestamp of every record of a partition, from an offset to the end.
+
+    Args:
+        servers: the bootstrap servers.
+        group: the group id of the consumer.
+        topic: the topic.
+        partition: the partition.
+        start: the first offset.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": servers,

@@ -1,5 +1,8 @@
-"""Checks that notebooks are fit to be committed: no outputs, a parameters cell, a result cell, stable ids, the same
-beginning of the bootstrap cell. Prints what is wrong; exits with 1."""
+"""Checks that notebooks are fit to be committed; prints the problems and exits with 1 if there are any.
+
+A notebook needs a parameters cell, a result cell, stable ids and the common beginning of the bootstrap cell.
+It must have no outputs.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if checkout:
 
 
 def problems(path: Path) -> list[str]:
-    """One line for everything that is wrong with a notebook."""
+    """Returns one line for each problem of a notebook."""
     notebook = json.loads(path.read_text())
     cells = notebook["cells"]
     found = []

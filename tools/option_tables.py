@@ -1,6 +1,6 @@
-"""Writes the tables of properties of docs/configuration.md, from the table of options (`mirrorlake.config.options`).
+"""Writes the tables of properties in docs/configuration.md, from the table of options (`mirrorlake.config.options`).
 
-Each stands between `<!-- options: NAME -->` and `<!-- end of options -->`.
+Each table stands between `<!-- options: NAME -->` and `<!-- end of options -->`.
 Usage: PYTHONPATH=lib .venv/bin/python tools/option_tables.py
 """
 
@@ -19,10 +19,10 @@ PLACE = re.compile(r"(<!-- options: (.+?) -->\n).*?(?=<!-- end of options -->)",
 
 
 def rewrite(page: str) -> str:
-    """Puts the table of its options into each place of a page.
+    """Replaces the table between each pair of marks of a page.
 
     Raises:
-        KeyError: a place names no table.
+        KeyError: a mark names no table.
     """
     return PLACE.sub(lambda place: f"{place[1]}\n{render(TABLES[place[2]])}\n", page)
 

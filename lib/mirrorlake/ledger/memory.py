@@ -65,5 +65,13 @@ class MemoryLedger:
         checkpoint: str,
         appended: Callable[[int, float], None] = lambda runs, seconds: None,
     ) -> NoStream:
-        """Copies nothing, because the topic itself holds the map; the arguments are those of `Ledger`."""
+        """Copies nothing, because the topic itself holds the map.
+
+        Args:
+            flow: the flow of the topic.
+            partitions: the number of partitions of the topic.
+            interval_s: the seconds between two appends, or None.
+            checkpoint: the directory of the query.
+            appended: a callback that is never called.
+        """
         return NoStream()

@@ -436,7 +436,7 @@ class Ledger:
 
 
 def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
-    """The rows of one flow, of a frame with the columns source and target."""
+    """Filters the rows of one flow from a frame with the columns source and target."""
     return rows.filter((rows.source == source) & (rows.target == target))
 
 

@@ -68,7 +68,7 @@ def start_of(partition: Partition, positions: Mapping[PartitionKey, Position]) -
 
 
 def total_lag(partitions: Iterable[Partition], positions: Mapping[PartitionKey, Position]) -> int:
-    """Upstream offsets that are stable and not mirrored yet, over all partitions."""
+    """Counts the upstream offsets that are stable and not mirrored yet, over all partitions."""
     return sum(lag(partition.stable, start_of(partition, positions)) for partition in partitions)
 
 

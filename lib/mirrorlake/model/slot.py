@@ -71,7 +71,7 @@ class SlotState:
         slots: the number of slots of the flow.
         source_cluster_id: the id of the source cluster, which reveals another cluster behind the same alias.
         positions: the positions of every partition that the slot owns. The opening state of a generation has the
-            positions of all slots, so that a partition's position is known at any time while its slot changes.
+            positions of all slots. A partition's position is therefore known at any time while its slot changes.
         runs: the runs of this transaction.
         gaps: the gaps of this transaction.
         inferred: true if the runs were rebuilt from the contents of both logs (`jobs/migration/takeover.py`).
