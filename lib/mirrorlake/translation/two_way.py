@@ -1,20 +1,21 @@
 """Translates positions by the maps of both directions: the counterpart of an offset on the other cluster.
 
 `translation/sql_join.py` uses the map of one flow. Both clusters may also write to the same topic, in turn or at the
-same time. The log on this cluster then holds records that were written on this cluster; the flow to the other cluster
-mirrors them. It also holds records that the flow back brought; their offset on the other cluster is the one that they
-came from. *Pieces* cover both kinds: the runs of the flow to the other cluster, and the inverted runs of the flow back.
-A piece maps offsets of this cluster to offsets of the other cluster, one to one.
+same time. The log on the position's cluster then holds records of two kinds:
 
-The counterpart of an offset o is the smallest offset on the other cluster of any record at or after o on this cluster.
-Past the last piece, it is the end of all mapped offsets. A group that continues at its counterpart therefore skips no
-record that is mapped. If the records of a partition have the same order on both clusters (one side writes at a time),
-the group also reads no record twice. Otherwise the column `again` counts the records that the group has read and that
-lie at or after its counterpart.
+- records that were written on this cluster; the flow to the other cluster mirrors them;
+- records that the flow back brought; their offset on the other cluster is the one that they came from.
+
+*Pieces* cover both kinds: the runs of the flow to the other cluster, and the inverted runs of the flow back. A piece
+maps offsets of the position's cluster to offsets of the other cluster, one to one.
+
+The counterpart of an offset o is the smallest offset on the other cluster of any record at or after o. Past the last
+piece, it is the end of all mapped offsets. A group that continues at its counterpart therefore skips no record that is
+mapped. If the records of a partition have the same order on both clusters (one side writes at a time), the group also
+reads no record twice. Otherwise the column `again` counts the records that the group has read and that lie at or after
+its counterpart.
 
 For a flow without a flow back, the result equals that of `sql_join.translate`, offset by offset.
-
-In this module, "here" is the cluster on which the position stands, and "there" is the other one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mirrorlake.translation.sql_join import current_runs
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Here the log may be that of either cluster, so this reason does not name the source.
+# The log may be that of either cluster, so this reason does not name the source
 WORDS: dict[str, Any] = {**sql_join.WORDS, "past_the_log": "past the end of the log"}
 
 PIECES = (
@@ -140,14 +141,14 @@ def pieces(there: DataFrame, gaps: DataFrame, back: DataFrame, back_gaps: DataFr
     """Combines the maps of both directions into pieces.
 
     Args:
-        there: rows of offset_syncs of the flow from here to there.
+        there: rows of offset_syncs of the flow to the other cluster.
         gaps: rows of gaps of the same flow.
-        back: rows of offset_syncs of the flow back; empty if there is no such flow.
+        back: rows of offset_syncs of the flow back; empty if it does not exist.
         back_gaps: rows of gaps of the flow back.
 
     Returns:
-        Columns topic, partition, start, end (offsets here), to_topic, to_partition, to_start (there), is_back (true for
-        records that the flow back brought).
+        Columns topic, partition, start, end (on the position's cluster), to_topic, to_partition, to_start (on the other
+        cluster), is_back (true for records that the flow back brought).
     """
     from pyspark.sql import functions as F
 
@@ -179,34 +180,38 @@ def pieces(there: DataFrame, gaps: DataFrame, back: DataFrame, back_gaps: DataFr
 
 
 def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> DataFrame:
-    """Translates each position to its counterpart there.
+    """Translates each position to its counterpart on the other cluster.
 
     Args:
         positions: columns group_id, topic, partition, upstream_offset, metadata.
         pieces: the maps of both directions (`pieces`).
-        known: columns KNOWN, one row for each partition here that has a counterpart there. log_start and log_end are
-            those of the log here; null if its cluster can't be reached. upstream_next and downstream_next come from the
-            states of the flow there. For a partition that it does not mirror, they are the log's end (back_next if that
-            is unknown) and 0. back_next is the end, in the log here, of the records that the flow back has brought, by
-            its states; it is 0 if there are none or the states can't be read. to_topic and to_partition are null if the
-            flow there does not mirror the partition.
+        known: columns KNOWN, one row for each partition that has a counterpart. log_start and log_end are those of the
+            log on the position's cluster; null if that cluster can't be reached. upstream_next and downstream_next come
+            from the states of the flow to the other cluster. For a partition that it does not mirror, they are the
+            log's end (back_next if that is unknown) and 0. back_next is the end, in the same log, of the records that
+            the flow back has brought, by its states; it is 0 if there are none or the states can't be read. to_topic
+            and to_partition are null if the flow to the other cluster does not mirror the partition.
 
     Returns:
-        One row for each position and target partition. Its columns are group_id, topic, partition, upstream_offset,
-        metadata, target_topic, target_partition, downstream_offset, status (`exact`, `clamped`, `before_mirror`),
-        reason, mirrored_end (end of all mapped offsets there), is_complete (the ledger has all that the states record),
-        piece_start, piece_to_start (of the piece that was used), later_start (the smallest offset there of any later
-        piece; all three are null past the last piece), again (records before the position that lie at or after
-        downstream_offset there).
+        One row for each position and target partition, with these columns:
+
+        - group_id, topic, partition, upstream_offset, metadata: as in `positions`;
+        - target_topic, target_partition, downstream_offset: the counterpart;
+        - status (`exact`, `clamped`, `before_mirror`) and reason;
+        - mirrored_end: end of all mapped offsets on the other cluster;
+        - is_complete: true if the ledger has all that the states record;
+        - piece_start, piece_to_start: both starts of the piece that was used; null past the last piece;
+        - later_start: the smallest to_start of any later piece; null past the last piece;
+        - again: number of records before the position that lie at or after downstream_offset.
     """
     return positions.sparkSession.sql(COUNTERPARTS, positions=positions, pieces=pieces, known=known, **WORDS)
 
 
 def records_between(spans: DataFrame, pieces: DataFrame) -> DataFrame:
-    """Counts the mapped records in ranges of the logs there.
+    """Counts the mapped records in ranges of the other cluster's logs.
 
     Args:
-        spans: columns group_id, target_topic, target_partition, from, to (offsets there).
+        spans: columns group_id, target_topic, target_partition, from, to (offsets on the other cluster).
         pieces: the maps of both directions (`pieces`).
 
     Returns:
@@ -218,7 +223,7 @@ def records_between(spans: DataFrame, pieces: DataFrame) -> DataFrame:
 def by_definition(pairs: Iterable[tuple[int, int]], offset: int) -> tuple[int, int]:
     """Returns the counterpart of an offset, and `again`, computed record by record.
 
-    `pairs` are the offsets of all records of one partition: (here, there).
+    `pairs` are the offsets of all records of one partition: (on the position's cluster, on the other cluster).
     """
     known = list(pairs)
     place = min(

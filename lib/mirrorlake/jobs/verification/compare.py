@@ -117,10 +117,12 @@ def compared(source: DataFrame, target: DataFrame, segments: DataFrame, *, is_sh
         is_shared: true if other programs write to the remote topics; unmapped records there are then left out.
 
     Returns:
-        Columns topic, partition, kind and records. Rows of kind `mismatch` are one for each record and also have
-        upstream_offset (the record's own, or the mapped one of a target record; null if there is none), is_mapped and
-        is_inferred (of a target record's place), differs (which of key, value, headers and timestamp) and the structs
-        source and target (SIDE; null if that side has no record).
+        Columns topic, partition, kind and records. Each row of kind `mismatch` is one record, with further columns:
+
+        - upstream_offset: the record's own, or the mapped one of a target record; null if there is none;
+        - is_mapped, is_inferred: of the offset of a target record;
+        - differs: which of key, value, headers and timestamp differ;
+        - source, target: structs of SIDE; null if that side has no record.
     """
     from pyspark.sql import functions as F
 

@@ -44,11 +44,11 @@ class PartitionVerification:
         downstream_to: end of the verified target offsets.
         records: records that were compared with their copies.
         digested: those of `records` that were recognised by the digests of their batches, unopened.
-        missing: see `jobs/verification/classify.py`.
-        duplicated: see there.
-        out_of_order: see there.
-        different: see there.
-        unexpected: see there.
+        missing: findings of kind MISSING (`FindingKind`).
+        duplicated: findings of kind DUPLICATED.
+        out_of_order: findings of kind OUT_OF_ORDER.
+        different: findings of kind DIFFERENT.
+        unexpected: findings of kind UNEXPECTED.
         not_comparable: records that one side has deleted since; neither right nor wrong.
         mapped: mapped offsets that had to be verified.
         accounted: those of `mapped` that have a result.

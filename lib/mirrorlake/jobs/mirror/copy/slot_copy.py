@@ -1,8 +1,14 @@
 """The task that copies one slot: raw record batches from the source into an open transaction on the target.
 
-The order of steps makes the copy exact: InitProducerId (which fences and aborts earlier transactions) → read the slot's
-last committed state → compare it with the plan → copy → write the new state into the same transaction → return with the
-transaction open. The driver evaluates the gate and ends the transaction.
+The order of steps makes the copy exact:
+
+1. InitProducerId, which fences and aborts earlier transactions;
+2. read the slot's last committed state, and compare it with the plan;
+3. copy;
+4. write the new state into the same transaction;
+5. return with the transaction open.
+
+The driver then evaluates the gate and ends the transaction.
 
 Assumptions: brokers keep what they acknowledge (acks=all). No other program uses this transactional id or writes to
 this partition of the offset-syncs topic.
