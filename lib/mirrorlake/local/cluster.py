@@ -346,7 +346,8 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
 
 def free_port(wanted: int, taken: set[int]) -> int:
     """Returns `wanted` if that port is free, else a free port outside of `taken`."""
-    for candidate in (*([wanted] if wanted else []), *random.sample(PORTS, 50)):
+    first = [wanted] if wanted else []
+    for candidate in (*first, *random.sample(PORTS, 50)):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):

@@ -58,9 +58,8 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str
     processes: list[subprocess.Popen[bytes]] = []
     try:
         at = ("--host", HOST)
-        processes.append(
-            _launch(directory / "master.log", "master.Master", *at, "--port", str(port), "--webui-port", str(web_port))
-        )
+        given: tuple[str, ...] = ("--port", str(port), "--webui-port", str(web_port))
+        processes.append(_launch(directory / "master.log", "master.Master", *at, *given))
         for number in range(workers):
             place = directory / f"worker-{number}"
             given = (

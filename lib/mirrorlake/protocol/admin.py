@@ -100,9 +100,9 @@ class Admin:
         """Returns the configuration of topics; leaves out topics that are missing or that must not be described."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         found: dict[str, dict[str, Entry]] = {}
-        for resource, future in (
-            self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S) if resources else {}
-        ).items():
+        if not resources:
+            return {}
+        for resource, future in self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
             try:
                 found[resource.name] = {name: _entry(entry) for name, entry in future.result().items()}
             except KafkaException as error:

@@ -91,7 +91,8 @@ class LiveMap:
         """
         topic = self._flow.offset_syncs_topic
         known = self._target.refresh([topic], self._flow.connect_timeout_ms).get(topic)
-        keys = [(topic, partition) for partition in range(known.partitions if known else 0)]
+        partitions = known.partitions if known else 0
+        keys = [(topic, partition) for partition in range(partitions)]
         ends = self._target.offsets(keys, LATEST_TIMESTAMP, self._flow.connect_timeout_ms) if keys else {}
         for (_, partition), end in ends.items():
             if last.get(partition, -1) >= end:

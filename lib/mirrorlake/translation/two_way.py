@@ -27,7 +27,7 @@ from mirrorlake.translation import sql_join
 from mirrorlake.translation.sql_join import current_runs
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # The log may be that of either cluster, so this reason does not name the source
 WORDS: dict[str, Any] = {**sql_join.WORDS, "past_the_log": "past the end of the log"}
@@ -230,9 +230,3 @@ def by_definition(pairs: Iterable[tuple[int, int]], offset: int) -> tuple[int, i
         (there for here, there in known if here >= offset), default=max((there for _, there in known), default=-1) + 1
     )
     return place, sum(here < offset and there >= place for here, there in known)
-
-
-def of_nobody(spark: SparkSession, like: DataFrame) -> DataFrame:
-    """Returns an empty frame with the columns of another frame."""
-    empty: list[Any] = []
-    return spark.createDataFrame(empty, like.schema)

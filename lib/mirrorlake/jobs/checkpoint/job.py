@@ -268,7 +268,7 @@ class CheckpointJob:
             (row["topic"], row["partition"]): row["at"]
             for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()
         }
-        for rows in (self._known, self._settled) if lost else ():
+        for rows in (self._known, self._settled):
             for key in [key for key, row in rows.items() if key[1:] in lost and row.created_at < lost[key[1:]]]:
                 del rows[key]
         self._incarnations = incarnations

@@ -96,7 +96,7 @@ async def _written_there(
     return tuple(
         [
             (max(start, batch.base_offset), min(batch.records, batch.end_offset - start))
-            async for batch, is_aborted in read_stretch(target, key, start, end, FETCH_BYTES)
+            async for batch, is_aborted in read_stretch(target, key, start=start, end=end, max_bytes=FETCH_BYTES)
             if not (is_aborted or batch.is_control or await _is_brought(provenance, batch))
         ]
     )
@@ -104,7 +104,7 @@ async def _written_there(
 
 async def _count(source: Cluster, provenance: Provenance | None, key: PartitionKey, start: int, end: int) -> Unmirrored:
     records, oldest = 0, None
-    async for batch, is_aborted in read_stretch(source, key, start, end, FETCH_BYTES):
+    async for batch, is_aborted in read_stretch(source, key, start=start, end=end, max_bytes=FETCH_BYTES):
         if is_aborted or batch.is_control or await _is_brought(provenance, batch):
             continue
         records += min(batch.records, batch.end_offset - start)  # the position may be within the first batch

@@ -186,19 +186,26 @@ class Divergence:
             positions.append(
                 Position(
                     *tail.key,
-                    known.topic_id if known else self.topic_ids[tail.topic],
-                    tail.target_topic,
-                    tail.partition,
-                    tail.to_offset,
-                    downstream_next,
-                    NO_SLOT,
-                    incarnation,
-                    -1,
-                    known.target_topic_id if known else "",
+                    topic_id=known.topic_id if known else self.topic_ids[tail.topic],
+                    target_topic=tail.target_topic,
+                    target_partition=tail.partition,
+                    upstream_next=tail.to_offset,
+                    downstream_next=downstream_next,
+                    slot=NO_SLOT,
+                    incarnation=incarnation,
+                    leader_epoch=-1,
+                    target_topic_id=known.target_topic_id if known else "",
                 )
             )
             gaps += [
-                Gap(*tail.key, start, end, kind, incarnation, downstream_next)
+                Gap(
+                    *tail.key,
+                    from_offset=start,
+                    to_offset=end,
+                    kind=kind,
+                    incarnation=incarnation,
+                    downstream_offset=downstream_next,
+                )
                 for start, end, kind in stretches(tail.from_offset, tail.to_offset, self.brought.get(tail.key, ()))
             ]
         return tuple(positions), tuple(gaps)
@@ -238,14 +245,33 @@ def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Di
     starts = {key: max(first[key], positions[key].upstream_next) if key in positions else first[key] for key in keys}
     open_ends = {key: end for key, end in ends.items() if starts[key] < end}
     brought = _brought(flow, ledger, open_ends)
-    frame = _records(flow, ledger, {key: starts[key] for key in open_ends}, open_ends, brought) if open_ends else None
+    frame = None
+    if open_ends:
+        frame = _records(flow, ledger, starts={key: starts[key] for key in open_ends}, ends=open_ends, brought=brought)
     found = _summed(flow, frame)
     tails = []
     for key in sorted(keys):
-        records, last, *timestamps = found.get(key, (0, starts[key] - 1, None, None))
-        tails.append(Tail(*key, flow.policy.remote_topic(key[0]), starts[key], last + 1, records, *timestamps))
+        records, last, first_timestamp, last_timestamp = found.get(key, (0, starts[key] - 1, None, None))
+        tails.append(
+            Tail(
+                *key,
+                target_topic=flow.policy.remote_topic(key[0]),
+                from_offset=starts[key],
+                to_offset=last + 1,
+                records=records,
+                first_timestamp=first_timestamp,
+                last_timestamp=last_timestamp,
+            )
+        )
     ids = {name: topic.topic_id for name, topic in topics.items()}
-    return Divergence(flow, tuple(tails), frame if found else None, ids, positions, brought)
+    return Divergence(
+        flow=flow,
+        tails=tuple(tails),
+        frame=frame if found else None,
+        topic_ids=ids,
+        positions=positions,
+        brought=brought,
+    )
 
 
 def _brought(
@@ -255,7 +281,8 @@ def _brought(
     rows, gaps = (ledger.of_pair(name, flow.target, flow.source) for name in ("offset_syncs", "gaps"))
     remotes = {row["topic"]: row["target_topic"] for row in rows.select("topic", "target_topic").distinct().collect()}
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
-    for row in current_runs(rows, gaps).collect() if remotes and ends else []:
+    runs = current_runs(rows, gaps).collect() if remotes and ends else []
+    for row in runs:
         key = (remotes[row["topic"]], row["partition"])
         if key in ends:
             found.setdefault(key, []).append((row["downstream_start"], row["downstream_end"]))
@@ -271,7 +298,7 @@ def _records(
 ) -> DataFrame:
     """Returns the records between two offsets of each partition, without those that a flow brought."""
     spark = ledger.spark
-    records = log_records(spark, flow.source_connection, starts, ends, "read_committed", {})
+    records = log_records(spark, flow.source_connection, start=starts, end=ends, isolation="read_committed", names={})
     rows = [(*key, start, end) for key, ranges in brought.items() for start, end in ranges if end > starts[key]]
     if not rows:
         return records

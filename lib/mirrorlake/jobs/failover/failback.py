@@ -166,14 +166,16 @@ class Failback:
             if export:
                 divergence.export(export)
             if choice.mode == BEGIN:
-                return self._begin(divergence, decide, choice, here, there, states)
+                return self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
         if choice.mode == RUN and divergence.records:
             raise GateError(
                 f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged and "
                 "are not decided about; nothing was changed. "
                 f"Run this notebook with mode = {BEGIN} and diverged = {DROP} or {REAPPLY} first"
             )
-        result = Failover(self.spark, self.config, self.home, self.ledger, self._suites).carry_out(choice)
+        result = Failover(
+            spark=self.spark, config=self.config, flow=self.home, ledger=self.ledger, suites=self._suites
+        ).carry_out(choice)
         reopened = self._reopen() if result.generation else 0
         return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
 
@@ -199,9 +201,9 @@ class Failback:
                 begin_generation(
                     self.away,
                     cluster_id,
-                    here,
-                    slots,
-                    lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
+                    target=here,
+                    slots=slots,
+                    beginning=lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
                 )
                 self.ledger.catch_up(
                     self.away,
@@ -213,7 +215,13 @@ class Failback:
                 reapplied = self._reapply()
             log.info(event("divergence_decided", flow=self.away.name, records=divergence.records, decision=decide))
         self._open(self.home, there)
-        return FailbackResult(self.away.name, choice.mode, divergence, decide if divergence.records else "", reapplied)
+        return FailbackResult(
+            flow=self.away.name,
+            mode=choice.mode,
+            divergence=divergence,
+            decided=decide if divergence.records else "",
+            reapplied=reapplied,
+        )
 
     def _reapply(self) -> int:
         """Runs the flow away once, to mirror the tail, and returns the number of records.
@@ -223,11 +231,11 @@ class Failback:
         """
         return (
             MirrorJob(
-                SparkEngine(self.spark),
-                self.config,
-                self.away,
-                self.ledger,
-                self._suites / "offset_syncs.json",
+                engine=SparkEngine(self.spark),
+                config=self.config,
+                flow=self.away,
+                ledger=self.ledger,
+                suite=self._suites / "offset_syncs.json",
                 closed_for=ClosedFor.FAILOVER,
             )
             .run(None)
@@ -249,7 +257,11 @@ class Failback:
             return 0
         newest = max(states.values(), key=lambda state: state.generation)
         return begin_generation(
-            flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(reopens=ClosedFor.FAILOVER)
+            flow,
+            newest.source_cluster_id,
+            target=target,
+            slots=newest.slots,
+            beginning=lambda known: Beginning(reopens=ClosedFor.FAILOVER),
         )
 
     def _require_failed_over(self, here: Cluster) -> dict[int, SlotState]:

@@ -143,9 +143,18 @@ class Failover:
             drained = self._drain(target) if choice.mode == RUN and source is not None and choice.at is None else 0
             if choice.mode != PLAN:
                 self._catch_up(target, source)
-            situation = look(self.flow, self._back, self.ledger, target, source)
-            lines = PlanMaker(self.spark, self.flow, self._back, self.ledger, situation).lines(choice)
-            result = FailoverResult(failover_id, self.flow.name, choice.mode, source is not None, tuple(lines), drained)
+            situation = look(self.flow, self._back, ledger=self.ledger, target=target, source=source)
+            lines = PlanMaker(
+                spark=self.spark, flow=self.flow, back=self._back, ledger=self.ledger, situation=situation
+            ).lines(choice)
+            result = FailoverResult(
+                failover_id=failover_id,
+                flow=self.flow.name,
+                mode=choice.mode,
+                is_source_alive=source is not None,
+                lines=tuple(lines),
+                drained=drained,
+            )
             if choice.mode == PLAN:
                 return result
             return (
@@ -166,7 +175,13 @@ class Failover:
         if closed_for(states.values()):
             return 0
         suite = self._suites / "offset_syncs.json"
-        return MirrorJob(SparkEngine(self.spark), self.config, self.flow, self.ledger, suite).run(None).records
+        return (
+            MirrorJob(
+                engine=SparkEngine(self.spark), config=self.config, flow=self.flow, ledger=self.ledger, suite=suite
+            )
+            .run(None)
+            .records
+        )
 
     def _catch_up(self, target: Cluster, source: Cluster | None) -> None:
         """Brings the ledger up to date with the offset-syncs topics of the clusters that are alive."""
@@ -181,7 +196,11 @@ class Failover:
     def _rehearse(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
         placed = [line for line in result.lines if line.has_place]
         rehearsal = Rehearsal(
-            self.flow, situation.target, self._ends(placed, situation.target), situation.source, situation.ends
+            flow=self.flow,
+            target=situation.target,
+            ends=self._ends(placed, situation.target),
+            source=situation.source,
+            source_ends=situation.ends,
         )
         runs = runs_of(self.ledger.of_flow("offset_syncs", self.flow), placed)
         proven = [
@@ -347,5 +366,9 @@ def close(flow: Flow, target: Cluster) -> int:
         return 0
     newest = max(states.values(), key=lambda state: state.generation)
     return begin_generation(
-        flow, newest.source_cluster_id, target, newest.slots, lambda known: Beginning(closes=ClosedFor.FAILOVER)
+        flow,
+        newest.source_cluster_id,
+        target=target,
+        slots=newest.slots,
+        beginning=lambda known: Beginning(closes=ClosedFor.FAILOVER),
     )

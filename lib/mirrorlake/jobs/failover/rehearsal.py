@@ -146,7 +146,7 @@ class Rehearsal:
 
     def _first(self, cluster: Cluster, key: PartitionKey, at: int, end: int) -> Message | None:
         async def read() -> Message | None:
-            async for batch, is_aborted in read_stretch(cluster, key, at, end, FETCH_BYTES):
+            async for batch, is_aborted in read_stretch(cluster, key, start=at, end=end, max_bytes=FETCH_BYTES):
                 if is_aborted or batch.is_control:
                     continue
                 for message in read_messages(batch):
@@ -166,7 +166,7 @@ class Rehearsal:
 
         async def read() -> str | None:
             digest, at = 0, start
-            async for batch, is_aborted in read_stretch(self._target, key, start, end, FETCH_BYTES):
+            async for batch, is_aborted in read_stretch(self._target, key, start=start, end=end, max_bytes=FETCH_BYTES):
                 if is_aborted or batch.is_control or batch.base_offset != at or not batch.passes_unopened:
                     return None
                 digest, at = batch.extend_digest(digest), batch.end_offset

@@ -134,23 +134,23 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     }
     first, ends, lags = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
-    known = _known(flow, positions, first, ends, brought, pieces)
+    known = _known(flow, positions, first=first, ends=ends, brought=brought, pieces=pieces)
     return Situation(
-        flow,
-        target,
-        source,
-        positions,
-        _committed_ms(states.values()),
-        first,
-        ends,
-        lags,
-        _carried_to(flow, back, back_states, known) if source is not None else {},
-        {} if source is not None else ends_seen(ledger, flow),
-        pieces,
-        ledger.spark.createDataFrame(known, two_way.KNOWN),
-        frozenset((row[0], row[1]) for row in known),
-        _failed(ledger, flow),
-        datetime.now(UTC).replace(tzinfo=None),
+        flow=flow,
+        target=target,
+        source=source,
+        positions=positions,
+        committed_ms=_committed_ms(states.values()),
+        first=first,
+        ends=ends,
+        lags=lags,
+        carried_to=_carried_to(flow, back, back_states, known) if source is not None else {},
+        seen={} if source is not None else ends_seen(ledger, flow),
+        pieces=pieces,
+        known=ledger.spark.createDataFrame(known, two_way.KNOWN),
+        partitions=frozenset((row[0], row[1]) for row in known),
+        failed=_failed(ledger, flow),
+        looked_at=datetime.now(UTC).replace(tzinfo=None),
     )
 
 

@@ -120,7 +120,7 @@ def with_places(compared: DataFrame, segments: DataFrame) -> DataFrame:
     alone = found.filter("target IS NULL").withColumn("offset", F.col("source.offset"))
     steps = F.col("offset") - F.col("range.upstream_start")
     known = (
-        located(alone, segments, ("topic", "partition"), "upstream_from", "upstream_end")
+        located(alone, segments, on=("topic", "partition"), start="upstream_from", end="upstream_end")
         .filter("range IS NOT NULL")
         .withColumns(
             {

@@ -177,7 +177,7 @@ def placed(target: DataFrame, segments: DataFrame) -> DataFrame:
 
     renamed = target.withColumnsRenamed({"topic": "target_topic", "partition": "target_partition"})
     found = located(
-        renamed, segments, ("target_topic", "target_partition"), "downstream_from", "downstream_end"
+        renamed, segments, on=("target_topic", "target_partition"), start="downstream_from", end="downstream_end"
     ).filter("range.is_judged")
     steps = F.col("offset") - F.col("range.downstream_start")
     return found.select(

@@ -97,16 +97,16 @@ class Verification:
         results = self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
         examples = wrong.orderBy(*PLACE).limit(EXAMPLES).collect() if wrong is not None else []
         result = VerificationResult(
-            flow.name,
-            verification_id,
-            scope.mode,
-            versions.offset_syncs,
-            versions.gaps,
-            started_at,
-            datetime.now(UTC),
-            tuple(partitions),
-            tuple(results),
-            tuple(Finding.from_row(row) for row in examples),
+            flow=flow.name,
+            verification_id=verification_id,
+            mode=scope.mode,
+            offset_syncs_version=versions.offset_syncs,
+            gaps_version=versions.gaps,
+            started_at=started_at,
+            finished_at=datetime.now(UTC),
+            partitions=tuple(partitions),
+            results=tuple(results),
+            examples=tuple(Finding.from_row(row) for row in examples),
         )
         self._store(result, wrong)
         log.log(
@@ -151,7 +151,9 @@ class Verification:
             log.info(
                 event("verification_begun", flow=self.flow.name, partitions=len(found), offset_syncs_version=version)
             )
-            partitions, wrong = judge(self._map(scope, versions.offset_syncs, chosen, found, logs), logs)
+            partitions, wrong = judge(
+                self._map(scope, versions.offset_syncs, chosen=chosen, found=found, logs=logs), logs
+            )
         except MirrorlakeError:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range

@@ -152,7 +152,7 @@ class FlowLogs:
         records = fingerprints(self._records("source", bounds))
         if not self._flow.minds_provenance:
             return records.withColumn("left_out", F.lit(False))
-        found = located(records, self._brought(), ("topic", "partition"), "from_offset", "to_offset")
+        found = located(records, self._brought(), on=("topic", "partition"), start="from_offset", end="to_offset")
         return found.select(*records.columns, F.col("range").isNotNull().alias("left_out"))
 
     def target_fingerprints(self, bounds: Bounds) -> DataFrame:
@@ -252,4 +252,11 @@ class FlowLogs:
             return self._spark.createDataFrame([], KAFKA)
         connection = self._flow.source_connection if side == "source" else self._flow.target_connection
         start, end = ({key: of[at] for key, of in wanted.items()} for at in (0, 1))
-        return log_records(self._spark, connection, start, end, isolation, {topic: topic for topic, _ in wanted})
+        return log_records(
+            self._spark,
+            connection,
+            start=start,
+            end=end,
+            isolation=isolation,
+            names={topic: topic for topic, _ in wanted},
+        )

@@ -76,7 +76,11 @@ class RawLog:
 
         async def attempt() -> Fetched:
             response = await self._cluster.fetch(
-                self._cluster.leader(*self._key), {self._key: at}, FETCH_BYTES, FETCH_BYTES, FETCH_WAIT_MS
+                self._cluster.leader(*self._key),
+                {self._key: at},
+                max_bytes=FETCH_BYTES,
+                partition_max_bytes=FETCH_BYTES,
+                max_wait_ms=FETCH_WAIT_MS,
             )
             (found,) = self._cluster.fetched(response)
             if found.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -211,5 +215,9 @@ def clusters(flow: Flow) -> tuple[Cluster, Cluster]:
     client_id = f"{flow.name}|verify"
     source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
     return source.connect(), Cluster(
-        flow.target_connection, "target", client_id, flow.connect_timeout_ms, source.net
+        connection=flow.target_connection,
+        side="target",
+        client_id=client_id,
+        connect_timeout_ms=flow.connect_timeout_ms,
+        net=source.net,
     ).connect()

@@ -109,7 +109,10 @@ def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerificati
         if any(count[Comparison.MISMATCH] for count in counts.values())
         else _Wrong()
     )
-    partitions = [_partition(of_map, extent, totals[key], counts[key], wrong) for key, extent in of_map.extents.items()]
+    partitions = [
+        _partition(of_map, extent, total=totals[key], counts=counts[key], wrong=wrong)
+        for key, extent in of_map.extents.items()
+    ]
     _settle_vanished(partitions, of_map, logs)
     rows = [wrong.findings] if wrong.findings is not None else []
     if any(total["overlap"] or total["behind"] for total in totals.values()):
@@ -121,11 +124,11 @@ def _wrong(of_map: VerifiedMap, logs: FlowLogs, source: DataFrame, outcome: Data
     reasons = _explained(of_map, logs, outcome)
     rows = findings(reasons, source)
     return _Wrong(
-        rows,
-        _counted(rows, "kind"),
-        _counted(rows.filter(rows.kind == FindingKind.DIFFERENT), "detail"),
-        _counted(reasons, "is_mapped"),
-        _counted(reasons, "is_explained"),
+        findings=rows,
+        kinds=_counted(rows, "kind"),
+        changed=_counted(rows.filter(rows.kind == FindingKind.DIFFERENT), "detail"),
+        placed=_counted(reasons, "is_mapped"),
+        explained=_counted(reasons, "is_explained"),
     )
 
 
@@ -156,7 +159,9 @@ def _partition(
         mapped=total["mapped"] + digested,
         accounted=total["expired"] + equal + digested + wrong.placed[key][True],
         verified_to=datetime.fromtimestamp(extent.verified_to_ms / 1000, UTC),
-        notes=list(_notes(of_map, extent, total, counts[Comparison.LEFT_OUT], wrong.changed[key])),
+        notes=list(
+            _notes(of_map, extent, total=total, left_out=counts[Comparison.LEFT_OUT], changed=wrong.changed[key])
+        ),
     )
 
 
@@ -177,9 +182,9 @@ def _compare(of_map: VerifiedMap, logs: FlowLogs, totals: Mapping[PartitionKey, 
             there[extent.remote] = min(start, known[0]), max(end, known[1])
     source = logs.source_fingerprints(here)
     if of_map.is_partial:
-        judged = located(source, of_map.segments, ("topic", "partition"), "upstream_from", "upstream_end").filter(
-            "range.is_judged"
-        )
+        judged = located(
+            source, of_map.segments, on=("topic", "partition"), start="upstream_from", end="upstream_end"
+        ).filter("range.is_judged")
         source = judged.drop("range")
     return source, compared(
         source, logs.target_fingerprints(there), of_map.segments, is_shared=of_map.is_shared
@@ -285,8 +290,7 @@ def _counted(rows: DataFrame, of: str, records: str = "") -> Counts:
     from pyspark.sql import functions as F
 
     counts = _counts()
-    for row in (
-        rows.groupBy("topic", "partition", of).agg((F.sum(records) if records else F.count("*")).alias("n")).collect()
-    ):
+    count = F.sum(records) if records else F.count("*")
+    for row in rows.groupBy("topic", "partition", of).agg(count.alias("n")).collect():
         counts[row["topic"], row["partition"]][row[of]] = row["n"]
     return counts

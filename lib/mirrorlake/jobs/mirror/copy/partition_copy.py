@@ -122,7 +122,8 @@ class Stretch:
 
     def pack(self, limit_bytes: float, target_partition: int | None = None) -> None:
         """Packs loose records into batches and queues them, for one target partition or for all."""
-        for number in list(self.loose) if target_partition is None else [target_partition]:
+        numbers = list(self.loose) if target_partition is None else [target_partition]
+        for number in numbers:
             loose = self.loose.pop(number)
             for batch in pack_within(loose.records, loose.codec, limit_bytes):
                 self._let_wait(number, batch)

@@ -39,6 +39,9 @@ class Writing(Protocol):
         """Called when the target has appended a batch."""
 
 
+Requested = dict[PartitionKey, tuple[Writing, Batch]]  # what one request has for each partition
+
+
 class Outlet:
     """Writes the batches of one attempt.
 
@@ -51,25 +54,27 @@ class Outlet:
     def __init__(self, flow: Flow, target: Cluster, producer: transaction.Producer) -> None:
         self.flow, self.target, self.producer = flow, target, producer
         self._sequences: dict[PartitionKey, int] = {}
-        self._in_flight: dict[int, deque[tuple[Any, dict[PartitionKey, tuple[Writing, Batch]]]]] = {}
+        self._in_flight: dict[int, deque[tuple[Any, Requested]]] = {}
         self._added: set[PartitionKey] = set()
 
     async def produce(self, stretches: Iterable[Writing]) -> None:
         """Sends all waiting batches in order, at most one batch of a partition in each request."""
         stretches = list(stretches)
-        while True:
-            by_node: dict[int, dict[PartitionKey, tuple[Writing, Batch]]] = {}
-            for stretch in stretches:
-                if stretch.waiting:
-                    key = (stretch.target_topic, stretch.waiting[0][0])
-                    batches = by_node.setdefault(self.target.leader(*key), {})
-                    if key not in batches:  # another stretch may write to the same partition
-                        batches[key] = (stretch, stretch.waiting.popleft()[1])
-            if not by_node:
-                return
+        while by_node := self._next_batches(stretches):
             for node, batches in by_node.items():
                 await self.settle(IN_FLIGHT - 1, node)
                 await self._send(node, batches)
+
+    def _next_batches(self, stretches: Iterable[Writing]) -> dict[int, Requested]:
+        """Takes the next batch of each partition out of what waits, by the node that leads the partition."""
+        by_node: dict[int, Requested] = {}
+        for stretch in stretches:
+            if stretch.waiting:
+                key = (stretch.target_topic, stretch.waiting[0][0])
+                batches = by_node.setdefault(self.target.leader(*key), {})
+                if key not in batches:  # another stretch may write to the same partition
+                    batches[key] = (stretch, stretch.waiting.popleft()[1])
+        return by_node
 
     async def settle(self, limit: int, node: int | None = None) -> None:
         """Waits until at most `limit` requests are in flight, to one node or to each node.
@@ -78,26 +83,24 @@ class Outlet:
             BatchRefusedError: a batch is larger than its topic allows.
             ResponseError, WireError: any other error; the transaction can't be committed.
         """
-        for queue in (
-            [self._in_flight[node]]
-            if node in self._in_flight
-            else list(self._in_flight.values())
-            if node is None
-            else []
-        ):
+        nodes = [*self._in_flight] if node is None else [node]
+        for queue in [self._in_flight[node] for node in nodes if node in self._in_flight]:
             while len(queue) > limit:
-                future, batches = queue.popleft()
-                try:
-                    for key, base_offset in self.target.produced(await future):
-                        stretch, batch = batches[key]
-                        stretch.append(batch, key[1], base_offset)
-                except ResponseError as error:
-                    if error.code not in TOO_LARGE or error.key is None:
-                        raise
-                    await self._learn_limit(error.key[0], *batches[error.key])
-                    raise BatchRefusedError from error
+                await self._accept(*queue.popleft())
 
-    async def _send(self, node: int, batches: dict[PartitionKey, tuple[Writing, Batch]]) -> None:
+    async def _accept(self, future: Any, batches: Requested) -> None:
+        """Takes the answer to one request."""
+        try:
+            for key, base_offset in self.target.produced(await future):
+                stretch, batch = batches[key]
+                stretch.append(batch, key[1], base_offset)
+        except ResponseError as error:
+            if error.code not in TOO_LARGE or error.key is None:
+                raise
+            await self._learn_limit(error.key[0], *batches[error.key])
+            raise BatchRefusedError from error
+
+    async def _send(self, node: int, batches: Requested) -> None:
         sealed = {}
         for key, (_, batch) in batches.items():
             sequence = self._sequences.get(key, 0)
