@@ -1,4 +1,4 @@
-"""The report as people get it: one file, opened in a browser."""
+"""The report as users get it: one file, opened in a browser."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
 
 @pytest.fixture(scope="module")
 def page(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a day in the life of two flows, made by the command that the README names."""
+    """Makes the report of an example day of two flows, by the command that the README names."""
     directory = tmp_path_factory.mktemp("report")
     ledger = fill_report(Ledger(spark, "spark_catalog", "report", str(directory)).ensure_tables())
     made = subprocess.run(
@@ -78,10 +78,10 @@ def test_the_report_says_how_every_flow_is(browser: WebDriver, page: Path) -> No
         next(card for card in browser.find_elements(By.CSS_SELECTOR, ".mirrorlake-card") if name in card.text)
         for name in ("west → east", "north → south")
     )
-    assert "All is well." in well.text
-    assert "146 asked, 0 said no" in well.text
-    assert "2026-11-20 13:59:30, all of it" in well.text
-    assert "A gate said no, 1 of 146 times; 1 anomaly, 1,250 records lost." in unwell.text
+    assert "No problems." in well.text
+    assert "146 evaluated, 0 failed" in well.text
+    assert "2026-11-20 13:59:30, all records" in well.text
+    assert "A gate failed in 1 of 146 evaluations; 1 anomaly, 1,250 records lost." in unwell.text
     assert "2026-11-20 10:58:00" in unwell.text
     assert "worry" in unwell.get_attribute("class").split()
     assert "worry" not in well.get_attribute("class").split()
@@ -124,4 +124,4 @@ def test_no_code_is_shown(browser: WebDriver, page: Path) -> None:
     browser.get(page.as_uri())
     text = browser.find_element(By.TAG_NAME, "body").text
     assert "import" not in text
-    assert '"worries"' not in text, "the result is for the job"
+    assert '"problems"' not in text, "the result is for the job"

@@ -1,4 +1,4 @@
-"""What the report worries about, and how it says things."""
+"""The problems that the report names, and its formats."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ NOW = datetime(2026, 11, 20, 14, 0)
 WELL = FlowReport("west->east", 100, 1_000, 0, NOW, NOW, 4, 0, 12, 0, NOW, 0, 0, 0, 0)
 
 
-def test_a_flow_that_does_its_work_worries_nobody() -> None:
+def test_a_flow_that_does_its_work_has_no_problems() -> None:
     assert WELL.worries(NOW) == []
-    assert replace(WELL, records=0, lag=0).worries(NOW) == [], "nothing to do is no trouble"
+    assert replace(WELL, records=0, lag=0).worries(NOW) == [], "nothing to do is no problem"
     assert replace(WELL, checkpointed_at=None, positions=None, verified_to=None).worries(NOW) == [], (
         "a job that nobody has set up is not missed"
     )
 
 
 @pytest.mark.parametrize(
-    ("change", "worry"),
+    ("change", "problem"),
     [
-        ({"refused": 2}, "a gate said no, 2 of 12 times"),
+        ({"refused": 2}, "a gate failed in 2 of 12 evaluations"),
         ({"anomalies": 1}, "1 anomaly"),
         ({"anomalies": 3, "losses": 1_250}, "3 anomalies, 1,250 records lost"),
         ({"failed_verifications": 2}, "a verification found differences, or nothing to compare, in 2 partitions"),
-        ({"mirrored_at": NOW - timedelta(hours=3)}, "no sign of the mirror job for 3 h"),
-        ({"checkpointed_at": NOW - timedelta(minutes=20)}, "no sign of the checkpoint job for 20 min"),
-        ({"lag": 9_000, "records": 0}, "9,000 records wait, and nothing was mirrored"),
+        ({"mirrored_at": NOW - timedelta(hours=3)}, "no activity of the mirror job for 3 h"),
+        ({"checkpointed_at": NOW - timedelta(minutes=20)}, "no activity of the checkpoint job for 20 min"),
+        ({"lag": 9_000, "records": 0}, "9,000 offsets of lag, and nothing was mirrored"),
     ],
 )
-def test_what_someone_should_look_at_is_said_in_words(change: dict[str, object], worry: str) -> None:
-    assert replace(WELL, **change).worries(NOW) == [worry]
+def test_each_problem_is_named(change: dict[str, object], problem: str) -> None:
+    assert replace(WELL, **change).worries(NOW) == [problem]
 
 
 @pytest.mark.parametrize(

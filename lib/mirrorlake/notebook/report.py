@@ -69,7 +69,7 @@ class FlowReport:
         """Returns the problems of the flow, one sentence each; none if there are none."""
         found = []
         if self.refused:
-            found.append(f"a gate said no, {self.refused} of {self.evaluations} times")
+            found.append(f"a gate failed in {self.refused} of {self.evaluations} evaluations")
         if self.failed_verifications:
             found.append(
                 f"a verification found differences, or nothing to compare, in {self.failed_verifications} partitions"
@@ -80,12 +80,12 @@ class FlowReport:
                 + (f", {self.losses:,} records lost" if self.losses else "")
             )
         found += [
-            f"no sign of the {job} job for {ago(now - seen)}"
+            f"no activity of the {job} job for {ago(now - seen)}"
             for job, seen in ((CycleJob.MIRROR, self.mirrored_at), (CycleJob.CHECKPOINT, self.checkpointed_at))
             if seen is not None and (now - seen).total_seconds() > QUIET_S[job]
         ]
         if self.lag and self.mirrored_at is not None and not self.records:
-            found.append(f"{self.lag:,} records wait, and nothing was mirrored")
+            found.append(f"{self.lag:,} offsets of lag, and nothing was mirrored")
         return found
 
 
@@ -124,7 +124,7 @@ class Report:
             "flows": [flow.flow for flow in self.flows],
             "records": sum(flow.records for flow in self.flows),
             "until": self.until.isoformat(timespec="seconds"),
-            "worries": {flow.flow: flow.worries(self.until) for flow in self.flows},
+            "problems": {flow.flow: flow.worries(self.until) for flow in self.flows},
         }
 
 

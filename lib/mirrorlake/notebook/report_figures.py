@@ -25,7 +25,7 @@ STAGE_COLOURS = {
 }
 WIDTH = 11.0
 TOPICS_SHOWN = 20
-NOTHING = "nothing in this time"
+NOTHING = "no data in this period"
 
 STYLE = """
 <style>
@@ -45,7 +45,7 @@ STYLE = """
 
 def cards(report: Report) -> str:
     """Returns a card for each flow, as HTML."""
-    found = "".join(_card(flow, report) for flow in report.flows) or "no flow has left a trace in these tables"
+    found = "".join(_card(flow, report) for flow in report.flows) or "these tables have no flow"
     return f'{STYLE}<div class="mirrorlake-cards">{found}</div>'
 
 
@@ -53,13 +53,13 @@ def _card(flow: FlowReport, report: Report) -> str:
     worries, now = flow.worries(report.until), report.until
 
     def seen(moment: Any) -> str:
-        return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}, {ago(now - moment)} before"
+        return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}, {ago(now - moment)} before the end"
 
     groups = (
         "none"
         if flow.positions is None
         else f"{flow.positions:,} positions"
-        + (f", {flow.unfinished:,} of them wait for the mirror" if flow.unfinished else ", all exact")
+        + (f", {flow.unfinished:,} of them clamped" if flow.unfinished else ", all exact")
     )
     lines = {
         "mirrored": f"{flow.records:,} records, {_bytes(flow.bytes)}",
@@ -67,13 +67,13 @@ def _card(flow: FlowReport, report: Report) -> str:
         "last mirrored": seen(flow.mirrored_at),
         "last checkpoints": seen(flow.checkpointed_at),
         "groups": groups,
-        "gates": f"{flow.evaluations:,} asked, {flow.refused:,} said no",
+        "gates": f"{flow.evaluations:,} evaluated, {flow.refused:,} failed",
         "verified to": "never"
         if flow.verified_to is None
         else f"{flow.verified_to:%Y-%m-%d %H:%M:%S}"
-        + (f", {flow.unverified:,} records to go" if flow.unverified else ", all of it"),
+        + (f", {flow.unverified:,} records not verified" if flow.unverified else ", all records"),
     }
-    verdict = "; ".join(worries) if worries else "All is well"
+    verdict = "; ".join(worries) if worries else "No problems"
     entries = "".join(f"<dt>{name}</dt><dd>{html.escape(value)}</dd>" for name, value in lines.items())
     name = html.escape(flow.flow.replace("->", " → "))
     return (
@@ -175,7 +175,7 @@ def gates_figure(report: Report) -> Any:
     axis.set_ylim(-0.6, max(0, len(names) - 1) + 0.6)
     if names:
         axis.scatter([], [], color=ACCENT, marker="|", s=40, label="passed")
-        axis.scatter([], [], color=ALARM, marker="X", s=90, label="said no: nothing became visible")
+        axis.scatter([], [], color=ALARM, marker="X", s=90, label="failed: nothing became visible")
         _legend(axis)
     else:
         _say_nothing(axis)
