@@ -1,7 +1,7 @@
-"""Fixtures for every layer: a Spark session for those that need one, real clusters for those that need brokers.
+"""Fixtures for all layers: a Spark session for tests that need one, clusters for tests that need brokers.
 
-MIRRORLAKE_TEST_SOURCE and MIRRORLAKE_TEST_TARGET (bootstrap servers) point the tests at brokers that already run; tests
-that stop or reconfigure brokers start their own all the same.
+MIRRORLAKE_TEST_SOURCE and MIRRORLAKE_TEST_TARGET (bootstrap servers) make the tests use existing brokers. Tests that
+stop or reconfigure brokers always start their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-# Brokers clean every 15 s and look after retention every 5 minutes otherwise.
+# By default, brokers clean every 15 s and check retention every 5 minutes.
 CLEANER = {
     "log.cleaner.backoff.ms": "200",
     "log.retention.check.interval.ms": "1000",
@@ -30,7 +30,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def spark(root: Path) -> Iterator[object]:
-    """One session for all tests of a layer."""
+    """Starts one session for all tests of a layer."""
     from mirrorlake.local.session import local_session
 
     session = local_session(root, "tests")
@@ -40,7 +40,7 @@ def spark(root: Path) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Bootstrap servers of a source and a target cluster, shared by the tests of a layer."""
+    """Returns the bootstrap servers of a source and a target cluster, shared by the tests of a layer."""
     given = os.environ.get("MIRRORLAKE_TEST_SOURCE"), os.environ.get("MIRRORLAKE_TEST_TARGET")
     if all(given):
         yield given

@@ -225,7 +225,7 @@ def fill(ledger: Ledger) -> Ledger:
 
 
 def write_flow(directory: Path, **more: str) -> Path:
-    """A property file of its flow, whose clusters are not there; returns its path."""
+    """Writes a property file of the flow, whose clusters don't exist; returns its path."""
     values = {
         "clusters": "west, east", "west.bootstrap.servers": "localhost:1", "east.bootstrap.servers": "localhost:2",
         "west->east.enabled": "true", "topics": "orders|payments|new", "mirrorlake.connect.timeout.ms": "300", **more,

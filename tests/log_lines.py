@@ -1,4 +1,4 @@
-"""What is logged in this process, as lines `LEVEL event key=value ...`, for tests that wait for one or read it."""
+"""Log lines of this process as `LEVEL event key=value ...`, for tests that wait for a line or read it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOGGER = logging.getLogger("mirrorlake")
 
 
 class LogLines(logging.Handler):
-    """Keeps every line; `call` is called with each event's name, in the thread that logs it."""
+    """Keeps every line; calls `call` with each event's name, in the thread that logs it."""
 
     def __init__(self, call: Callable[[str], None] = lambda name: None) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class LogLines(logging.Handler):
 
 @contextmanager
 def logged(call: Callable[[str], None] = lambda name: None) -> Iterator[list[str]]:
-    """The lines that are logged within a block."""
+    """Collects the lines that are logged within a block."""
     handler, level = LogLines(call), LOGGER.level
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)
@@ -41,7 +41,7 @@ def logged(call: Callable[[str], None] = lambda name: None) -> Iterator[list[str
 
 @lru_cache(maxsize=1)
 def of_process() -> list[str]:
-    """All lines from the first call on."""
+    """Returns all lines from the first call on."""
     handler = LogLines()
     LOGGER.addHandler(handler)
     LOGGER.setLevel(logging.INFO)

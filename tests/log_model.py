@@ -1,5 +1,7 @@
-"""A partition as a mirror sees it over time, and what holds of it in the end, offset by offset: what views and
-maintenance are held against."""
+"""A model of a partition: its history as a mirror sees it, and the valid mapping of each offset at the end.
+
+Tests compare views and maintenance with it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ KINDS = ("marker", "aborted", "retention", "filtered")
 
 @dataclass
 class Log:
-    """Runs and gaps as the tables keep them, one an hour, and which offsets are mapped or missing in the end."""
+    """Runs and gaps as the tables have them, one an hour, and the offsets that are mapped or missing at the end."""
 
     source: str
     partition: int

@@ -1,4 +1,4 @@
-"""A real MirrorMaker 2, started from its jars in dedicated mode: what the benchmarks run beside mirrorlake."""
+"""MirrorMaker 2, started from its jars in dedicated mode, as the benchmarks start it."""
 
 from __future__ import annotations
 

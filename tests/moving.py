@@ -1,5 +1,7 @@
-"""What tests of failover and failback do and look at: both as the notebooks carry them out, a flow and its way back,
-traffic that knows what was acknowledged."""
+"""Helpers for tests of failover and failback.
+
+They run both as the notebooks do, with a flow and its flow back, and with traffic that keeps the acknowledged records.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.world import ROOT, World, consume_as
 
 
 def failover(world: World, **given: str) -> FailoverResult:
-    """What the notebook does with these parameters."""
+    """Runs the steps of the notebook with these parameters."""
     return Failover(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations").carry_out(
         Choice.parse(given)
     )
@@ -26,7 +28,7 @@ def line(result: FailoverResult, group: str, partition: int = 0) -> Line:
 
 
 class Traffic:
-    """A producer that writes numbered records, and knows which were acknowledged."""
+    """A producer of numbered records that keeps those that were acknowledged."""
 
     def __init__(self, servers: str, topic: str, prefix: str, partitions: int = 2, pause_s: float = 0.05) -> None:
         self._servers, self._topic, self._prefix, self._partitions, self._pause_s = (
@@ -71,7 +73,7 @@ class Traffic:
             number += 1
             if number % 20 == 0:
                 producer.flush(5)
-                self._stopped.wait(self._pause_s)  # a few hundred a second are traffic enough
+                self._stopped.wait(self._pause_s)  # a few hundred records a second are enough
         producer.flush(10)
 
 
@@ -84,7 +86,7 @@ def texts(records: dict[int, list[Any]]) -> dict[int, list[str]]:
 
 
 def home_of(world: World) -> World:
-    """The flow back, in the same property file."""
+    """Returns the flow back, in the same property file."""
     other = World(
         world.target_servers,
         world.source_servers,
@@ -101,7 +103,7 @@ def home_of(world: World) -> World:
 
 
 def failback(world: World, decide: str = "", export: str = "", **given: str) -> FailbackResult:
-    """What the notebook does with these parameters."""
+    """Runs the steps of the notebook with these parameters."""
     choice = Choice.parse(given, (*MODES, BEGIN))
     return Failback(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations").carry_out(
         choice, decide, export
@@ -111,8 +113,10 @@ def failback(world: World, decide: str = "", export: str = "", **given: str) -> 
 def assert_nothing_is_lost_but_what_is_listed(
     world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool
 ) -> None:
-    """Each record is on both sides once, but for those that were dropped; and at home, groups read what they had not
-    read."""
+    """Asserts that each record is on both sides once, except those that were dropped.
+
+    On the original source, groups read exactly their unread records.
+    """
     copies = world.target_records(topic)
     west, east = texts(world.source_records(topic)), texts(copies)
     for partition in west:

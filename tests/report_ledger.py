@@ -1,4 +1,4 @@
-"""A day in the life of two flows, for the report: one is well, the other has had a bad afternoon."""
+"""An example day of two flows, for the report: one without problems, the other with problems in the afternoon."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WELL, UNWELL = ("west", "east"), ("north", "south")
 OUTAGE = (
     datetime(2026, 11, 20, 12, 0),
     datetime(2026, 11, 20, 12, 40),
-)  # the checkpoint job of the second flow stands still
+)  # the checkpoint job of the second flow has stopped
 LOSS_AT = datetime(2026, 11, 20, 12, 41)
 
 
 def fill_report(ledger: Ledger) -> Ledger:
-    """Writes it into empty tables."""
+    """Writes the rows into empty tables."""
     dice = random.Random(6)
     rows: dict[str, list[dict[str, Any]]] = {
         name: [] for name in ("offset_syncs", "cycles", "expectation_results", "anomalies", "verifications")

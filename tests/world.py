@@ -1,7 +1,6 @@
-"""A world for one test: topics with a name of their own on two real clusters, a flow between them, and an independent
-look at both sides.
+"""A world for one test: topics with unique names on two real clusters, a flow between them, and independent readers.
 
-What is compared is read by librdkafka (confluent-kafka), not by the code that copies.
+librdkafka (confluent-kafka) reads the records to compare, not the code that copies.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ Record = tuple[Any, Any, Any, Any]  # key, value, headers, timestamp
 
 @dataclass
 class World:
-    """Two clusters, a source alias nobody else uses, and a directory.
+    """Two clusters, a unique source alias, and a directory.
 
     Attributes:
-        runs_on_spark: jobs read and copy in Spark's tasks; else in this process, by the same code.
+        runs_on_spark: True if jobs read and copy in Spark's tasks; else they run in this process, by the same code.
         memory: the tables of a world without Spark.
     """
 
@@ -111,22 +110,22 @@ class World:
 
     @property
     def ledger(self) -> Any:
-        """The tables; in a world without Spark, what the jobs have appended."""
+        """Returns the tables; in a world without Spark, the rows that the jobs have appended."""
         if self.spark is None:
             return self.memory
         return Ledger(self.spark, "spark_catalog", Path(self.warehouse).name, self.warehouse)
 
     @property
     def lines(self) -> list[str]:
-        """What was logged in this process about this world."""
+        """Returns the lines that this process has logged about this world."""
         return [line for line in of_process() if self.alias in line]
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """The value of a sample of this world's flow."""
+        """Returns the value of a sample of this world's flow."""
         return of_this_process().registry.get_sample_value(f"mirrorlake_{name}", {"flow": self.flow_name, **labels})
 
     def engine(self, failpoint: str = "") -> Engine:
-        """What runs the mirror jobs of this world: this process, or Spark where the test or a transform needs it."""
+        """Returns the engine of the mirror jobs: this process, or Spark if the test or a transform needs it."""
         if not self.runs_on_spark and not self.flow.transforms:
             return InProcessEngine(failpoint=from_specification(failpoint))
         return SparkEngine(self.spark, failpoint)
@@ -144,12 +143,12 @@ class World:
     def mirror(
         self, interval_s: float | None = None, run_for_s: float | None = None, failpoint: str = ""
     ) -> MirrorResult:
-        """Runs the mirror job: until all that is there now is mirrored, if nothing else is said."""
+        """Runs the mirror job, by default until all existing records are mirrored."""
         return self.mirror_job(failpoint).run(interval_s, run_for_s)
 
     @contextmanager
     def mirroring(self, interval_s: float = 0.2) -> Iterator[Future[MirrorResult]]:
-        """Runs the mirror job beside the block; ends it between two micro-batches, and raises what has stopped it."""
+        """Runs the mirror job beside the block; ends it between two micro-batches, and raises its error."""
         job = self.mirror_job()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(job.run, interval_s)
@@ -165,7 +164,7 @@ class World:
 
     @contextmanager
     def checkpointing(self, interval_s: float = 0.2) -> Iterator[Future[CheckpointResult]]:
-        """Runs the checkpoint job beside the block; ends it between two cycles, and raises what has stopped it."""
+        """Runs the checkpoint job beside the block; ends it between two cycles, and raises its error."""
         job = self.checkpoint_job()
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(job.run, interval_s)
@@ -181,7 +180,7 @@ class World:
         return CheckpointJob(self.spark, self.config, self.flow, self.ledger, suite, cycles=cycles)
 
     def checkpoints(self) -> dict[tuple[str, str | None, int | None], Any]:
-        """The newest row of the table checkpoints for every group and partition."""
+        """Returns the newest row of the table checkpoints for every group and partition."""
         rows = self.ledger.ensure_tables().read("checkpoints").orderBy("created_at").collect()
         return {(row["group_id"], row["topic"], row["partition"]): row for row in rows}
 
@@ -215,7 +214,7 @@ class World:
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        """Records with keys, headers and timestamps of all sorts; the same for the same seed."""
+        """Produces records with keys, headers and timestamps of many kinds; the same for the same seed."""
         producer = Producer(
             {
                 "bootstrap.servers": self.source_servers,
@@ -235,7 +234,7 @@ class World:
     def produce_transactions(
         self, topic: str, transactions: int, each: int, partitions: int = 2, seed: int = 0, aborted: float = 0.3
     ) -> None:
-        """Transactions, some of which are aborted."""
+        """Produces transactions, some of which are aborted."""
         dice = random.Random(seed)
         producer = Producer(
             {
@@ -265,8 +264,10 @@ class World:
         return read_committed(self.target_servers, self.remote(topic))
 
     def assert_equal(self, *topics: str) -> int:
-        """The read_committed target equals the source record by record, and every run of the ledger is true; returns
-        how many records."""
+        """Asserts that the read_committed target equals the source record by record, and that every run is true.
+
+        Returns the number of records.
+        """
         total = 0
         runs, gaps = self.ledger_map(*topics)
         for topic in topics:
@@ -286,8 +287,10 @@ class World:
         return total
 
     def ledger_map(self, *topics: str) -> tuple[list[Any], list[Any]]:
-        """The flow's rows of offset_syncs and of gaps, all with the offsets of a run, and with a kind where they are
-        gaps. One query: each takes a second."""
+        """Returns the flow's rows of offset_syncs and of gaps, with the offset columns of a run; gaps have a kind.
+
+        It is one query, because each takes a second.
+        """
         if self.spark is None:
             return map_on_target(self.target_servers, self.flow, set(topics))
         from pyspark.sql import functions as F
@@ -312,7 +315,7 @@ class World:
     def assert_runs_are_true(
         self, runs: list[Any], source: dict[int, list[tuple[int, Record]]], target: dict[int, list[tuple[int, Record]]]
     ) -> None:
-        """The runs of a topic say exactly the pairs of offsets that lining up both sides gives."""
+        """Asserts that the runs of a topic have exactly the pairs of offsets that an alignment of both sides gives."""
         said: dict[int, list[tuple[int, int]]] = {partition: [] for partition in source}
         for row in sorted(runs, key=lambda row: row["upstream_start"]):
             assert (
@@ -333,23 +336,22 @@ class World:
             )
 
     def assert_accounted(self, *topics: str) -> None:
-        """Runs and gaps cover what the flow has passed of each partition: no offset is left out, and none is in two of
-        them."""
+        """Asserts that runs and gaps cover each offset that the flow has passed exactly once, by partition."""
         _assert_accounted(*self.ledger_map(*topics))
 
     def rows(self, table: str) -> list[Any]:
-        """The rows of this flow in a table of the ledger."""
+        """Returns the rows of this flow in a table of the ledger."""
         if self.spark is None:
             return list(self.memory.rows.get(table, ()))
         return self.ledger.ensure_tables().of_flow(table, self.flow).collect()
 
     def gaps(self, topic: str) -> list[tuple[int, int, int, str]]:
-        """(partition, from_offset, to_offset, kind) of a topic's gaps, in order."""
+        """Returns (partition, from_offset, to_offset, kind) of a topic's gaps, in order."""
         _, gaps = self.ledger_map(topic)
         return sorted((row["partition"], row["upstream_start"], row["upstream_end"], row["kind"]) for row in gaps)
 
     def assert_nothing_open(self) -> None:
-        """No transaction of the flow is open on the target, so nothing holds back readers."""
+        """Asserts that no transaction of the flow is open on the target, so that nothing holds back readers."""
         for topic, metadata in self.target_admin.list_topics(timeout=10).topics.items():
             if self.alias in topic:
                 for partition in metadata.partitions:
@@ -375,7 +377,7 @@ class World:
         return full
 
     def committed(self, group: str, *, target: bool = True) -> dict[tuple[str, int], tuple[int, str]]:
-        """Offset and metadata that a group has, by topic and partition."""
+        """Returns offset and metadata of a group, by topic and partition."""
         servers = self.target_servers if target else self.source_servers
         consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
         try:
@@ -398,7 +400,7 @@ class World:
 
 
 def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
-    """See `World.assert_accounted`. What a reset has made void counts no more."""
+    """Does the same as `World.assert_accounted`; runs and gaps that a reset has voided don't count."""
     resets = [row for row in gaps if row["kind"] in RESETS]
     pieces = []
     for row in [*runs, *(row for row in gaps if row["kind"] not in RESETS)]:
@@ -419,7 +421,7 @@ def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
 
 
 def map_on_target(servers: str, flow: Flow, topics: set[str]) -> tuple[list[Any], list[Any]]:
-    """Runs and gaps as the flow's offset-syncs topic has them, with the columns of `World.ledger_map`."""
+    """Returns runs and gaps from the flow's offset-syncs topic, with the columns of `World.ledger_map`."""
     runs, gaps = [], []
     for found in read_committed(servers, flow.offset_syncs_topic).values():
         for _, (_, value, _, _) in found:
@@ -432,7 +434,7 @@ def map_on_target(servers: str, flow: Flow, topics: set[str]) -> tuple[list[Any]
 
 
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:
-    """(offset, record) of every partition, up to its end."""
+    """Returns (offset, record) of every partition, up to its end."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -460,8 +462,7 @@ def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record
 
 
 def consume_as(servers: str, group: str, topics: Iterable[str]) -> dict[tuple[str, int], list[Any]]:
-    """The values a group gets when it goes on where it has committed, up to the end of every partition it has
-    committed."""
+    """Returns the values that a group reads from its committed offsets, up to the end of every such partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -491,7 +492,7 @@ def consume_as(servers: str, group: str, topics: Iterable[str]) -> dict[tuple[st
 
 
 def _to_the_end(consumer: Consumer, partitions: int) -> Iterator[Any]:
-    """The messages of an assigned consumer until each of its partitions has ended."""
+    """Yields the messages of an assigned consumer until each of its partitions has ended."""
     ended: set[tuple[str, int]] = set()
     deadline = time.monotonic() + DEADLINE_S
     while len(ended) < partitions:
@@ -508,7 +509,7 @@ def _to_the_end(consumer: Consumer, partitions: int) -> Iterator[Any]:
 
 
 def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, what: str = "the condition") -> Any:
-    """Waits for a condition; what it raises counts as not yet."""
+    """Waits for a condition; an error of the condition counts as false."""
     deadline = time.monotonic() + deadline_s
     problem: object = "it is false"
     while time.monotonic() < deadline:

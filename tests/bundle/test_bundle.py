@@ -1,7 +1,7 @@
-"""databricks.yml and workflows/: valid, and everything they name exists.
+"""databricks.yml and workflows/ are valid, and all files and tasks that they name exist.
 
-The resources are held against the models of the package databricks-bundles, which Databricks generates from the
-bundle's JSON schema; the rest against bundle.schema.json here.
+The resources are validated by the models of the package databricks-bundles, which Databricks generates from the
+bundle's JSON schema. The rest is validated by bundle.schema.json in this directory.
 """
 
 from __future__ import annotations

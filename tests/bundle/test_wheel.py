@@ -1,6 +1,6 @@
-"""The wheel: what it carries, and that it works where it is installed, in a folder that holds nothing else.
+"""The wheel: its contents, and that it works where it is installed, in an otherwise empty folder.
 
-Its dependencies are those of this environment, seen through a .pth file; the repository's `lib` is on no path.
+Its dependencies are those of this environment, through a .pth file. The repository's `lib` is on no path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPIC, PARTITIONS, RECORDS = "orders", 2, 100
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Runs a command that must succeed, without what this process has on its path; returns what it printed."""
+    """Runs a command that must succeed, without this process's path; returns its output."""
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (command, done.stdout[-3000:], done.stderr[-3000:])
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment in which the wheel is installed."""
+    """Returns the interpreter of an environment in which the wheel is installed."""
     folder = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
     python = folder / "bin/python"
@@ -57,7 +57,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def clusters(python: Path, home: Path) -> Iterator[dict[str, str]]:
-    """Starts the two local clusters by the command that a user types; gives their bootstrap servers."""
+    """Starts the two local clusters by the command that a user types; yields their bootstrap servers."""
     try:
         run(python, "-m", "mirrorlake.local", "start", cwd=home)
         lines = (home / ".local/mirrorlake.properties").read_text().splitlines()

@@ -1,8 +1,8 @@
-"""Logs as nobody wishes for them, generated: batches of every codec and size, transactions that overlap, abort or stay
-open, contents and times of all sorts.
+"""Generated logs with unusual contents.
 
-They are encoded by kafka-python, whose encoder this project does not use for data, and produced batch by batch as they
-are.
+They have batches of every codec and size, transactions that overlap, abort or stay open, and unusual values and
+timestamps. kafka-python encodes them, whose encoder this project does not use for data. They are produced
+unchanged, batch by batch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mirrorlake.protocol.cluster import Cluster
 
 TIMEOUT_MS = 30_000
 LARGE_BYTES = (900_000, 2_500_000)
-NEWEST_TIMESTAMP = 1_790_000_000_000  # brokers refuse what lies more than an hour ahead
+NEWEST_TIMESTAMP = 1_790_000_000_000  # brokers reject timestamps more than an hour ahead
 
 
 @dataclass(frozen=True)
 class Content:
-    """One record. `large` stands for so many bytes of value that don't compress."""
+    """One record. `large` is the number of bytes of a value that doesn't compress."""
 
     key: bytes | None
     value: bytes | None
@@ -39,7 +39,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Written:
-    """One batch to one partition; `writer` 0 is no transaction, others are transactional producers."""
+    """One batch to one partition; `writer` 0 is no transactional producer, others are."""
 
     partition: int
     codec: int
@@ -49,7 +49,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Ended:
-    """A transactional producer ends what it has open, if anything."""
+    """The end of a producer's open transaction, if it has one."""
 
     writer: int
     commit: bool
@@ -57,7 +57,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class NastyLog:
-    """A topic and what happens to it; the flow runs once after `pause` steps, and again at the end."""
+    """A topic and the steps that write it; the flow runs once after `pause` steps, and again at the end."""
 
     partitions: int
     is_stamped: bool
@@ -110,7 +110,7 @@ def nasty_logs(draw: st.DrawFn) -> NastyLog:
     )
     ended = st.builds(Ended, st.integers(1, 2), st.booleans())
     steps = draw(st.lists(st.one_of(written, written, ended), min_size=4, max_size=16))
-    if is_compacted:  # brokers refuse records without a key there
+    if is_compacted:  # brokers reject records without a key in compacted topics
         steps = [_with_keys(step) if isinstance(step, Written) else step for step in steps]
     return NastyLog(
         partitions,

@@ -1,8 +1,7 @@
-"""Whatever a log looks like, the target holds the same records in the same order, and the map is right for every
-offset: generated logs, real brokers, another reader.
+"""For generated logs, the target has the same records in the same order, and the map is right for every offset.
 
-MIRRORLAKE_FIDELITY_CASES says how many logs (`make test-fidelity`: 200); the same ones every time, but with
-MIRRORLAKE_FIDELITY_SEED others.
+The tests use real brokers, and read with another client. MIRRORLAKE_FIDELITY_CASES is the number of logs (`make
+test-fidelity`: 200). The logs are the same every time, unless MIRRORLAKE_FIDELITY_SEED is set.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from tests.world import Record, World, configure
 
 CASES = int(os.environ.get("MIRRORLAKE_FIDELITY_CASES", "24"))
 AT_ONCE = 50  # topics that one flow mirrors together
-# Copies of compacted topics stay as they are: else the target's own cleaner may be the quicker one, and take what the
-# source still has.
+# Remote topics of compacted topics are not compacted themselves: the target's cleaner may be faster than the source's,
+# and would remove records that the source still has.
 UNCOMPACTED = {
     "target.topic.creation.min.compaction.lag.ms": str(100 * 365 * 86_400_000),
     "config.properties.exclude": f"{' '.join(CONFIG_PROPERTIES_EXCLUDE.split())}, min.compaction.lag.ms, "
     "max.compaction.lag.ms",
 }
-KEPT = 3  # of a filtered topic, the records are left out whose offset is a multiple of this
+KEPT = 3  # a filter leaves out the records whose offset is a multiple of this
 
 
 class Case:
@@ -46,8 +45,7 @@ class Case:
             self.author.write(step)
 
     def compare(self, rows: list[Any]) -> int:
-        """Compares both sides record by record, and the map (the flow's rows of offset_syncs); returns how many records
-        there were."""
+        """Compares both sides and the map (rows of offset_syncs) record by record; returns the number of records."""
         try:
             return self._compare(rows)
         except AssertionError as error:
@@ -55,7 +53,7 @@ class Case:
             raise
 
     def _compare(self, rows: list[Any]) -> int:
-        if self.log.is_compacted:  # so that both sides can be read at leisure
+        if self.log.is_compacted:  # so that both sides stay readable
             configure(
                 self.world,
                 self.topic,
@@ -84,8 +82,10 @@ class Case:
     def compare_compacted(
         self, rows: list[Any], source: list[tuple[int, Record]], target: list[tuple[int, Record]]
     ) -> None:
-        """Every copy is of one source offset by the map, in order and once; what the source still has is there, and
-        equal."""
+        """Checks that each copy has one source offset by the map, in order and once.
+
+        Each record that the source still has must be on the target, with equal contents.
+        """
         origin = {
             row["downstream_start"] + at: row["upstream_start"] + at for row in rows for at in range(row["records"])
         }
@@ -118,8 +118,11 @@ class Case:
 
 
 def created(record: Record) -> Record:
-    """A record as it should arrive: the source's own time (LogAppendTime) becomes a time of creation; a time that
-    readers call unavailable is -1."""
+    """Returns a record as it should arrive on the target.
+
+    The broker's time of the source (LogAppendTime) becomes a creation time. A time that readers call
+    unavailable becomes -1.
+    """
     key, value, headers, (kind, stamp) = record
     return key, value, headers, ((1, stamp) if kind else (0, 0))
 
@@ -130,7 +133,7 @@ def frozen(found: tuple[int, Record]) -> tuple[int, object]:
 
 
 def generated(count: int) -> list[NastyLog]:
-    """So many logs, one by one: a single draw of many would be more than hypothesis lets an example have."""
+    """Generates logs one by one; hypothesis limits the size of an example, so one draw can't have all of them."""
     logs: list[NastyLog] = []
 
     @seed(int(os.environ.get("MIRRORLAKE_FIDELITY_SEED", "1")))
@@ -149,7 +152,7 @@ def generated(count: int) -> list[NastyLog]:
     return logs
 
 
-@pytest.mark.timeout(3_600)  # generated logs are many, however slow the machine
+@pytest.mark.timeout(3_600)  # many logs take long on a slow machine
 def test_any_log_arrives_record_by_record_with_an_exact_map(
     servers: tuple[str, str], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -165,7 +168,7 @@ def test_any_log_arrives_record_by_record_with_an_exact_map(
 
 
 def mirrored_and_compared(world: World, logs: list[NastyLog]) -> int:
-    """One flow mirrors all of them, in stages; returns how many records were equal."""
+    """Mirrors all logs with one flow, in stages; returns the number of equal records."""
     world.write_config(
         **{
             "mirrorlake.transforms": "filtered",
@@ -184,7 +187,7 @@ def mirrored_and_compared(world: World, logs: list[NastyLog]) -> int:
         world.mirror()
         for case in cases:
             case.write(case.log.pause, len(case.log.steps))
-        world.mirror()  # what is open still holds back what is behind it
+        world.mirror()  # an open transaction holds back the records behind it
         for number, case in enumerate(cases):
             case.author.end_all(commit=number % 2 == 0)
         world.mirror()
@@ -200,7 +203,7 @@ def mirrored_and_compared(world: World, logs: list[NastyLog]) -> int:
 
 
 def test_the_generator_makes_what_it_should() -> None:
-    """Not a single kind of nastiness may be missing from what was generated."""
+    """Every kind of unusual content must occur in the generated logs."""
     seen: set[str] = set()
 
     @seed(1)

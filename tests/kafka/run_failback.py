@@ -1,5 +1,7 @@
-"""The beginning of a failback as a process of its own, to be killed (`mirrorlake.failpoint`): CONFIG FLOW WAREHOUSE
-SCHEMA DIVERGED EXPORT. It says `ready`, and waits for a line."""
+"""The start of a failback in a process of its own, for tests that kill it (`mirrorlake.failpoint`).
+
+Arguments: CONFIG FLOW WAREHOUSE SCHEMA DIVERGED EXPORT. It prints `ready`, and waits for a line.
+"""
 
 from __future__ import annotations
 

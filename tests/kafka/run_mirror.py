@@ -1,7 +1,7 @@
-"""A mirror job as a process of its own, to be killed: CONFIG FLOW WAREHOUSE SCHEMA [INTERVAL_S RUN_FOR_S].
+"""A mirror job in a process of its own, for tests that kill it: CONFIG FLOW WAREHOUSE SCHEMA [INTERVAL_S RUN_FOR_S].
 
-Without a warehouse (an empty word) it runs without Spark. See `mirrorlake.failpoint`; MIRRORLAKE_TEST_MASTER names a
-Spark cluster.
+Without a warehouse (an empty word) it runs without Spark. See `mirrorlake.failpoint`. MIRRORLAKE_TEST_MASTER
+names a Spark cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A target that stands still holds back the reads of the source, instead of filling the copying worker's memory."""
+"""A target that doesn't respond stops the reads of the source, before the memory of the copying worker fills up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target(root: Path, tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 def written(cluster: LocalCluster, topic: str) -> int:
-    """The end of its first partition, transactions that are open included; 0 if it isn't there."""
+    """Returns the end offset of the topic's first partition, with open transactions; 0 if the topic doesn't exist."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap_servers,
@@ -83,7 +83,7 @@ def test_a_target_that_stands_still_costs_no_memory_and_everything_arrives_once_
     os.kill(broker, signal.SIGSTOP)
     try:
         with Watch() as watch:
-            time.sleep(STANDSTILL_S)  # how long it stands still is what is tested
+            time.sleep(STANDSTILL_S)  # the test needs a pause of this length
     finally:
         os.kill(broker, signal.SIGCONT)
     is_early = written(target, world.remote(topic)) < RECORDS // 4

@@ -1,4 +1,4 @@
-"""The checkpoint job on real brokers: groups go on exactly where they were, and nobody is moved who should not be."""
+"""The checkpoint job on real brokers: groups continue exactly at their positions, and no other group is moved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.world import ROOT, World, consume_as, eventually
 
 
 def nothing_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every group stood further back than the runs in memory go: the ledger translates."""
+    """Makes the runs in memory answer nothing, so that the ledger translates every position."""
     monkeypatch.setattr(RecentRuns, "near", lambda *_: None)
 
 
@@ -190,7 +190,7 @@ def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_a
     world.produce_transactions(topic, 20, 10, 1, aborted=0.0)
     world.write_config(**{"mirrorlake.batch.max.records": "20"})  # a state for each few records
     world.mirror()
-    monkeypatch.setattr(offset_syncs, "AT_FIRST", 0)  # of which the newest only is read when a job starts
+    monkeypatch.setattr(offset_syncs, "AT_FIRST", 0)  # a job reads only the newest one when it starts
     asked: list[set[int]] = []
     honest = group_cache.translate
 
@@ -204,7 +204,7 @@ def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_a
         translation = group_cache.GroupTranslation(world.ledger.ensure_tables(), world.flow, cluster)
 
         def places(*offsets: int) -> list[int]:
-            """Where groups at these offsets go on; one of them stands in the empty partition, too."""
+            """Returns the target offsets of groups at these offsets; one also has a position in the empty partition."""
             end = world.source_records(topic)[0][-1][0] + 2
             logs = [
                 {"topic": topic, "partition": partition, "log_start": 0, "log_end": log_end}
@@ -229,7 +229,7 @@ def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_a
         assert places(first, last) == [target[5][0], target[-1][0]]
         assert asked == [{first, 0}]
         world.produce_transactions(topic, 3, 10, 1, seed=1, aborted=0.0)
-        world.mirror()  # a new generation: what was remembered is asked for again, once
+        world.mirror()  # a new generation: cached positions are translated again, once
         source, target = world.source_records(topic)[0], world.target_records(topic)[0]
         for _ in range(2):
             assert places(first, last, source[later][0]) == [target[5][0], target[later - 1][0], target[later][0]]
@@ -343,7 +343,7 @@ def test_a_group_is_never_moved_back_unless_its_owner_moved_it_back(world: World
     assert world.committed(group)[remote][0] == 30
     assert (row["sync"], row["target_offset"]) == ("committed", 80)
     assert "its owner moved the group back on the source, from 80 to 30" in row["reason"]
-    world.commit(group, {remote: 90}, target=True)  # somebody has moved it on the target since
+    world.commit(group, {remote: 90}, target=True)  # another client has moved it on the target since
     world.commit(group, {(topic, 0): 20})
     world.checkpoint()
     assert world.committed(group)[remote][0] == 90

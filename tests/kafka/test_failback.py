@@ -1,5 +1,8 @@
-"""Failback on real brokers, and flows in both directions: the diverged tail is kept whole, exported or mirrored once
-whatever dies, and everybody is exactly where he has read."""
+"""Failback on real brokers, and flows in both directions.
+
+The diverged tail is kept whole, exported or mirrored exactly once, even after crashes. Every group continues
+at its exact position.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 
 
 def both_ways(world: World, **settings: str) -> World:
-    """Configures the world's flow and the one back; returns that one's world."""
+    """Configures the world's flow and the flow back; returns the world of the flow back."""
     world.target_alias = f"{world.alias}b"
     names = {"topics": f"{world.alias}-.*", "groups": f"{world.alias}-.*"}  # of both flows
     world.write_config(
@@ -40,8 +43,11 @@ def both_ways(world: World, **settings: str) -> World:
 
 
 def write_tail(world: World, topic: str, each: int) -> None:
-    """Records of all sorts, each of them unlike the others, on two partitions: null and empty keys and values, headers
-    twice, times of their own; some in transactions, one of which is aborted."""
+    """Writes records of many kinds to two partitions, each unlike the others.
+
+    They have null and empty keys and values, duplicate headers, and timestamps of their own. Some are in transactions,
+    one of which is aborted.
+    """
     producer = Producer(
         {
             "bootstrap.servers": world.source_servers,
@@ -69,7 +75,7 @@ def write_tail(world: World, topic: str, each: int) -> None:
 
 
 def states(world: World) -> tuple[list[int], str]:
-    """The generation of every slot of a flow, and why it is closed."""
+    """Returns the generation of every slot of a flow, and the reason for which it is closed."""
     flow = world.flow
     target = Cluster(flow.target_connection, "target", "test", 10_000).connect()
     try:
@@ -80,7 +86,7 @@ def states(world: World) -> tuple[list[int], str]:
 
 
 def stored(frame: Any) -> dict[int, list[tuple[int, Record]]]:
-    """Rows of an export as `World.source_records` has records."""
+    """Returns the rows of an export in the form of `World.source_records`."""
     found: dict[int, list[tuple[int, Record]]] = {}
     for row in frame.selectExpr("*", "unix_millis(timestamp) AS ms").orderBy("partition", "offset").collect():
         headers = (
@@ -117,7 +123,7 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
     early = world.commit("early", {(topic, 0): 30, (topic, 1): 45})
     late = world.commit("late", {(topic, partition): records[-1][0] + 1 for partition, records in before.items()})
 
-    # Over: groups go on under the other name, at what they had not read. Somebody goes on writing where nobody should.
+    # Failover: groups continue with the remote topic at their unread records. A producer still writes to the source.
     moved = failover(world, mode="run", signed_by="ann")
     write_tail(world, topic, 9)
     tail = {partition: records[len(before[partition]) :] for partition, records in world.source_records(topic).items()}
@@ -145,7 +151,7 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
         "done", {(remote, partition): records[-1][0] + 1 for partition, records in log.items()}, target=True
     )
 
-    # What can't be exported is refused before anything is changed; what can be is there record by record.
+    # A failed export is refused before any change; a successful one has every record.
     untouched = states(world), states(home)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(
@@ -176,7 +182,7 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
         with pytest.raises(ConfigurationError, match=said):
             begun.divergence.export(place.format(tmp_path))
 
-    # Home: what was written there, and then everybody.
+    # Failback: first the records written on the target, then the groups.
     final = failback(world, mode="run", signed_by="ann")
     assert (final.reopened > 0, {line.status for line in final.failover.lines}) == (True, {"exact"})
     assert {line.group_id for line in final.failover.lines} == {early, late, inside, done}
@@ -203,7 +209,7 @@ def test_a_death_in_the_midst_of_reapply_and_the_same_command_again_leave_every_
         "reapply",
         export,
     ]
-    # Its Spark starts meanwhile. It dies when one of two slots is committed.
+    # Spark starts meanwhile. The process dies when one of two slots is committed.
     process = subprocess.Popen(
         words,
         stdin=subprocess.PIPE,
@@ -288,7 +294,7 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
     for one in traffic:
         one.stop()
 
-    # What the flow back has not carried has no place yet: a group that would skip it stays.
+    # Records that the flow back has not mirrored have no counterpart yet: a group that would skip them stays.
     world.mirror()
     records, copies = world.source_records(topic), world.target_records(topic)
     read = world.commit("read", {(topic, partition): found[-1][0] + 1 for partition, found in records.items()})

@@ -1,5 +1,7 @@
-"""Failover and failback on real brokers: what a plan says is so, a rehearsal touches nothing, and behind a run every
-group reads what it had not read."""
+"""Failover and failback on real brokers.
+
+Plans are right, a rehearsal changes nothing, and after a run every group reads exactly its unread records.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.world import World, consume_as, eventually
 
 
 def transaction(world: World, topic: str, count: int) -> None:
-    """So many records on partition 0 in one transaction."""
+    """Produces that many records to partition 0 in one transaction."""
     producer = Producer(
         {
             "bootstrap.servers": world.source_servers,
@@ -41,7 +43,7 @@ def transaction(world: World, topic: str, count: int) -> None:
 
 
 def everything(world: World, *groups: str) -> tuple[Any, ...]:
-    """Topics, records and group offsets of both clusters, as far as they are this test's."""
+    """Returns topics, records and group offsets of this test on both clusters."""
     topics = [
         sorted(name for name in admin.list_topics(timeout=10).topics if world.alias in name)
         for admin in (world.source_admin, world.target_admin)
@@ -50,7 +52,7 @@ def everything(world: World, *groups: str) -> tuple[Any, ...]:
 
 
 def fail_verification(world: World, topic: str, partition: int) -> None:
-    """Writes down that a verification has found differences, as its job would."""
+    """Records a verification that has found differences, as its job would."""
     table = world.ledger.table("verifications")
     if not world.spark.catalog.tableExists(table):
         place = f"{world.warehouse}/{world.ledger.schema}/verifications"
@@ -423,7 +425,7 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         traffic.stop()
         mirror.join()
 
-        # Everybody moves over; the source is not asked.
+        # All groups move to the target; the source is not read.
         moved = failover(world, mode="run", signed_by="ann", accept="clamped, lag")
         assert not moved.is_source_alive
         assert {one.outcome for one in moved.lines} == {"committed"}
@@ -456,7 +458,7 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         )
         world.commit(early, {(topic, partition): copies[60][0] for partition, copies in log.items()}, target=True)
 
-        # The old source comes back: what it had not handed over is computed, exported and decided about.
+        # The old source comes back: its diverged tail is computed, exported and decided about.
         a.start_broker(1)
         lost = {
             partition: values[len(copied[partition]) :]
@@ -465,7 +467,7 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         assert {*traffic.acknowledged} <= {*copied[0], *copied[1], *lost[0], *lost[1]}, (
             "a record is neither mirrored nor listed"
         )
-        if decide == "drop":  # what a plan says, and what is refused, once
+        if decide == "drop":  # a plan and a refusal, once
             planned = failback(world)
             assert {tail.partition: tail.records for tail in planned.divergence.tails} == {
                 partition: len(values) for partition, values in lost.items()
@@ -492,10 +494,10 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         with pytest.raises(ConfigurationError, match="was failed over"):
             world.mirror()
 
-        # What was written there comes home while they go on; then they follow. A group in the middle of both waits
-        # until it has read on, where the tail came between.
+        # The flow back mirrors the target's records while groups continue; then the groups follow. If the tail comes in
+        # between, a group in the middle of both waits until it has read on.
         home.mirror()
-        if decide == "reapply":  # the tail is behind everything here: a group that has read that is done
+        if decide == "reapply":  # the tail is behind all records of this side: a group that has read them has no lag
             world.commit(
                 done,
                 {(topic, partition): records[-1][0] + 1 for partition, records in world.target_records(topic).items()},
@@ -531,7 +533,7 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
 def _assert_the_next_plan_is_exact(
     world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool
 ) -> None:
-    """Groups that stand among records of either side are translated by the maps of both directions."""
+    """Asserts that groups among records of either side are translated by the maps of both directions."""
     west, east = world.source_records(topic), world.target_records(topic)
     for one in (
         one for one in failover(world).lines if one.group_id in groups

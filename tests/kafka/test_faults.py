@@ -1,5 +1,4 @@
-"""Brokers that die and come back while records are copied: the job retries, leaders move, and everything arrives
-once."""
+"""Brokers that die and come back during copying: the job retries, leaders move, and every record arrives once."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ TWO_REPLICAS = {
 
 @pytest.fixture(scope="module")
 def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
-    """Two clusters of two brokers each, for these tests alone."""
+    """Starts two clusters of two brokers each, for these tests alone."""
     base, jars = tmp_path_factory.mktemp("pair"), root / ".local/jars/kafka"
     made = {
         side: LocalCluster(side, base / side, jars, size=2, properties=TWO_REPLICAS) for side in ("source", "target")
@@ -45,7 +44,7 @@ def world(pair: dict[str, LocalCluster], tmp_path: Path) -> World:
 
 
 def mirror_through(world: World, topic: str, trouble: Callable[[], None]) -> None:
-    """Mirrors a growing topic while something happens, then what is left, and compares."""
+    """Mirrors a growing topic during `trouble`, then the rest, and compares both sides."""
     world.produce(topic, 2_000, 4)
     with world.mirroring(interval_s=0.1):
         eventually(lambda: batches(world), what="the first micro-batch")
@@ -59,7 +58,7 @@ def mirror_through(world: World, topic: str, trouble: Callable[[], None]) -> Non
 
 
 def batches(world: World) -> int:
-    """How many micro-batches the job has reported."""
+    """Returns the number of micro-batches that the job has logged."""
     return sum("micro_batch_committed" in line for line in world.lines)
 
 
@@ -98,8 +97,10 @@ def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(
 def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
     servers: tuple[str, str], tmp_path: Path, root: Path
 ) -> None:
-    """Without transaction.version=2 partitions are added to the transaction by a request of their own, and EndTxn does
-    not move the epoch."""
+    """Without transaction.version=2, a request of its own adds partitions to the transaction.
+
+    EndTxn does not bump the epoch then.
+    """
     cluster = LocalCluster("older", tmp_path / "older", root / ".local/jars/kafka", features={"transaction.version": 0})
     with running(cluster):
         world = World(servers[0], cluster.bootstrap_servers, tmp_path)

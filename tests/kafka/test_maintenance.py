@@ -1,4 +1,4 @@
-"""Maintenance beside a real source: groups stay where they belong, and the ledger's stream does not begin anew."""
+"""Maintenance with a real source: groups keep their positions, and the ledger's stream does not begin anew."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_what_no_group_wants_and_the_source_no_longer_has_expires_and_does_not_c
     later = datetime.now(UTC).replace(tzinfo=None) + timedelta(days=100)
 
     def maintain() -> set[int]:
-        """What is left: where the runs begin."""
+        """Runs maintenance; returns the offsets at which the remaining runs begin."""
         result = Maintenance(world.ledger, Retention({"offset_syncs": 90}, None), later, world.config).run()
         assert not [note for note in result.notes if note.startswith(f"flow {world.flow_name}")]
         table = world.ledger.of_flow("offset_syncs", world.flow)

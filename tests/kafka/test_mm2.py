@@ -1,5 +1,4 @@
-"""Programs written for MirrorMaker 2, and MirrorMaker 2 itself, read what is written here: its own Java classes say
-so."""
+"""MirrorMaker 2's own Java classes read mirrorlake's topics, and so does MirrorMaker 2 itself."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ PROBE = Path(__file__).parent / "java/MirrorProbe.java"
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LocalCluster]]:
-    """Three clusters of their own, because clients of MirrorMaker 2 look at all topics of a cluster."""
+    """Starts three clusters, because clients of MirrorMaker 2 read all topics of a cluster."""
     base = tmp_path_factory.mktemp("chain")
     with (
         running(LocalCluster("a", base / "a", JARS)) as a,
@@ -35,7 +34,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[LocalCluste
 def mirrored(
     chain: list[LocalCluster], spark: object, warehouse: str, tmp_path_factory: pytest.TempPathFactory
 ) -> World:
-    """a -> b with everything MirrorMaker 2 does by default, a group, and offset syncs on the source."""
+    """Mirrors a -> b with all default features of MirrorMaker 2, a group, and offset syncs on the source."""
     properties = {
         "emit.heartbeats.enabled": "true",
         "heartbeats.replication.enabled": "true",

@@ -1,5 +1,4 @@
-"""Replication policies on real brokers: renamed and merged topics, and two clusters that write the same topic without a
-loop."""
+"""Replication policies on real brokers: renamed and merged topics, and one topic on two clusters without a loop."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
 
 
 def back(world: World) -> World:
-    """The same two clusters the other way round, in the same property file."""
+    """Returns the flow back between the same clusters, in the same property file."""
     return World(
         world.target_servers,
         world.source_servers,
@@ -28,7 +27,7 @@ def back(world: World) -> World:
 
 
 def in_both_directions(world: World) -> tuple[World, World]:
-    """A flow in either direction under Identity, as one file says."""
+    """Configures a flow in either direction under the identity policy, in one file."""
     world.target_alias = f"t{world.alias[1:]}"
     there = f"{world.alias}->{world.target_alias}.enabled"
     here = f"{world.target_alias}->{world.alias}.enabled"
@@ -92,7 +91,7 @@ def test_a_loop_is_seen_after_the_reverse_flow_was_restarted_with_other_producer
     topic = there.topic(partitions=2)
     there.produce(topic, 200)
     assert there.mirror().records == 200
-    there.write_config(**{"mirrorlake.slots": "5"})  # new slots write with producer ids nobody has seen
+    there.write_config(**{"mirrorlake.slots": "5"})  # new slots write with unknown producer ids
     there.produce(topic, 200, seed=2)
     assert there.mirror().records == 200
     assert here.mirror().records == 0
@@ -101,7 +100,7 @@ def test_a_loop_is_seen_after_the_reverse_flow_was_restarted_with_other_producer
 
 
 def test_only_local_records_are_mirrored_when_asked(both: tuple[World, World]) -> None:
-    """A third cluster's flow would carry on what came from the first; with local records it does not."""
+    """A third cluster's flow would mirror the first one's records; with local records it does not."""
     there, here = both
     topic = there.topic(partitions=1)
     there.produce(topic, 100, 1)
@@ -216,7 +215,7 @@ def mirror_other(world: World, flow: str) -> MirrorResult:
 
 
 def assert_map_is_true(world: World, flow: str, topic: str, merged: dict[int, list[tuple[int, object]]]) -> None:
-    """Every record of a source topic is where its run says."""
+    """Asserts that every record of a source topic is at the offset that its run maps it to."""
     records = {
         (partition, offset): record
         for partition, found in read_committed(world.source_servers, topic).items()
@@ -233,7 +232,7 @@ def assert_map_is_true(world: World, flow: str, topic: str, merged: dict[int, li
 
 
 def test_records_of_others_in_a_remote_topic_are_not_taken_for_mirrored_ones(plain_world: World) -> None:
-    """Identity one way: what stands in the topic already is refused, unless sharing is meant."""
+    """Under the identity policy, existing records in the topic are refused, unless sharing is configured."""
     topic = plain_world.topic(partitions=1)
     plain_world.produce(topic, 20, 1)
     plain_world.write_config(**IDENTITY)

@@ -1,4 +1,4 @@
-"""A transform is tried on the newest records of a topic."""
+"""A preview applies a transform to the newest records of a topic."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_newest_committed_records_are_shown_before_and_after(world: World) -
     for at, value in enumerate(VALUES):
         producer.produce(topic, value, key=f"k{at}", partition=at % 2, headers=[("h", b"\xff")])
         producer.flush()
-    world.produce_transactions(topic, 4, 20, aborted=1.0)  # the ends of the log hold nothing that is committed
+    world.produce_transactions(topic, 4, 20, aborted=1.0)  # the ends of the log hold no committed records
 
     found = preview(world.spark, world.flow, topic, 4)
     assert {before.value for before, _ in found.records} == {*(value.decode() for value in VALUES[:3]), "0x00ff"}

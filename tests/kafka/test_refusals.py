@@ -1,4 +1,4 @@
-"""Bad input on real brokers: a clear error, and nothing created or written."""
+"""Invalid input on real brokers: a clear error, and nothing is created or written."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_too_few_brokers_for_the_replication_factor_is_said(world: World) -> Non
 
 
 def test_a_target_without_transactions_is_refused(world: World, tmp_path: Path, root: Path) -> None:
-    """A cluster whose transaction log can't be created: more replicas are demanded than there are brokers."""
+    """The transaction log of the cluster can't be created: it needs more replicas than there are brokers."""
     from mirrorlake.protocol.cluster import Cluster
 
     cluster = LocalCluster(
@@ -147,7 +147,7 @@ SECRET = "canary-9f3b"
 
 @pytest.fixture(scope="module")
 def secured(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A target with SASL and an authorizer: `admin` may do everything, `limited` what the tests grant."""
+    """Starts a target with SASL and an authorizer: `admin` may do everything, `limited` what tests grant."""
     jaas = (
         f'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="{SECRET}" '
         f'user_limited="{SECRET}";'
@@ -194,8 +194,7 @@ class SecuredCluster(LocalCluster):
 
 
 def as_limited(world: World, cluster: LocalCluster, password: str = "") -> None:
-    """Lets the flow log in at the target as `limited`; the password is a reference to a file, which workers can read
-    too."""
+    """Lets the flow log in at the target as `limited`; the password is a reference to a file that workers can read."""
     file = world.directory / "secrets.properties"
     file.write_text(f"password = {SECRET}\n")
     password = password or f"${{file:{file}:password}}"

@@ -1,4 +1,4 @@
-"""Schema ids become those of the target's registry: two real registries in which the same schema has different ids."""
+"""Schema ids become those of the target's registry; one schema has different ids in two real registries."""
 
 from __future__ import annotations
 

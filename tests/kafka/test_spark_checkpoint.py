@@ -1,5 +1,7 @@
-"""Streaming queries that move to the target: they stop on the source, their checkpoint is translated, and they go on
-with the remote topics."""
+"""Streaming queries that move to the target.
+
+They stop on the source, their checkpoint is translated, and they continue with the remote topics.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,14 @@ def topic_frame(world: World, servers: str, topic: str, **options: object) -> An
 
 
 def run(frame: Any, checkpoint: Path, sink: Callable[[Any], Any], mode: str = "append") -> None:
-    """Runs a query until it has read all there is."""
+    """Runs a query until it has read all records."""
     sink(frame.writeStream.outputMode(mode)).option("checkpointLocation", str(checkpoint)).trigger(
         availableNow=True
     ).start().awaitTermination()
 
 
 def collected(batches: Batches, fails_at: int = -1) -> Callable[[Any], Any]:
-    """A sink that keeps what every batch brings, and breaks down at the end of one."""
+    """Returns a sink that keeps the rows of every batch, and fails at the end of one."""
 
     def keep(frame: Any, batch: int) -> None:
         found: dict[int, list[Any]] = {}
@@ -51,7 +53,7 @@ def collected(batches: Batches, fails_at: int = -1) -> Callable[[Any], Any]:
 
 
 def moved(world: World, checkpoint: Path, **more: str) -> Path:
-    """The checkpoint, translated."""
+    """Returns the translated checkpoint."""
     output = checkpoint.with_name(f"{checkpoint.name}-moved")
     ExternalPositions(positions=str(checkpoint), output=str(output), **more).translate(
         Translator(world.flow, world.ledger.ensure_tables())
@@ -82,7 +84,7 @@ def test_a_query_that_broke_down_within_a_batch_repeats_it_on_the_target_and_goe
         )
     world.mirror()
     checkpoint = moved(world, tmp_path / "query")
-    for seed in (2, 3):  # it goes on, and on, while more is mirrored
+    for seed in (2, 3):  # it continues while more records are mirrored
         world.produce_transactions(topic, 10, 10, seed=seed)
         world.mirror()
         run(topic_frame(world, world.target_servers, world.remote(topic), **limited), checkpoint, collected(on_target))
@@ -114,7 +116,7 @@ def test_a_query_with_state_and_several_sources_counts_on(world: World, tmp_path
         counts.update({None if row["key"] is None else bytes(row["key"]): row["count"] for row in frame.collect()})
 
     def more(seed: int) -> None:
-        world.produce_transactions(orders, 10, 12, seed=seed)  # so that the query stands behind a marker
+        world.produce_transactions(orders, 10, 12, seed=seed)  # so that the query's offset is behind a marker
         world.produce(payments, 50, 1, seed=seed)
 
     more(1)

@@ -1,4 +1,4 @@
-"""The same job on a Spark cluster of several workers, for those who outgrow one process."""
+"""The mirror job on a Spark cluster of several workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def start(world: World, cluster: SparkCluster, *times: float) -> subprocess.Pope
 
 
 def executors(cluster: SparkCluster) -> list[psutil.Process]:
-    """The executors of the workers, as processes; a worker that starts one may have a shell in between."""
+    """Returns the processes of the workers' executors; a worker may start an executor through a shell."""
     found = [child for pid in cluster.pids[1:] for child in psutil.Process(pid).children(recursive=True)]
     return [process for process in found if _is_executor(process)]
 

@@ -1,4 +1,4 @@
-"""Where a flow begins, what is paused, and what a running job takes over from its file."""
+"""Start offsets of a flow, paused topics, and properties that a running job reloads."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_time_and_offsets_are_kept_to_the_record(world: World) -> None:
     world.mirror()
     copied = world.target_records(by_time)[0]
     assert [record for _, record in copied] == [record for _, record in world.source_records(by_time)[0]][200:]
-    copied = world.target_records(by_offset)[0]  # batches hold 50 records here, so that one begins before
+    copied = world.target_records(by_offset)[0]  # batches have 50 records, so one begins earlier
     assert [record for _, record in copied] == [
         record for offset, record in world.source_records(by_offset)[0] if offset >= 120
     ]

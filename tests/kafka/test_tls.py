@@ -1,5 +1,4 @@
-"""Both clusters are reached by TLS with client certificates, in all three dialects: raw requests, librdkafka, and
-Spark's Kafka source."""
+"""Both clusters are reached over TLS with client certificates, by raw requests, librdkafka and Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ from tests.world import World
 
 
 class TlsCluster(LocalCluster):
-    """A local cluster with one listener more, on which clients need a certificate; the plain one is for the test to
-    look at."""
+    """A local cluster with a further listener that requires client certificates; the test itself uses the plain one."""
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         properties = super()._server_properties(broker)
@@ -32,7 +30,7 @@ class TlsCluster(LocalCluster):
 
 
 class Certificates:
-    """An authority, and PEM stores of what it has signed."""
+    """A certificate authority, and PEM stores of the certificates that it has signed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._authority = directory, trustme.CA()
@@ -40,7 +38,7 @@ class Certificates:
         self._authority.cert_pem.write_to_path(self.trusted)
 
     def store(self, name: str, *identities: str) -> Path:
-        """A key with its certificate, as Java and OpenSSL both read it (PKCS #8)."""
+        """Stores a key with its certificate in a form that Java and OpenSSL both read (PKCS #8)."""
         issued = self._authority.issue_cert(*identities)
         key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
             Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
@@ -107,7 +105,7 @@ def test_records_and_groups_are_mirrored_over_tls(world: World) -> None:
 
 
 class Impostor:
-    """A server on a port of this machine that speaks TLS with a certificate of its own, and keeps what clients send."""
+    """A TLS server on this machine with a certificate of its own, which keeps the bytes that clients send."""
 
     def __init__(self, certificate: Path) -> None:
         self.connections, self.received = 0, b""
@@ -142,7 +140,7 @@ class Impostor:
 def test_a_cluster_that_is_not_trusted_is_refused_and_nothing_is_sent(
     world: World, certificates: Certificates, tmp_path: Path, is_trusted: bool
 ) -> None:
-    """With its authority trusted, the same server does receive requests: so it would see them."""
+    """With its authority trusted, the same server receives requests, so the test would detect them."""
     (tmp_path / "others").mkdir()
     others = Certificates(tmp_path / "others")
     with Impostor(others.store("impostor", "localhost")).listening() as impostor:

@@ -1,5 +1,4 @@
-"""Topics kept in step on real brokers: configuration, access rights, and one bad topic that does not stop the
-others."""
+"""Topic sync on real brokers: configuration, ACLs, and one bad topic that does not stop the others."""
 
 from __future__ import annotations
 
@@ -161,7 +160,7 @@ def test_records_of_others_in_one_remote_topic_hold_back_that_topic_only(world: 
 
 @pytest.fixture(scope="module")
 def authorized(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
-    """Two clusters with an authorizer, in which everybody may do everything that nobody forbids."""
+    """Starts two clusters with an authorizer that allows everything that no ACL denies."""
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -251,7 +250,7 @@ def test_a_permission_that_is_missing_for_one_topic_holds_back_that_topic_until_
     guarded.write_config(**{"sync.topic.acls.enabled": "false"})
     seen = binding(
         bad, AclOperation.DESCRIBE, "User:ANONYMOUS"
-    )  # a topic that may not even be described is not there for us
+    )  # without DESCRIBE, a topic looks as if it did not exist
     next(iter(guarded.source_admin.create_acls([seen]).values())).result()
     eventually(lambda: bindings(guarded.source_admin, bad))
     assert guarded.mirror().records == 60

@@ -1,5 +1,4 @@
-"""Topics with a transform: the same transactions, gate and map as everything else, and positions that stay exact where
-records are left out."""
+"""Topics with a transform: the same transactions, gate and map, and exact positions around filtered records."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def transform(world: World, name: str, topics: str, **parts: str) -> None:
 
 
 def customers(world: World, topic: str, numbers: range, transactional: bool = False, bad: int = -1) -> None:
-    """One JSON document for each number, to partition number % 2."""
+    """Produces one JSON document for each number, to partition number % 2."""
     settings = {"transactional.id": f"{topic}-{numbers.start}"} if transactional else {}
     producer = Producer(
         {

@@ -1,5 +1,4 @@
-"""Verification on real brokers: what was mirrored is proven equal, and whatever is planted on the target is found and
-named by both offsets."""
+"""Verification on real brokers: mirrored records are proven equal; planted differences are found by both offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def by_partition(result: VerificationResult) -> dict[int, PartitionVerification]
 
 
 def findings(world: World, result: VerificationResult) -> dict[int, list[tuple[Any, ...]]]:
-    """The rows of verification_findings by partition: kind, both offsets, and detail."""
+    """Returns the rows of verification_findings by partition: kind, both offsets, and detail."""
     rows = world.ledger.read("verification_findings").filter(f"verification_id = '{result.verification_id}'").collect()
     found: dict[int, list[tuple[Any, ...]]] = {}
     for row in sorted(rows, key=lambda row: row["downstream_offset"]):
@@ -45,7 +44,7 @@ def findings(world: World, result: VerificationResult) -> dict[int, list[tuple[A
 
 
 def record(number: int, **changes: Any) -> Content:
-    """The record of that number, always the same within a test."""
+    """Returns the record of that number, always the same within a test."""
     headers = [("n", str(number).encode()), ("trace", None)]
     return {
         "key": f"key-{number % 7}".encode(),
@@ -60,7 +59,7 @@ NOW = time.time_ns() // 1_000_000 - 100_000
 
 
 def write(servers: str, topic: str, contents: dict[int, Iterable[Content | None]]) -> None:
-    """Appends records to partitions, as they are, by a client that has nothing to do with the mirror."""
+    """Appends records to partitions unchanged, by a client independent of the mirror."""
     plain = Producer({"bootstrap.servers": servers, "linger.ms": 5, "log_level": 0})
     refused: list[Any] = []
     aborting = None
@@ -93,7 +92,7 @@ def write(servers: str, topic: str, contents: dict[int, Iterable[Content | None]
 
 
 def rebuild(world: World, topic: str, contents: dict[int, list[Content | None]], *, source: bool = False) -> None:
-    """Puts a topic with other contents in place of the one that the mirror has written (or read)."""
+    """Replaces a topic that the mirror has written (or read) by one with other contents."""
     admin, servers, name = (
         (world.source_admin, world.source_servers, topic)
         if source
@@ -116,7 +115,7 @@ def drop_before(admin: Any, topic: str, partition: int, offset: int) -> None:
 
 
 def with_changes(changes: dict[int, Content | None], records: int = 40) -> list[Content | None]:
-    """The records of a partition, some of them other ones."""
+    """Returns the records of a partition with some of them replaced."""
     return [changes.get(number, record(number)) for number in range(records)]
 
 
@@ -227,7 +226,7 @@ def test_a_loss_a_duplicate_a_swap_and_every_changed_part_are_each_found_and_nam
         == 5
     )
 
-    sampled = verify(world, "sample")  # only what its digests don't tell is opened, and says the same
+    sampled = verify(world, "sample")  # only batches that the digests don't cover are opened, with the same result
     assert {partition: rows for partition, rows in findings(world, sampled).items() if partition != 8} == {
         partition: rows for partition, rows in findings(world, result).items() if partition != 8
     }
@@ -276,13 +275,13 @@ def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found
     repeated = verify(world, "incremental", version=str(second.offset_syncs_version))
     assert repeated.partitions == second.partitions
 
-    world.write_config(**{"mirrorlake.on.loss": "continue"})  # the mirror itself would stop at what comes now
+    world.write_config(**{"mirrorlake.on.loss": "continue"})  # the mirror job itself would stop at these records
     write(world.target_servers, world.remote(topic), {0: [record(3)]})  # behind the last run, and soon between two
     at_the_end = verify(world)
     assert findings(world, at_the_end) == {0: [("duplicated", 3, 41, "one more copy of it")]}
     write(world.source_servers, topic, {0: [record(number) for number in range(40, 45)]})
     world.mirror()
-    third = verify(world, "incremental")  # the record it is a copy of is older than what is new
+    third = verify(world, "incremental")  # the record that it copies is older than the new ones
     assert findings(world, third) == {0: [("unexpected", None, 41, "it is in no run of the map")]}
     assert findings(world, verify(world, version=str(at_the_end.offset_syncs_version))) == findings(world, at_the_end)
 
@@ -347,8 +346,8 @@ def test_compaction_explains_what_a_newer_record_has_replaced_and_nothing_else(w
     topic = world.topic(partitions=3)
     write(world.source_servers, topic, {partition: with_changes({}) for partition in range(3)})
     world.mirror()
-    # Of partition 0, records 0 to 3 are gone, whose keys come again; of partition 1, records 33 and 34, which are the
-    # last of their keys; of partition 2, records 0 and 1 on both sides, though the source does not compact.
+    # Removed are: in partition 0, records 0 to 3, whose keys occur again; in partition 1, records 33 and 34, the last
+    # of their keys; in partition 2, records 0 and 1 on both sides, although the source is not compacted.
     later = with_changes({})[2:]
     rebuild(
         world,
@@ -372,7 +371,7 @@ def test_compaction_explains_what_a_newer_record_has_replaced_and_nothing_else(w
 
 
 def test_an_open_transaction_before_the_end_of_the_map_is_waited_for_and_named(world: World) -> None:
-    world.write_config(**{"mirrorlake.on.loss": "continue"})  # the mirror itself would stop at a stranger's records
+    world.write_config(**{"mirrorlake.on.loss": "continue"})  # else the mirror job would stop at these records
     topic = world.topic(partitions=1)
     world.produce(topic, 10, 1)
     world.mirror()

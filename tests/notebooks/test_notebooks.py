@@ -1,5 +1,7 @@
-"""The notebooks as operators run them: by papermill, one process each, on real brokers. The first mirror starts a JVM
-of its own; the others are given a warm one."""
+"""The notebooks as operators run them: by papermill, one process each, on real brokers.
+
+The first mirror starts a JVM of its own; the others use a warm one.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,10 @@ def cell(notebook: dict[str, Any], tag: str) -> dict[str, Any]:
 
 
 def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = "", **given: str) -> dict[str, Any]:
-    """Runs a notebook by papermill's command line, as the README says; returns the executed notebook. `fails_with` is
-    what it must fail with; without `jvm` it starts its own."""
+    """Runs a notebook by papermill's command line, as in the README; returns the executed notebook.
+
+    It must fail with `fails_with`, if that is given. Without `jvm` it starts its own JVM.
+    """
     words = [
         str(Path(sys.executable).with_name("papermill")),
         "--no-progress-bar",

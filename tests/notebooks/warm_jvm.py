@@ -1,8 +1,8 @@
-"""A JVM that has run Spark before, for processes that would start a cold one of their own: `python warm_jvm.py`, then a
-line on standard input for each "end the session".
+"""A JVM that has run Spark before, for processes that would start a cold one: `python warm_jvm.py`.
 
-PySpark connects to a JVM that is there if PYSPARK_GATEWAY_PORT and PYSPARK_GATEWAY_SECRET say so. The process keeps its
-session to itself; it only does not spend half a minute on loading and compiling Spark.
+It ends its session at each line on standard input. PySpark connects to an existing JVM if PYSPARK_GATEWAY_PORT and
+PYSPARK_GATEWAY_SECRET are set. The process still has a session of its own. It only saves the half minute in which a JVM
+loads and compiles Spark.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class WarmJvm:
-    """The process that keeps the JVM, and what others need to connect to it.
+    """The process that keeps the JVM, and the values that others need to connect to it.
 
     Attributes:
-        environment: of a process that is to use it.
+        environment: the environment of a process that uses the JVM.
     """
 
     process: subprocess.Popen[str]
@@ -33,8 +33,7 @@ class WarmJvm:
     @classmethod
     @contextmanager
     def running(cls, **environment: str) -> Iterator[WarmJvm]:
-        """One for the length of a block; `environment` is what Spark's Python processes find besides that of this
-        one."""
+        """Runs a JVM for the length of a block; `environment` extends that of Spark's Python processes."""
         process = subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -48,7 +47,7 @@ class WarmJvm:
             process.communicate()
 
     def end_session(self) -> None:
-        """Stops the session that the last process has left behind; a JVM has one at a time."""
+        """Stops the session that the last process has left; a JVM has one at a time."""
         assert self.process.stdin is not None
         print("end", file=self.process.stdin, flush=True)
         assert _line(self.process) == "ended"

@@ -11,7 +11,7 @@ from tests.example_ledger import fill
 
 @pytest.fixture(scope="session")
 def example(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """The ledger of docs/sql.md, with its views; flows that tests add have other names."""
+    """Fills the ledger of docs/sql.md, with its views; flows that tests add have other names."""
     made = fill(Ledger(spark, "spark_catalog", "example", str(tmp_path_factory.mktemp("example"))).ensure_tables())
     ensure_views(made)
     return made

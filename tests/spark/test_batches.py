@@ -16,7 +16,7 @@ from tests.log_lines import logged
 
 @pytest.fixture
 def endless(spark: Any) -> Any:
-    """A stream that has something new at every micro-batch."""
+    """Returns a stream with new rows at every micro-batch."""
     return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
 
 

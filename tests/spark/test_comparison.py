@@ -1,4 +1,4 @@
-"""Two logs are hashed in Spark and laid side by side, each partition by itself."""
+"""Two logs are hashed in Spark and aligned, partition by partition."""
 
 from __future__ import annotations
 

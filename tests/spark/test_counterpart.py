@@ -1,4 +1,4 @@
-"""Counterparts by both maps, against the plain definition and against the translation by one map."""
+"""Counterparts by both maps, compared with their definition and with the translation by one map."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ Piece = tuple[str, int, int, int, str, int, int, bool]
 
 
 def both_ways(dice: random.Random, topic: str, *, at_once: bool) -> list[Piece]:
-    """The two maps of a partition that both sides write, in turns or at once: stretches of records, in an order on
-    either side of its own where it is at once."""
+    """Generates the two maps of a partition that both sides write, in turns or at once.
+
+    Where both write at once, the stretches of records have a different order on each side.
+    """
     stretches = [(dice.randint(1, 6), dice.random() < 0.5) for _ in range(dice.randint(1, 30))]
     places: list[list[int]] = []
     for order in (

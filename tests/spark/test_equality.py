@@ -1,4 +1,4 @@
-"""Two logs are compared at the places of a map: whatever is wrong is found, gets the right name, and both offsets.
+"""Two logs are compared by a map: each difference is found, with its kind and both offsets.
 
 Each case is a partition of its own, so that all of them are compared at once.
 """
@@ -39,14 +39,16 @@ def content(
 
 
 def log(values: str, start: int = 0) -> Log:
-    """One record for each letter; _ is an offset without a record."""
+    """Makes one record for each letter; _ is an offset without a record."""
     return {start + at: content(value) for at, value in enumerate(values) if value != "_"}
 
 
 @dataclass
 class Case:
-    """Runs are (upstream_start, downstream_start, records); expected are the records that are equal, and kind and
-    offsets of each finding."""
+    """One case: runs as (upstream_start, downstream_start, records), and the expected result.
+
+    The result is the number of equal records, and kind and offsets of each finding.
+    """
 
     source: Log
     target: Log
@@ -180,7 +182,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def outcome(spark: Any) -> dict[str, tuple[int, list[tuple[Any, ...]], dict[Any, str]]]:
-    """By case: how many records are equal, the findings in order, and what they say by upstream offset."""
+    """Returns, by case, the number of equal records, the findings in order, and their details by upstream offset."""
     from pyspark.sql import functions as F
 
     cases = list(enumerate(CASES.values()))

@@ -1,4 +1,4 @@
-"""Names are matched as Java would match them, Java itself being asked."""
+"""Names are matched as in Java, compared with Java itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Delta tables: columns as agreed, rebuilt from the topic's records, and nothing twice."""
+"""The Delta tables: their columns, their rebuild from the topic's records, and no duplicate rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maintenance of the ledger: what goes, and above all what stays."""
+"""Maintenance of the ledger: expired rows, and above all the rows that must stay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ledger(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
 
 
 def answers(ledger: Ledger, source: str, logs: list[Log]) -> dict[int, dict[int, tuple[int, str]]]:
-    """What the map says of every offset of every log, by partition."""
+    """Returns the translation of every offset of every log, by partition."""
     ends = {log.partition: log.upstream + 5 for log in logs}
     found: dict[int, dict[int, tuple[int, str]]] = {log.partition: {} for log in logs}
     for row in views.read(ledger, "offset_map").filter(f"source = '{source}'").collect():

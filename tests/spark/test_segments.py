@@ -1,4 +1,4 @@
-"""A map is cut into segments without a hole, and what is wrong with the map itself is seen."""
+"""A map is cut into segments without a hole, and errors of the map itself are detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTENT = Extent("t", 0, "a.t", 0, 0, 30, 0, 33, 0, -1, 0, 0, downstream_to=36, s
 
 
 def runs(spark: Any, *spans: tuple[int, int, int], topic: str = "t", target: str = "a.t") -> Any:
-    """(upstream_start, downstream_start, records), one committed each minute."""
+    """Makes runs as (upstream_start, downstream_start, records), one committed each minute."""
     rows = [
         (topic, 0, target, 0, up, up + records, down, down + records, None, NOON + timedelta(minutes=at), False, False)
         for at, (up, down, records) in enumerate(spans)

@@ -1,5 +1,7 @@
-"""Transforms in Spark: one row out for each row in, whatever a record holds, and what can't keep that is refused
-beforehand."""
+"""Transforms in Spark: each row yields one row, for any record.
+
+A transform that can't guarantee this is refused beforehand.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def transform(**given: Any) -> Transform:
 
 
 def records(spark: Any, *values: bytes | None, **columns: Any) -> Any:
-    """Records of topic `x`, partition 3, with offsets from 0 and keys k0, k1, ..."""
+    """Makes records of topic `x`, partition 3, with offsets from 0 and keys k0, k1, ..."""
     constant = {"timestamp": TIME, "headers": None, **columns}
     rows = [
         (f"k{at}".encode(), value, "x", 3, at, constant["timestamp"], 0, constant["headers"])
@@ -47,13 +49,13 @@ def records(spark: Any, *values: bytes | None, **columns: Any) -> Any:
 
 
 def applied(frame: Any, how: Transform) -> list[Row]:
-    """What becomes of the records, in the order of their offsets."""
+    """Applies a transform; returns the records in the order of their offsets."""
     validate(frame.sparkSession, how)
     return sorted(apply(frame, how).collect(), key=lambda row: row["offset"])
 
 
 def outcomes(rows: list[Row]) -> list[tuple[str, str | None, Any]]:
-    """Outcome, part that failed, and value."""
+    """Returns outcome, failed part and value of each record."""
     return [
         (row["outcome"], row["reason"] and row["reason"].removeprefix(PROPERTY), row["value"] and bytes(row["value"]))
         for row in rows
@@ -77,7 +79,10 @@ def lookups(spark: Any) -> None:
 
 @pytest.fixture(params=["interpreted", "generated"])
 def code(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Local sessions interpret; clusters generate code, which evaluates beforehand what occurs twice."""
+    """Switches code generation: local sessions interpret, clusters generate code.
+
+    Generated code evaluates expressions beforehand that occur twice.
+    """
     names = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
     before = {name: spark.conf.get(name) for name in names}
     for name, value in names.items() if request.param == "generated" else ():
@@ -209,7 +214,7 @@ def test_a_filtered_record_does_not_fail_by_anything_else(spark: Any, code: str)
         ("failed", "partition", b'{"country": "7", "id": 0}'),
         ("failed", "value.format", b"{"),
     ]
-    unread = records(spark, b"{", b"{")  # malformed, but the filter looks at the key alone
+    unread = records(spark, b"{", b"{")  # malformed, but the filter reads the key only
     assert [row["outcome"] for row in applied(unread, how)] == ["failed", "filtered"]
 
 

@@ -1,4 +1,4 @@
-"""The transforms of docs/configuration.md do what it says they do."""
+"""The transforms of docs/configuration.md have the effects that the page describes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL join against the definition: the same answer for every position on every map."""
+"""The SQL join and the definition of translation give the same result for every position on every map."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_every_status(spark: Any) -> None:
         "gap": ("exact", 17, None),
         "after gap": ("exact", 17, None),
         "end": ("exact", 24, None),
-        "marker": ("exact", 24, None),  # markers behind the last run are mirrored, there is only nothing in them
+        "marker": ("exact", 24, None),  # markers behind the last run count as mirrored, but hold no records
         "ahead": ("clamped", 24, "past what is mirrored"),
         "beyond": ("clamped", 24, "past the end of the source log"),
         "empty": ("exact", 0, None),

@@ -1,4 +1,4 @@
-"""Positions outside Kafka, by the ledger alone: the source of these flows is not there to be asked."""
+"""Positions outside Kafka, translated by the ledger alone; the sources of these flows don't exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The views and functions against plain models of what they say, and docs/sql.md against what they really answer."""
+"""The views and functions compared with plain models, and docs/sql.md compared with their real results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLE = re.compile(r"```sql\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
 @pytest.fixture
 def ledger(example: Ledger, spark: Any) -> Ledger:
-    spark.sql("USE spark_catalog.example")  # Spark knows a table function by its bare name only
+    spark.sql("USE spark_catalog.example")  # Spark resolves a table function by its bare name only
     return example
 
 

@@ -1,4 +1,4 @@
-"""A map is rebuilt from the contents of two logs, whatever the copier has been through."""
+"""A map is rebuilt from the contents of two logs, for any history of the copier."""
 
 from __future__ import annotations
 
@@ -46,25 +46,27 @@ def test_of_records_copied_twice_the_map_takes_those_that_the_rest_follows() -> 
 
 
 def test_a_repetition_at_the_end_is_no_place_to_go_on_from() -> None:
-    # A reader of d who went on at the second d would never get e and f.
+    # A reader of d that continued at the second d would never get e and f.
     assert mapped("abcdef", "abcdefcd") == {at: at for at in range(6)}
 
 
 def test_a_record_that_only_the_first_pass_has_is_read_there() -> None:
-    # The second pass lacks c; who wants b must not miss it.
+    # The second pass lacks c; a reader of b must not miss it.
     found = mapped("abcdef", "abcdabdef")
     assert found == {0: 0, 1: 1, 2: 2, 3: 6, 4: 7, 5: 8}
 
 
 def test_where_records_are_missing_the_reader_gets_doubtful_ones_again() -> None:
-    # x may be the one before the gap or the one after it: a reader who stands in the gap gets it.
+    # x may be the one before the gap or the one after it: a reader within the gap gets it.
     assert mapped("axbbxc", "axc") == {0: 0, 4: 1, 5: 2}
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_reader_skips_a_record_and_only_restarts_are_read_again(seed: int) -> None:
-    """A copier that is restarted, loses records and meets those of others: what each reader gets from the map holds all
-    it wants that is there."""
+    """A copier is restarted, loses records and meets records of other producers.
+
+    By the map, each reader gets all unread records that exist on the target.
+    """
     dice = random.Random(seed)
     letters = dice.choice([3, 40, 1_000_000])
     source = [dice.randrange(letters) for _ in range(dice.randint(1, 400))]

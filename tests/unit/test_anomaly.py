@@ -1,4 +1,4 @@
-"""The rows of the table anomalies, from what was found and from errors that have crossed from a worker."""
+"""Rows of the table anomalies, from findings and from errors that have crossed from a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Record batches as bytes, against batches that another encoder has made."""
+"""Record batches as bytes, compared with batches of another encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks make of what they see: windows, medians, ratios, limits."""
+"""The evaluation of benchmarks: windows, medians, ratios, limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.tables import lines
 
 
 class Log:
-    """A remote topic of one partition that grows as scheduled: (seconds from now, end offset)."""
+    """A remote topic of one partition that grows on a schedule: (seconds from now, end offset)."""
 
     def __init__(self, *schedule: tuple[float, int]) -> None:
         self._schedule = schedule

@@ -1,4 +1,4 @@
-"""What would change on the target: configuration and access rights, decided from what both sides say."""
+"""Planned changes of the target's configuration and ACLs, from the metadata of both clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The topic of MirrorMaker 2's offsets, where it never ran."""
+"""MirrorMaker 2's offsets topic on a cluster where MirrorMaker 2 never ran."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFSETS = FLOW.mirrormaker.offsets_topic
 
 
 class FakeAdmin:
-    """Has some topics, and takes any, or refuses them."""
+    """Has some topics, and creates or rejects others."""
 
     def __init__(self, topics: dict[str, int], refusals: dict[str, TargetError] | None = None) -> None:
         self.topics, self.refusals, self.created = topics, refusals or {}, list[NewTopic]()

@@ -1,4 +1,4 @@
-"""What the documents name exists."""
+"""All names in the documents exist."""
 
 from __future__ import annotations
 

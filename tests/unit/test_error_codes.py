@@ -1,4 +1,4 @@
-"""The names of Kafka's error codes, against those of another client."""
+"""The names of Kafka's error codes, compared with those of another client."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What is decided about a failover without asking anybody: choices, blocks, places by their definition, and what is
-passed over."""
+"""Decisions of a failover without clusters: choices, blocks, counterparts by definition, and skipped records."""
 
 from __future__ import annotations
 

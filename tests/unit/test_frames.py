@@ -1,4 +1,4 @@
-"""Responses come out of a connection as they went in, however the network has cut them."""
+"""A connection yields the responses that were sent, for any fragmentation by the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every expectation is fed a violation and seen to fail; a suite that is not whole is refused."""
+"""Every expectation fails for a violation; an incomplete suite is refused."""
 
 from __future__ import annotations
 

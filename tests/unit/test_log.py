@@ -1,4 +1,4 @@
-"""Log lines: one event is one line, whatever is in it."""
+"""Log lines: one event is one line, for any content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("mirrorlake", "kafka")
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Leaves logging as it was."""
+    """Restores the configuration of logging."""
     loggers = [logging.getLogger(name) for name in NAMES]
     before = [(logger.level, logger.propagate, [*logger.handlers]) for logger in loggers]
     yield
@@ -42,7 +42,7 @@ def record(message: object, level: int = logging.INFO) -> logging.LogRecord:
 
 
 def written(environment: dict[str, str] | None = None, **settings: Any) -> io.StringIO:
-    """What is logged from here on, in the format that an operator has chosen."""
+    """Returns the lines logged from now on, in the format that an operator has chosen."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextFormatter(is_brief=True))

@@ -1,4 +1,4 @@
-"""Log lines in a notebook: readable, and bounded however long the job runs."""
+"""Log lines in a notebook are readable, and their number is bounded for any duration of the job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PaperPage:
 
 
 class Clock:
-    """Time that only the test moves on, and what is to be done later."""
+    """A clock that only the test advances, with scheduled calls."""
 
     def __init__(self) -> None:
         self.now = 0.0

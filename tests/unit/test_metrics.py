@@ -1,4 +1,4 @@
-"""The names of metrics, which dashboards and alerts are written against."""
+"""The names of metrics, on which dashboards and alerts depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MirrorMaker 2's formats, against bytes that its own classes (4.1.1 and 4.3.0) have written."""
+"""MirrorMaker 2's formats, compared with bytes that its own classes (4.1.1 and 4.3.0) have written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One word for one thing: names of types, and the words of enumerations wherever text repeats them."""
+"""Each name has one meaning: types, and the values of enumerations wherever text repeats them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORD = re.compile(r"\b[a-z]+(?:_[a-z]+)*\b")
 
 STATUSES_OF_POSITIONS = {*Status} - {Status.NO_GROUPS}
 STATUSES_OF_THE_MAP = {Status.EXACT, Status.CLAMPED, Status.BEFORE_MIRROR, Status.NOT_COVERED}
-WITHOUT_A_GAP = {*RESETS, GapKind.DROPPED}  # resets are looked at apart; what is dropped is dropped by another job
+WITHOUT_A_GAP = {*RESETS, GapKind.DROPPED}  # the gate counts resets separately; another job records dropped
 
 # The words in comments of columns that list them, by table and column.
 LISTED: dict[tuple[str, str], set[StrEnum]] = {
@@ -57,7 +57,7 @@ LISTED_IN_VIEWS: dict[tuple[str, str], set[StrEnum]] = {
 
 
 def types() -> Iterator[tuple[str, str]]:
-    """Classes and aliases of types, with their modules."""
+    """Returns classes and type aliases, with their modules."""
     for file in (ROOT / "lib/mirrorlake").rglob("*.py"):
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef):
@@ -102,7 +102,7 @@ def test_views_give_every_status_of_the_map() -> None:
 
 
 def expectation(suite: str, column: str, kind: str) -> dict[str, object]:
-    """The arguments of the one expectation of a suite that is of some type and about some column."""
+    """Returns the arguments of the only expectation of that type on that column in a suite."""
     found = json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"]
     (arguments,) = (one["kwargs"] for one in found if one["type"] == kind and one["kwargs"].get("column") == column)
     return arguments

@@ -31,7 +31,7 @@ def flow(**changes: str) -> Flow:
 
 
 def edges(option: Option) -> tuple[list[str], list[str]]:
-    """Values of an option that are just allowed, and values that just are not."""
+    """Returns the extreme allowed values of an option, and the nearest values that are not allowed."""
     match option.kind:
         case Flag():
             return ["true", "False", " TRUE "], ["", "yes", "1"]

@@ -1,4 +1,4 @@
-"""The wheel says the same about its dependencies as requirements.txt, and about its version as the changelog."""
+"""The wheel's dependencies are those of requirements.txt, and its version is that of the changelog."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PIPELINE, NOTEBOOKS, TESTS = range(1, 4)  # parts of requirements.txt, behind what it says about itself
+PIPELINE, NOTEBOOKS, TESTS = range(1, 4)  # parts of requirements.txt, after its introduction
 
 
 def pins(*parts: int) -> dict[str, str]:
-    """The exact versions in some parts of requirements.txt; empty lines are between the parts."""
+    """Returns the exact versions in some parts of requirements.txt; empty lines separate the parts."""
     found = (ROOT / "requirements.txt").read_text().split("\n\n")
     assert len(found) == 4
     lines = [line for part in parts for line in found[part].splitlines() if not line.startswith("#")]

@@ -102,7 +102,7 @@ def test_a_state_of_a_newer_format_is_refused() -> None:
 
 
 def test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says() -> None:
-    """A start of generation 2 was interrupted: slot 1 has its record, slot 0 went on in generation 1."""
+    """A start of generation 2 was interrupted: slot 1 has its record, slot 0 continued in generation 1."""
     opening = [position("p", 0, 100, slot=1), position("q", 0, 50, slot=0)]
     merged = merge_positions(
         [state(2, 1, *opening), state(1, 0, position("p", 0, 180, slot=0), position("q", 0, 50, slot=0))]

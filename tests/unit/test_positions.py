@@ -1,4 +1,4 @@
-"""Positions outside Kafka as text and as files: what is understood, and what is refused."""
+"""Positions outside Kafka as text and as files: the accepted forms, and the refused ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def write(
     initial: dict[int, Any] | None = None,
     version: str = "v1",
 ) -> Path:
-    """A checkpoint directory as Spark leaves it, with `commits` finished batches."""
+    """Writes a checkpoint directory as Spark leaves it, with `commits` finished batches."""
     for batch, lines in offsets.items():
         text = "\n".join([version, METADATA, *(line if isinstance(line, str) else json.dumps(line) for line in lines)])
         for name, content in ((f"{batch}", text), (f".{batch}.crc", "checksum")):
@@ -110,7 +110,7 @@ def _file(path: Path) -> Path:
 
 
 def doubled(checkpoint: SparkCheckpoint, status: str = "exact") -> Translation:
-    """Every topic t becomes a.t, every offset twice as large."""
+    """Translates a checkpoint: every topic t becomes a.t, and every offset is doubled."""
     rows = [
         Translated(
             p.label,

@@ -1,4 +1,4 @@
-"""What is held in memory of a map answers as the whole map does, or not at all."""
+"""The part of a map in memory answers as the whole map does, or not at all."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def state(
 
 @dataclass
 class Log:
-    """One partition, its history, and what of it still holds."""
+    """One partition, its history, and the part of it that is still valid."""
 
     topic: str
     slot: int
@@ -66,7 +66,7 @@ class Log:
     runs: list[Run] = field(default_factory=list)
 
     def go_on(self, dice: random.Random) -> tuple[list[Run], list[Gap]]:
-        """A transaction's runs and gaps."""
+        """Returns the runs and gaps of a transaction."""
         runs, gaps = [], []
         if dice.random() < 0.06:
             kind = dice.choice(sorted(RESETS))
@@ -105,8 +105,10 @@ class Log:
 
 
 def history(dice: random.Random, slots: int = 3) -> tuple[list[list[SlotState]], list[dict[str, Log]]]:
-    """The states of each slot in order, and behind each step of the flow all its logs: partitions change slots with
-    each generation, and one of them mostly rests."""
+    """Generates the states of each slot in order, and all logs of the flow after each step.
+
+    Partitions change slots with each generation, and one of them is mostly idle.
+    """
     logs = [Log("busy", 0), Log("idle", 0)]
     states: list[list[SlotState]] = [[] for _ in range(slots)]
     generation, steps = 0, []
@@ -138,7 +140,7 @@ def test_whatever_was_read_and_in_whatever_order_an_answer_is_that_of_the_whole_
         for ends, logs in steps[dice.randint(0, 60) :: dice.randint(1, 9)]:
             starts = read_to or [
                 max(0, end - dice.randint(1, 40)) for end in ends
-            ]  # at first a tail of each slot, and each goes back to another time
+            ]  # at first a tail of each slot, each with a different start
             new = [states[slot][start:end] for slot, (start, end) in enumerate(zip(starts, ends, strict=True))]
             recent.add(one for slot in new for one in slot)
             newest |= {slot: found[-1] for slot, found in enumerate(new) if found}

@@ -1,4 +1,4 @@
-"""A batch that can't be passed on as it is becomes one that can: records keep their offsets, timestamps and codec."""
+"""A batch that can't pass unopened is re-encoded; records keep their offsets, timestamps and codec."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(codec: int, base_offset: int = 77) -> Batch:
 
 
 def contents(batch: Batch) -> list[tuple[object, ...]]:
-    """What another decoder makes of a batch."""
+    """Decodes a batch with another decoder."""
     return [
         (record.key, record.value, record.headers, record.timestamp)
         for record in MemoryRecords(bytes(batch.raw)).next_batch()
@@ -69,8 +69,10 @@ def test_records_are_read_with_their_offsets_and_timestamps(codec: int) -> None:
 
 
 def holed(codec: int) -> Batch:
-    """What compaction leaves of a batch of ten: its second, third, sixth and eighth record, and the offsets it stood
-    for."""
+    """Makes a batch of ten as compaction leaves it.
+
+    It has the second, third, sixth and eighth record, and the offsets that the batch stood for.
+    """
     builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 20)
     for offset, (key, value, headers, timestamp) in zip((1, 2, 5, 7), CONTENTS, strict=True):
         builder.append(offset, timestamp, key, value, headers)

@@ -1,4 +1,4 @@
-"""Files that come with the package are found in a checkout and where it is installed; jars are fetched once."""
+"""Files of the package are found in a checkout and where it is installed; jars are fetched once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ mkdir "$jars/$profile" && touch "$jars/$profile/$profile.jar"
 
 @pytest.fixture
 def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is the whole PATH besides the shell's, with a Maven that downloads nothing."""
+    """Makes a directory that is the whole PATH besides the shell's, with a Maven that downloads nothing."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in {"mvn": MAVEN, "java": "#!/bin/sh\n"}.items():

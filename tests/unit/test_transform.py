@@ -1,4 +1,4 @@
-"""Transforms as they stand in the property file."""
+"""Transforms as they are in the property file."""
 
 from __future__ import annotations
 

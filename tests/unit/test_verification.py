@@ -1,4 +1,4 @@
-"""What is asked of a verification, and what is said of its result."""
+"""The scope of a verification, and the summary of its result."""
 
 from __future__ import annotations
 
