@@ -82,6 +82,7 @@ def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flo
     assert world.gaps(topic) == [(0, 100, 150, "retention")]
     assert anomalies(world, "continue") == [("retention", topic, 0, 100, 150)]
     assert any("from_offset=100 to_offset=150" in line and "deleted on the source" in line for line in world.lines)
+    assert world.metric("anomalies_total", kind="retention") == 2, "when the flow stopped, and when it went on"
     world.assert_accounted(topic)
     first_kept = world.target_records(topic)[0][100][0]
     assert position_after(world, topic, 120) == first_kept

@@ -62,6 +62,9 @@ def test_a_backlog_is_copied_in_many_bounded_micro_batches(spark_world: World) -
     result = spark_world.mirror()
     assert result.batches >= 5
     spark_world.assert_equal(topic)
+    runs, _ = spark_world.ledger_map(topic)
+    assert (spark_world.metric("ledger_runs_total"), spark_world.metric("ledger_lag_runs")) == (len(runs), 0)
+    assert 1 <= (spark_world.metric("ledger_appends_total") or 0) <= len(runs)
 
 
 def test_an_open_transaction_on_the_source_is_waited_for_and_not_copied(plain_world: World) -> None:

@@ -15,6 +15,7 @@ from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.mirror.gate_frame import frame as runs_frame
 from mirrorlake.jobs.verification.result import PartitionVerification
 from mirrorlake.jobs.verification.result import gate_frame as gate_frame_of_verification
+from mirrorlake.metrics import Metrics
 from mirrorlake.model.run import Run
 from mirrorlake.state.slot_report import SlotReport
 
@@ -278,3 +279,20 @@ def test_half_evaluated_is_not_evaluated(gates: dict[str, Gate], monkeypatch: py
     monkeypatch.setattr(gates["checkpoints"], "expectations", 12)
     with pytest.raises(GateError, match="11 of the 12 expectations of suite checkpoints were evaluated"):
         gates["checkpoints"].evaluate(groups(), "a->b", "c1")
+
+
+def test_evaluations_are_counted_and_those_that_did_not_pass(tmp_path: Path) -> None:
+    expectation = {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}
+    (tmp_path / "suite.json").write_text(json.dumps({"name": "small", "expectations": [expectation]}))
+    metrics = Metrics()
+    gate = Gate(tmp_path / "suite.json", metrics)
+    gate.evaluate(pd.DataFrame({"x": [1]}), "a->b", "c1")
+    gate.evaluate(pd.DataFrame({"x": [1, 2]}), "a->b", "c2")
+    gate.expectations = 2
+    with pytest.raises(GateError, match="1 of the 2"):
+        gate.evaluate(pd.DataFrame({"x": [1]}), "a->b", "c3")
+    counted = {
+        name: metrics.registry.get_sample_value(f"mirrorlake_gate_{name}_total", {"flow": "a->b", "suite": "small"})
+        for name in ("evaluations", "failures")
+    }
+    assert counted == {"evaluations": 3, "failures": 2}
