@@ -15,9 +15,9 @@ WELL = FlowReport("west->east", 100, 1_000, 0, NOW, NOW, 4, 0, 12, 0, NOW, 0, 0,
 
 
 def test_a_flow_that_does_its_work_has_no_problems() -> None:
-    assert WELL.worries(NOW) == []
-    assert replace(WELL, records=0, lag=0).worries(NOW) == [], "nothing to do is no problem"
-    assert replace(WELL, checkpointed_at=None, positions=None, verified_to=None).worries(NOW) == [], (
+    assert WELL.problems(NOW) == []
+    assert replace(WELL, records=0, lag=0).problems(NOW) == [], "nothing to do is no problem"
+    assert replace(WELL, checkpointed_at=None, positions=None, verified_to=None).problems(NOW) == [], (
         "a job that nobody has set up is not missed"
     )
 
@@ -35,7 +35,7 @@ def test_a_flow_that_does_its_work_has_no_problems() -> None:
     ],
 )
 def test_each_problem_is_named(change: dict[str, object], problem: str) -> None:
-    assert replace(WELL, **change).worries(NOW) == [problem]
+    assert replace(WELL, **change).problems(NOW) == [problem]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class FlowReport:
     losses: int
     anomalies: int
 
-    def worries(self, now: datetime) -> list[str]:
+    def problems(self, now: datetime) -> list[str]:
         """Returns the problems of the flow, one sentence each; none if there are none."""
         found = []
         if self.refused:
@@ -120,11 +120,13 @@ class Report:
     anomalies: pd.DataFrame
 
     def to_json(self) -> dict[str, Any]:
+        problems = {flow.flow: flow.problems(self.until) for flow in self.flows}
         return {
             "flows": [flow.flow for flow in self.flows],
             "records": sum(flow.records for flow in self.flows),
             "until": self.until.isoformat(timespec="seconds"),
-            "problems": {flow.flow: flow.worries(self.until) for flow in self.flows},
+            "problems": problems,
+            "worries": problems,  # its name before; jobs may read it
         }
 
 

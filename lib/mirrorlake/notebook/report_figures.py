@@ -50,7 +50,7 @@ def cards(report: Report) -> str:
 
 
 def _card(flow: FlowReport, report: Report) -> str:
-    worries, now = flow.worries(report.until), report.until
+    problems, now = flow.problems(report.until), report.until
 
     def seen(moment: Any) -> str:
         return "never" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}, {ago(now - moment)} before the end"
@@ -73,11 +73,11 @@ def _card(flow: FlowReport, report: Report) -> str:
         else f"{flow.verified_to:%Y-%m-%d %H:%M:%S}"
         + (f", {flow.unverified:,} records not verified" if flow.unverified else ", all records"),
     }
-    verdict = "; ".join(worries) if worries else "No problems"
+    verdict = "; ".join(problems) if problems else "No problems"
     entries = "".join(f"<dt>{name}</dt><dd>{html.escape(value)}</dd>" for name, value in lines.items())
     name = html.escape(flow.flow.replace("->", " → "))
     return (
-        f'<section class="mirrorlake-card{" worry" if worries else ""}"><h3>{name}</h3>'
+        f'<section class="mirrorlake-card{" worry" if problems else ""}"><h3>{name}</h3>'
         f'<p class="verdict">{html.escape(verdict[:1].upper() + verdict[1:])}.</p><dl>{entries}</dl></section>'
     )
 
