@@ -21,7 +21,7 @@ from bench.load import Load, create, fill
 from bench.processes import MIB, ProcessTree
 
 RECORDS = 80_000
-ROUNDS = 4  # of which the first one warms up
+ROUNDS = 4  # the first one warms up
 POLL_S = 0.25
 PLACED_S = 120
 PROPERTIES = {"sync.group.offsets.enabled": "true"}

@@ -25,7 +25,7 @@ from mirrorlake.log import configure
 
 from bench.clusters import ROOT
 
-MIRROR_INTERVAL_S = 1.0  # that of mirror.ipynb where its trigger is empty
+MIRROR_INTERVAL_S = 1.0  # the interval of mirror.ipynb with an empty trigger
 
 
 def main(what: str, config: str, name: str, warehouse: str, result: str, given_s: str = "") -> None:

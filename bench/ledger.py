@@ -25,7 +25,7 @@ from mirrorlake.translation.sql_join import current_runs, translate
 ROOT = Path(__file__).resolve().parents[1]
 HOME = ROOT / ".local/bench/ledger"
 TOPICS, PARTITIONS = 10, 100
-RECORDS = 1_000  # of each run; an offset more on either side is the marker's
+RECORDS = 1_000  # of each run; a marker takes one more offset on either side
 SLOTS = 16
 
 RUNS = f"""

@@ -27,7 +27,7 @@ from bench.summary import medians, ratios
 from bench.tables import lines
 
 RESULTS = HOME / "results.json"
-OTHERS_SHARE = 0.25  # seconds per second of one core; the instruments themselves take less
+OTHERS_SHARE = 0.25  # CPU seconds per second; the instruments themselves take less
 
 
 class Results:

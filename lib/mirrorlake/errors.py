@@ -39,11 +39,11 @@ class ConfigurationError(MirrorlakeError):
 
 
 class SourceError(MirrorlakeError):
-    """Raised when the source cluster can't be read, or its log isn't what was expected."""
+    """Raised when the source cluster can't be read, or its log differs from the expected one."""
 
 
 class TargetError(MirrorlakeError):
-    """Raised when the target cluster can't be written, or its log isn't what was expected."""
+    """Raised when the target cluster can't be written, or its log differs from the expected one."""
 
 
 class FencedError(TargetError):

@@ -58,7 +58,7 @@ class Gate:
         gx = _great_expectations()
         try:
             suite = gx.ExpectationSuite(**specification)
-        except Exception as error:  # whatever its validation raises, the file is wrong
+        except Exception as error:  # any error of its validation means that the file is wrong
             raise ConfigurationError(f"expectations {path} do not load: {error}") from None
         self.name: str = specification["name"]
         self.expectations = len(specification["expectations"])
@@ -137,7 +137,7 @@ class Gate:
         if len(results) != self.expectations:
             raise GateError(
                 f"{subject}: {len(results)} of the {self.expectations} expectations of suite {self.name} were "
-                "evaluated; nothing is committed on half a gate"
+                "evaluated. Nothing is committed unless all of them are"
             )
         return results
 

@@ -29,7 +29,7 @@ WORD = re.compile(r"\b[a-z]+(?:_[a-z]+)*\b")
 
 STATUSES_OF_POSITIONS = {*Status} - {Status.NO_GROUPS}
 STATUSES_OF_THE_MAP = {Status.EXACT, Status.CLAMPED, Status.BEFORE_MIRROR, Status.NOT_COVERED}
-WITHOUT_A_GAP = {*RESETS, GapKind.DROPPED}  # the gate counts resets separately; another job records dropped
+WITHOUT_A_GAP = {*RESETS, GapKind.DROPPED}  # gap_reasons leaves out resets, and another job records dropped
 
 # The words in comments of columns that list them, by table and column.
 LISTED: dict[tuple[str, str], set[StrEnum]] = {

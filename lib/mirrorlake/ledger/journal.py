@@ -17,7 +17,7 @@ from typing import Any
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 
-AGE_S = 30.0  # rows wait no longer, while a job runs
+AGE_S = 30.0  # the longest wait of rows while a job runs
 ROWS_AT_ONCE = 1_000
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAST_VACUUM_HOURS = 168  # Delta's own limit: readers and streams may be as far behind
+LEAST_VACUUM_HOURS = 168  # Delta's own limit: readers and streams may lag that much
 PARAMETERS = {
     "offset_syncs_days": "90",
     "checkpoints_days": "365",

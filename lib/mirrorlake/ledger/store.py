@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from mirrorlake.config.flow import Flow
 
-EARLIEST = -2  # an offset, for Spark's Kafka source: the first one there is
+EARLIEST = -2  # the earliest offset, for Spark's Kafka source
 JUST_NOW_S = 10  # within this time, no operator can have emptied a table
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place

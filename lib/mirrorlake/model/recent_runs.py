@@ -22,7 +22,7 @@ from mirrorlake.model.gap import RESETS
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 
-KEPT_RUNS = 200_000  # of all partitions together, about
+KEPT_RUNS = 200_000  # approximately, of all partitions together
 
 
 class RunOffsets(NamedTuple):

@@ -78,7 +78,7 @@ def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple
         if covered and flow.policy.puts_alias_in_front:
             yield flow.policy.remote_topic(prefix), "PREFIXED"
             return
-    # Under any other policy a prefix would cover topics of the target's own.
+    # Under other policies, a prefix would also cover the target's own topics.
     yield from ((flow.policy.remote_topic(topic), "LITERAL") for topic in covered)
 
 
@@ -100,7 +100,7 @@ def acl_changes(
     for remote, acl in sorted(wanted.items()):
         if remote not in have:
             note = (
-                f"the source has {acl.operation}: copies are read, never written"
+                f"the source has {acl.operation}: remote topics are read-only"
                 if acl.operation != remote.operation
                 else None
             )
@@ -114,7 +114,7 @@ def acl_changes(
                 note=note,
             )
     for acl in sorted(set(given)):
-        if acl not in wanted:  # also records a binding that somebody else has deleted
+        if acl not in wanted:  # also records a binding that another client has deleted
             yield Change(
                 kind=ChangeKind.DELETE_ACL,
                 topic=None,

@@ -61,7 +61,7 @@ PASSING = frozenset(
     }
 )
 
-Refusals = dict[str, MirrorlakeError]  # by topic: why a request about it was refused
+Refusals = dict[str, MirrorlakeError]  # by topic: the error of the request about it
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class MirrorMaker:
             raise TargetError(
                 f"flow {self._flow.name}: MirrorMaker 2 runs: group {self._names.group_id} on cluster "
                 f"{self._flow.target} has members. Stop its workers first, "
-                "or set group.id if this group is another one's"
+                "or set group.id if this group belongs to another Connect cluster"
             )
 
     def positions(self) -> dict[PartitionKey, int]:

@@ -1,4 +1,4 @@
-"""Kafka's error codes in responses, by the names that `org.apache.kafka.common.protocol.Errors` gives them."""
+"""Kafka's error codes in responses, with the names of `org.apache.kafka.common.protocol.Errors`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The codes on which mirrorlake decides something."""
+    """The codes by which mirrorlake makes decisions."""
 
     OFFSET_OUT_OF_RANGE = 1
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -84,7 +84,7 @@ UNAUTHORIZED: Mapping[int, str] = {
 # A batch is larger than its topic allows.
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
-# Final for this epoch: a newer producer, a timeout, or an answer that got lost has used up its ids.
+# Final for this epoch, after a newer producer, a timeout, or a response that was lost.
 TRANSACTION_OVER = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -94,7 +94,7 @@ TRANSACTION_OVER = frozenset(
     }
 )
 
-# Somebody has joined a group, so that nobody may commit for it from outside.
+# A member has joined a group, so only members can commit for it.
 GROUP_ACTIVE = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,

@@ -87,7 +87,7 @@ class Mm2Topic:
     def __init__(self, connection: Connection, topic: str, replication_factor: int, flow: str) -> None:
         self._connection, self._topic, self._flow = connection, topic, flow
         self._replication_factor = replication_factor
-        self._client_id = f"{flow}|mm2"  # what brokers call the producer
+        self._client_id = f"{flow}|mm2"  # the producer's name in the brokers' logs
         self._producer: Producer | None = None
         self._trouble = ""
         self._not_before = 0.0

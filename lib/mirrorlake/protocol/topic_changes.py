@@ -21,7 +21,7 @@ REMOTE_CONFIG = {
 }
 LARGEST_MESSAGE, LARGEST_MESSAGE_DEFAULT = "max.message.bytes", "1048588"
 NEEDED = "mirroring needs it: batches are not opened"
-NEEDED_SIZE = "what fits into the source must fit here"
+NEEDED_SIZE = "every record of the source must fit into the remote topic"
 
 
 class ChangeKind(StrEnum):

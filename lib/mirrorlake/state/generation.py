@@ -28,10 +28,10 @@ from mirrorlake.state.fencing import fenced, write_state
 
 ATTEMPTS = 5
 CLOSED = {
-    ClosedFor.HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): what both copy would be there "
-    "twice. Take it over again (notebooks/takeover.ipynb)",
-    ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and what the source had not "
-    "handed over is yet to be decided about. Open it again with notebooks/failback.ipynb",
+    ClosedFor.HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): records that both "
+    "mirror would be on the target twice. Take it over again (notebooks/takeover.ipynb)",
+    ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and the "
+    "diverged tail of the source needs a decision. Open the flow again with notebooks/failback.ipynb",
 }
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
@@ -200,9 +200,9 @@ def _open_generation(
 
 
 def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning) -> Beginning:
-    """Returns what is added, with the current incarnations of its partitions.
+    """Returns `added` with the current incarnations of its partitions.
 
-    Resets before this one therefore void neither the new positions nor the new runs.
+    Earlier resets therefore void neither the new positions nor the new runs.
     """
     numbers = {key: position.incarnation for key, position in known.items()}
     positions = tuple(

@@ -52,8 +52,8 @@ class Provenance:
         )
         if unknown:
             what = (
-                f"flow {self._flow.name}: reading who wrote to cluster {self._flow.source} ({offset_syncs_topic('*')}, "
-                "needs READ)"
+                f"flow {self._flow.name}: reading the producers of cluster {self._flow.source} "
+                f"({offset_syncs_topic('*')}, needs READ)"
             )
             await self._source.retry(what, self._read_states, self._flow.connect_timeout_ms)
             self._local |= unknown - self._mirrored
@@ -69,7 +69,7 @@ class Provenance:
             start = self._read_up_to.get(key, end[key] + 1)
             if start <= end[key]:
                 await self._read(key, start, end[key])
-            else:  # never read, or created anew
+            else:  # never read, or recreated
                 await self._read_last(key, first[key], end[key])
             self._read_up_to[key] = end[key]
 
