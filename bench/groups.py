@@ -25,7 +25,7 @@ ROUNDS = 4  # the first one warms up
 POLL_S = 0.25
 PLACED_S = 120
 PROPERTIES = {"sync.group.offsets.enabled": "true"}
-CYCLE = re.compile(r"^cycle \d+: .* ([\d,]+) rows in ([\d.]+) s$", re.MULTILINE)
+CYCLE = re.compile(r"\bcheckpoint_cycle .*\brows=(\d+) seconds=([\d.]+)$", re.MULTILINE)
 
 
 def measure(task: Task, groups: int, partitions: int) -> dict[str, Any]:
