@@ -67,7 +67,7 @@ def measure(task: Task, groups: int, partitions: int) -> dict[str, Any]:
     cycles = [
         float(took)
         for rows, took in CYCLE.findall((task.directory / "checkpoint.log").read_text())
-        if int(rows.replace(",", "")) >= groups * partitions
+        if int(rows) >= groups * partitions
     ]
     return {
         "groups": groups,
