@@ -3,13 +3,15 @@ reads."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import SCATTERED, Flow
 from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import Standing
+from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.failover.backlog import uncarried
 from mirrorlake.jobs.failover.plan import BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
@@ -27,6 +29,15 @@ if TYPE_CHECKING:
 NO_TOPIC = "the flow does not have this topic"
 SHARED = "others write to the remote topic too (mirrorlake.topics.shared), and no flow back says what"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A line before it is judged, with the reason of its status, and whether the ledger has all of its partition."""
+
+    line: Line
+    reason: str | None
+    is_complete: bool
 
 
 class PlanMaker:
@@ -51,79 +62,84 @@ class PlanMaker:
         Raises:
             TargetError, SourceError: a cluster can't be asked about the groups.
         """
-        situation = self._situation
         found = self._standings(choice)
-        by_key = {(one.group_id, one.topic, one.partition): one for one in found}
-        placed = [one for one in found if (one.topic, one.partition) in situation.partitions]
-        rows = [(one.group_id, one.topic, one.partition, one.upstream_offset, one.metadata) for one in placed]
-        answers = (
-            two_way.counterparts(
-                self.spark.createDataFrame(rows, POSITIONS), situation.pieces, situation.known
-            ).collect()
-            if rows
-            else []
-        )
         names = group_positions.names(found)
-        on_target = (
-            target_groups.read_groups(
-                Admin(self.flow.target_connection, "target", self.flow.name), situation.target, names, self.flow
-            )
-            if names
-            else {}
-        )
-        on_source = (
-            Admin(self.flow.source_connection, "source", self.flow.name).idle_groups(names)
-            if names and situation.source
-            else {}
-        )
-        members = {
-            group: [
-                alias
-                for alias, is_idle in (
-                    (self.flow.source, on_source.get(group, True)),
-                    (self.flow.target, on_target[group].is_idle),
-                )
-                if not is_idle
-            ]
-            for group in names
-        }
-        lines = []
-        for row in answers:
-            one = by_key[row["group_id"], row["topic"], row["partition"]]
-            line = self._line(
-                one, row.asDict(), on_target[one.group_id].offsets.get((row["target_topic"], row["target_partition"]))
-            )
-            lines.append((line, row["reason"], row["is_complete"]))
-        counted, skipped = (
-            self._against_target([line for line, _, _ in lines]),
-            self._skipped([line for line, _, _ in lines]),
-        )
-        lines = [
-            (replace(line, re_reads=re_reads, skips=skips), reason, is_complete)
-            for (line, reason, is_complete), (re_reads, skips) in zip(lines, counted, strict=True)
-        ]
-        lines += [
-            (self._placeless(one), self._why_not(one), True)
+        on_target = self._on_target(names)
+        members = self._members(names, on_target)
+        placed = self._placed(found, on_target)
+        skipped = self._skipped([draft.line for draft in placed])
+        placeless = [
+            Draft(self._placeless(one), self._why_not(one), is_complete=True)
             for one in found
-            if (one.topic, one.partition) not in situation.partitions
+            if (one.topic, one.partition) not in self._situation.partitions
         ]
-        judged = []
-        for line, reason, is_complete in lines:
-            blocks = blocks_of(
-                line,
-                reason=reason,
-                is_complete=is_complete,
-                has_failed=(line.topic, line.partition) in situation.failed,
-                members_on=members[line.group_id],
-                max_lag=choice.max_lag,
-                uncarried=skipped.get(_place(line), 0),
+        lines = [
+            self._judged(
+                draft, choice, members_on=members[draft.line.group_id], uncarried=skipped.get(_place(draft.line), 0)
             )
-            if self.flow.topics_shared and self._back is None and line.has_place:
-                blocks = (*blocks, (BlockKind.NOT_COVERED, SHARED))
-            judged.append(
-                replace(line, blocks=blocks, accepted=tuple(sorted({kind for kind, _ in blocks} & choice.accept)))
-            )
-        return sorted(judged, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
+            for draft in (*placed, *placeless)
+        ]
+        return sorted(lines, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
+
+    def _placed(self, found: Iterable[Standing], on_target: Mapping[str, TargetGroup]) -> list[Draft]:
+        """Translates the positions in partitions that have a place on the target."""
+        situation = self._situation
+        by_key = {
+            (one.group_id, one.topic, one.partition): one
+            for one in found
+            if (one.topic, one.partition) in situation.partitions
+        }
+        if not by_key:
+            return []
+        rows = [(*key, one.upstream_offset, one.metadata) for key, one in by_key.items()]
+        asked = self.spark.createDataFrame(rows, POSITIONS)
+        drafts = []
+        for row in two_way.counterparts(asked, situation.pieces, situation.known).collect():
+            one = by_key[row["group_id"], row["topic"], row["partition"]]
+            target_offset = on_target[one.group_id].offsets.get((row["target_topic"], row["target_partition"]))
+            line = self._line(one, row.asDict(), target_offset)
+            drafts.append(Draft(line, row["reason"], row["is_complete"]))
+        counted = self._against_target([draft.line for draft in drafts])
+        return [
+            replace(draft, line=replace(draft.line, re_reads=re_reads, skips=skips))
+            for draft, (re_reads, skips) in zip(drafts, counted, strict=True)
+        ]
+
+    def _judged(self, draft: Draft, choice: Choice, *, members_on: Iterable[str], uncarried: int) -> Line:
+        """Adds to a line what speaks against it, and what of that is accepted."""
+        line = draft.line
+        blocks = blocks_of(
+            line,
+            reason=draft.reason,
+            is_complete=draft.is_complete,
+            has_failed=(line.topic, line.partition) in self._situation.failed,
+            members_on=members_on,
+            max_lag=choice.max_lag,
+            uncarried=uncarried,
+        )
+        if self.flow.topics_shared and self._back is None and line.has_place:
+            blocks = (*blocks, (BlockKind.NOT_COVERED, SHARED))
+        accepted = {kind for kind, _ in blocks} & choice.accept
+        return replace(line, blocks=blocks, accepted=tuple(sorted(accepted)))
+
+    def _on_target(self, names: list[str]) -> dict[str, TargetGroup]:
+        if not names:
+            return {}
+        admin = Admin(self.flow.target_connection, "target", self.flow.name)
+        return target_groups.read_groups(admin, self._situation.target, names, self.flow)
+
+    def _members(self, names: list[str], on_target: Mapping[str, TargetGroup]) -> dict[str, list[str]]:
+        """Returns the aliases of the clusters on which each group has members."""
+        is_idle_there: Mapping[str, bool] = {}
+        if names and self._situation.source is not None:
+            is_idle_there = Admin(self.flow.source_connection, "source", self.flow.name).idle_groups(names)
+        members: dict[str, list[str]] = {group: [] for group in names}
+        for group in names:
+            if not is_idle_there.get(group, True):
+                members[group].append(self.flow.source)
+            if not on_target[group].is_idle:
+                members[group].append(self.flow.target)
+        return members
 
     def _standings(self, choice: Choice) -> list[Standing]:
         situation = self._situation

@@ -91,6 +91,25 @@ class TakeoverResult:
         }
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The partitions whose logs are compared.
+
+    Attributes:
+        keys: on the source.
+        remotes: remote topic of each topic of the flow.
+        known: positions that the flow has mirrored itself.
+    """
+
+    keys: list[PartitionKey]
+    remotes: Mapping[str, str]
+    known: Mapping[PartitionKey, Position]
+
+    def remote(self, key: PartitionKey) -> PartitionKey:
+        """Returns the remote partition of a source partition."""
+        return self.remotes[key[0]], key[1]
+
+
 class Takeover:
     """Takes a flow over from MirrorMaker 2, once.
 
@@ -153,22 +172,8 @@ class Takeover:
     # -- comparing ----------------------------------------------------------------------------------
 
     def _compare(self, source: Cluster, target: Cluster) -> list[LogFinding]:
-        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
-        topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
-        remotes = flow.remote_topics(topics)
-        there = target.refresh(remotes.values(), timeout_ms)
-        known, is_reopened = self._known(target)
-        keys = [
-            (topic, partition)
-            for topic in sorted(topics)
-            for partition in range(
-                min(topics[topic].partitions, there[remotes[topic]].partitions if remotes[topic] in there else 0)
-            )
-            if (topic, partition) not in known or is_reopened
-        ]
-        self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-        self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
-        keys = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
+        flow, compared = self.flow, self._compared(source, target)
+        keys = compared.keys
         if not keys:
             reason = "no remote topic holds records that are not known here"
             log.info(event("nothing_to_take_over", flow=flow.name, reason=reason))
@@ -176,85 +181,121 @@ class Takeover:
         log.info(
             event("comparing_logs", flow=flow.name, topics=len({topic for topic, _ in keys}), partitions=len(keys))
         )
+        first, end = self._source_bounds(source, compared)
+        seen = self._seen(target, compared, first, end)
+        nothing = find(NO_RECORDS, NO_RECORDS)
+        next_offsets = self._mirrormaker.positions()
+        findings = [
+            self._finding(
+                key,
+                compared.remotes[key[0]],
+                values={**seen.get(key, nothing)},
+                mirrormaker_next=next_offsets.get(key),
+                first=first[key],
+                end=end[key],
+                known=compared.known.get(key),
+            )
+            for key in keys
+        ]
+        self._require_on_source(findings, source, end)
+        return findings
+
+    def _compared(self, source: Cluster, target: Cluster) -> Compared:
+        """Finds the partitions to compare: those that the target holds records of and the flow has not mirrored."""
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+        remotes = flow.remote_topics(topics)
+        there = target.refresh(remotes.values(), timeout_ms)
+        counts = {
+            name: min(topic.partitions, there[remotes[name]].partitions)
+            for name, topic in sorted(topics.items())
+            if remotes[name] in there
+        }
+        known, is_reopened = self._known(target)
+        keys = [
+            (topic, partition)
+            for topic, count in counts.items()
+            for partition in range(count)
+            if (topic, partition) not in known or is_reopened
+        ]
+        self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+        self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
+        held = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
+        return Compared(held, remotes, known)
+
+    def _source_bounds(
+        self, source: Cluster, compared: Compared
+    ) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int]]:
+        """Returns from where to where the source's logs are read: up to where MirrorMaker 2 reads."""
+        keys, timeout_ms = compared.keys, self.flow.connect_timeout_ms
+        isolation = READ_COMMITTED if self.flow.mirrormaker.isolation == "read_committed" else READ_UNCOMMITTED
+        end = source.call("listing offsets", lambda: source.list_offsets(keys, LATEST_TIMESTAMP, isolation), timeout_ms)
+        starts = source.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms)
+        known = {key: position.upstream_next for key, position in compared.known.items()}
+        return {key: max(offset, known.get(key, 0)) for key, offset in starts.items()}, end
+
+    def _seen(
+        self,
+        target: Cluster,
+        compared: Compared,
+        first: Mapping[PartitionKey, int],
+        end: Mapping[PartitionKey, int],
+    ) -> dict[PartitionKey, dict[str, Any]]:
+        """Compares the contents of the logs, and returns what they have in common, as `log_comparison.find` says it."""
+        flow, keys, remotes = self.flow, compared.keys, compared.remotes
         stamped = self._stamped({remotes[topic] for topic, _ in keys})
-        isolation = flow.mirrormaker.isolation
-        end = source.call(
-            "listing offsets",
-            lambda: source.list_offsets(
-                keys, LATEST_TIMESTAMP, READ_COMMITTED if isolation == "read_committed" else READ_UNCOMMITTED
-            ),
-            timeout_ms,
+        known = {compared.remote(key): compared.known[key].downstream_next for key in keys if key in compared.known}
+        starts = target.offsets(list(map(compared.remote, keys)), EARLIEST_TIMESTAMP, flow.connect_timeout_ms)
+        here = log_records(
+            self.spark,
+            flow.source_connection,
+            start=first,
+            end=end,
+            isolation=flow.mirrormaker.isolation,
+            names={topic: topic for topic, _ in keys},
         )
-        first = {
-            key: max(offset, known[key].upstream_next if key in known else 0)
-            for key, offset in source.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms).items()
-        }
-        theirs = {
-            (remotes[topic], partition): known[topic, partition].downstream_next if (topic, partition) in known else 0
-            for topic, partition in keys
-        }
-        first_there = {
-            key: max(offset, theirs[key])
-            for key, offset in target.offsets(theirs, EARLIEST_TIMESTAMP, timeout_ms).items()
-        }
-        sides = (
-            log_records(
-                self.spark,
-                flow.source_connection,
-                start=first,
-                end=end,
-                isolation=isolation,
-                names={topic: topic for topic, _ in keys},
-            ),
-            log_records(
-                self.spark,
-                flow.target_connection,
-                start=first_there,
-                end={key: self._ends[key] for key in theirs},
-                isolation="read_committed",
-                names={remotes[topic]: topic for topic, _ in keys},
-            ),
+        there = log_records(
+            self.spark,
+            flow.target_connection,
+            start={key: max(offset, known.get(key, 0)) for key, offset in starts.items()},
+            end={key: self._ends[key] for key in starts},
+            isolation="read_committed",
+            names={remotes[topic]: topic for topic, _ in keys},
         )
         restamped = sorted(topic for topic, remote in remotes.items() if remote in stamped)
-        one, other = (with_hash(side, restamped).groupBy("topic", "partition") for side in sides)
+        one, other = (with_hash(side, restamped).groupBy("topic", "partition") for side in (here, there))
         try:
             rows = one.cogroup(other).applyInArrow(compare, FOUND).collect()
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
                 f"flow {flow.name}: the logs can't be compared: {first_line(error)}. Nothing was changed"
             ) from None
-        seen = {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in rows}
-        nothing = find(NO_RECORDS, NO_RECORDS)
-        next_offsets = self._mirrormaker.positions()
-        findings = [
-            self._finding(
-                key,
-                remotes[key[0]],
-                values={**seen.get(key, nothing)},
-                mirrormaker_next=next_offsets.get(key),
-                first=first[key],
-                end=end[key],
-                known=known.get(key),
-            )
-            for key in keys
-        ]
-        stable = source.offsets(keys, LATEST_TIMESTAMP, timeout_ms)
+        return {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in rows}
+
+    def _require_on_source(self, findings: list[LogFinding], source: Cluster, end: Mapping[PartitionKey, int]) -> None:
+        """Checks that the source still has, for committed readers, all that was copied from it.
+
+        Raises:
+            SourceError: a log ends before what was copied, or a transaction in there is still open.
+        """
+        flow = self.flow
+        stable = source.offsets([found.key for found in findings], LATEST_TIMESTAMP, flow.connect_timeout_ms)
         ahead = next((found for found in findings if found.upstream_next > stable[found.key]), None)
-        if ahead is not None and ahead.upstream_next > end[ahead.key]:
+        if ahead is None:
+            return
+        if ahead.upstream_next > end[ahead.key]:
             raise SourceError(
                 f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
                 f"offset {ahead.upstream_next}, but the log of cluster {flow.source} ends at "
                 f"{end[ahead.key]}: the topic was created anew, or has lost records. Take it out of the flow "
                 "(topics.exclude), or delete the remote topic"
             )
-        if ahead is not None:
-            raise SourceError(
-                f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
-                f"offset {ahead.upstream_next}, but the transaction at offset "
-                f"{stable[ahead.key]} on cluster {flow.source} is still open. Take over when it has ended",
-                retriable=True,
-            )
-        return findings
+        raise SourceError(
+            f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
+            f"offset {ahead.upstream_next}, but the transaction at offset "
+            f"{stable[ahead.key]} on cluster {flow.source} is still open. Take over when it has ended",
+            retriable=True,
+        )
 
     def _finding(
         self,
@@ -270,8 +311,9 @@ class Takeover:
         runs = tuple(_run(key, remote, numbers) for numbers in values.pop("runs"))
         gaps = tuple(tuple(gap) for gap in values.pop("gaps"))
         if not runs:
+            known_next = known.upstream_next if known else None
             next_offset = max(
-                (offset for offset in (mirrormaker_next, known.upstream_next if known else None) if offset is not None),
+                (offset for offset in (mirrormaker_next, known_next) if offset is not None),
                 default=None,
             )
             values["upstream_next"] = self._next_without_match(

@@ -20,9 +20,12 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.translation.versioned_map import RUN
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.window import WindowSpec
 
+REMOTE = ("target_topic", "target_partition")
+LIMITS = ("upstream_from", "downstream_from", "downstream_to", "source_start", "target_start", "taken_over_to")
+SHARES = 1_000_000  # into which the runs are cut, of which a fraction is judged
 TYPES = {"int": "BIGINT", "str": "STRING", "bool": "BOOLEAN"}
 
 
@@ -221,37 +224,41 @@ def segments(
         source offsets that an earlier run has, too; is_behind, true if the run starts before the end of an earlier run
         on the target; is_taken_over, true if another mirror may have written into the gap.
     """
-    from pyspark.sql import Window
+    limited = _with_limits(chosen, found)
+    of_runs = _of_runs(limited, _is_judged(fraction, seed))
+    return of_runs if is_shared else of_runs.unionByName(_behind_runs(found)).unionByName(_of_void_runs(limited))
+
+
+def _with_limits(chosen: DataFrame, found: DataFrame) -> DataFrame:
+    """Adds the limits of their partitions to the runs of the map, as columns `_upstream_from` and so on."""
     from pyspark.sql import functions as F
 
-    remote = ("target_topic", "target_partition")
-    limits = F.broadcast(
-        found.select(
-            "topic",
-            "partition",
-            *remote,
-            *(
-                F.col(name).alias(f"_{name}")
-                for name in (
-                    "upstream_from",
-                    "downstream_from",
-                    "downstream_to",
-                    "source_start",
-                    "target_start",
-                    "taken_over_to",
-                )
-            ),
-        )
-    )
-    mine = chosen.join(limits, ["topic", "partition", *remote])
-    runs = mine.filter(F.col("choice") == RunChoice.CHOSEN)
+    of_partition = ("topic", "partition", *REMOTE)
+    limits = found.select(*of_partition, *(F.col(name).alias(f"_{name}") for name in LIMITS))
+    return chosen.join(F.broadcast(limits), [*of_partition])
+
+
+def _is_judged(fraction: float, seed: int) -> Column:
+    """Chooses a share of the runs, the same ones for one seed."""
+    from pyspark.sql import functions as F
+
+    if fraction >= 1:
+        return F.lit(True)
+    hashed = F.xxhash64("topic", "partition", "upstream_start", F.lit(seed))
+    return F.pmod(hashed, F.lit(SHARES)) < round(fraction * SHARES)
+
+
+def _of_runs(limited: DataFrame, is_judged: Column) -> DataFrame:
+    """The segments of the chosen runs: each with the gap in front of it, as far as both logs still reach."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
 
     def earlier(of: Sequence[str], *order: str) -> WindowSpec:
         return Window.partitionBy(*of).orderBy(*order).rowsBetween(Window.unboundedPreceding, -1)
 
     upstream, downstream = (
         earlier(("topic", "partition"), "upstream_start", "downstream_start"),
-        earlier(remote, "downstream_start", "upstream_start"),
+        earlier(REMOTE, "downstream_start", "upstream_start"),
     )
     mapped = F.col("upstream_end") - F.col("upstream_start")
     expired = F.least(
@@ -262,14 +269,11 @@ def segments(
         ),
         mapped,
     )
-    share = F.pmod(F.xxhash64("topic", "partition", "upstream_start", F.lit(seed)), F.lit(1_000_000)) < round(
-        fraction * 1_000_000
-    )
-    cut = runs.select(
+    cut = limited.filter(F.col("choice") == RunChoice.CHOSEN).select(
         *RUN,
         mapped.alias("mapped"),
         expired.alias("expired"),
-        (share if fraction < 1 else F.lit(True)).alias("is_judged"),
+        is_judged.alias("is_judged"),
         F.greatest(F.lit(0), F.max("upstream_end").over(upstream) - F.col("upstream_start")).alias("overlap"),
         F.coalesce(F.max("downstream_end").over(upstream) > F.col("downstream_start"), F.lit(False)).alias("is_behind"),
         F.coalesce(F.max("upstream_end").over(upstream), "_upstream_from").alias("upstream_from"),
@@ -282,14 +286,31 @@ def segments(
             f"{side}_from",
             F.when(F.col("expired") > 0, F.col(f"{side}_start")).otherwise(F.least(f"{side}_from", f"{side}_start")),
         )
-    cut = cut.withColumn("is_taken_over", F.col("downstream_from") <= F.col("_taken_over_to")).drop("_taken_over_to")
-    if is_shared:
-        return cut
+    return cut.withColumn("is_taken_over", F.col("downstream_from") <= F.col("_taken_over_to")).drop("_taken_over_to")
+
+
+def _unmapped(*, is_judged: bool) -> list[Column]:
+    """The columns of a segment without a mapped part."""
+    from pyspark.sql import functions as F
+
     zero = F.lit(0).cast("long")
-    behind = found.filter("downstream_to > downstream_end").select(
+    return [
+        zero.alias("mapped"),
+        zero.alias("expired"),
+        zero.alias("overlap"),
+        F.lit(is_judged).alias("is_judged"),
+        F.lit(False).alias("is_behind"),
+    ]
+
+
+def _behind_runs(found: DataFrame) -> DataFrame:
+    """The segments behind the last run of each partition, up to where the map goes on or the log ends."""
+    from pyspark.sql import functions as F
+
+    return found.filter("downstream_to > downstream_end").select(
         "topic",
         "partition",
-        *remote,
+        *REMOTE,
         F.col("upstream_to").alias("upstream_start"),
         F.col("upstream_to").alias("upstream_end"),
         F.col("downstream_to").alias("downstream_start"),
@@ -297,37 +318,30 @@ def segments(
         F.lit(None).cast("string").alias("digest"),
         F.lit(None).cast("timestamp").alias("committed_at"),
         F.lit(False).alias("is_inferred"),
-        zero.alias("mapped"),
-        zero.alias("expired"),
-        F.lit(True).alias("is_judged"),
-        zero.alias("overlap"),
-        F.lit(False).alias("is_behind"),
+        *_unmapped(is_judged=True),
         F.col("upstream_to").alias("upstream_from"),
         F.col("downstream_end").alias("downstream_from"),
         (F.col("downstream_end") <= F.col("taken_over_to")).alias("is_taken_over"),
     )
-    start, end = F.greatest("downstream_start", "_downstream_from"), F.least("downstream_end", "_downstream_to")
-    void = (
-        mine.filter(F.col("choice") == RunChoice.VOID)
-        .withColumn("end", end)
-        .select(
-            *RUN[:4],
-            F.col("upstream_start"),
-            F.col("upstream_start").alias("upstream_end"),
-            F.col("end").alias("downstream_start"),
-            F.col("end").alias("downstream_end"),
-            *RUN[8:],
-            zero.alias("mapped"),
-            zero.alias("expired"),
-            F.lit(False).alias("is_judged"),
-            zero.alias("overlap"),
-            F.lit(False).alias("is_behind"),
-            F.col("upstream_start").alias("upstream_from"),
-            start.alias("downstream_from"),
-            F.lit(True).alias("is_taken_over"),
-        )
+
+
+def _of_void_runs(limited: DataFrame) -> DataFrame:
+    """The segments of what a reset has left on the target, which have no source."""
+    from pyspark.sql import functions as F
+
+    end = F.least("downstream_end", "_downstream_to")
+    return limited.filter(F.col("choice") == RunChoice.VOID).select(
+        *RUN[:4],
+        F.col("upstream_start"),
+        F.col("upstream_start").alias("upstream_end"),
+        end.alias("downstream_start"),
+        end.alias("downstream_end"),
+        *RUN[8:],
+        *_unmapped(is_judged=False),
+        F.col("upstream_start").alias("upstream_from"),
+        F.greatest("downstream_start", "_downstream_from").alias("downstream_from"),
+        F.lit(True).alias("is_taken_over"),
     )
-    return cut.unionByName(behind).unionByName(void)
 
 
 def first_later_runs(later: DataFrame, found: DataFrame) -> dict[PartitionKey, int]:

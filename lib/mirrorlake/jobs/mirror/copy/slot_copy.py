@@ -18,6 +18,7 @@ Not guaranteed: that the task reaches the planned end. It stops early when its t
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -109,56 +110,15 @@ class SlotCopy:
         self._transformed = {
             key: stretch for key, stretch in self._stretches.items() if self.flow.transform_of(stretch.topic)
         }
-        written = {stretch.target_topic for stretch in self._stretches.values()} | {self.flow.offset_syncs_topic}
-        self.source.refresh({stretch.topic for stretch in self._stretches.values()}, self.flow.connect_timeout_ms)
-        self.target.refresh(
-            written | ({self.flow.dead_letter_topic} if self._transformed else set()), self.flow.connect_timeout_ms
-        )
-        intake = Intake(
-            flow=self.flow,
-            source=self.source,
-            provenance=self.provenance,
-            limits=self.target.limits,
-            stretches=self._stretches,
-        )
-        intake.require_topics()
-        self._require_remote_topics()
+        intake = self._prepared_intake()
         outlet = Outlet(self.flow, self.target, producer)
         ready = self._clock()
-        deadline = ready + self.flow.batch_max_ms / 1000
-        try:
-            self.target.net.run(lambda: self._copy(intake, outlet, deadline))
-            if self._transformed:
-                epochs = {(one.topic, one.partition): one.leader_epoch for one in planned}
-                self.target.net.run(
-                    lambda: self._copy_transformed(
-                        intake, outlet, records=iter(records), epochs=epochs, deadline=deadline
-                    )
-                )
-            for stretch in self._stretches.values():
-                stretch.finish()
+        with self._explaining_failures():
+            self._move(intake, outlet, planned, records, deadline=ready + self.flow.batch_max_ms / 1000)
             moved = self._clock()
             self._failpoint("task.copied")
-            if intake.problem and all(
-                stretch.is_untouched and not stretch.resets for stretch in self._stretches.values()
-            ):
-                raise intake.problem
-            if not self.flow.topics_shared:
-                # If a transform chooses partitions, records of several slots alternate in a partition.
-                alone = [stretch for stretch in self._stretches.values() if not self.flow.scatters(stretch.topic)]
-                self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, state.all_producer_ids))
+            self._require_result(intake, outlet, state)
             self._write_state(state, producer)
-        except ResponseError as error:
-            if error.code in TRANSACTION_OVER:
-                raise self._ended_by_another(error) from None
-            what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
-            raise self.target.explained(what, error, retriable=is_unauthorized(error)) from None
-        except WireError as error:
-            raise TargetError(
-                f"flow {self.flow.name}, slot {self.slot}: the connection was lost while copying {self._where()}: "
-                f"{error}",
-                retriable=True,
-            ) from None
         self._failpoint("task.written")
         return self._report(
             producer,
@@ -171,6 +131,25 @@ class SlotCopy:
         )
 
     # -- before the copy ----------------------------------------------------------------------------
+
+    def _prepared_intake(self) -> Intake:
+        """Looks at the topics on both sides, and returns the reader of the stretches."""
+        timeout_ms, stretches = self.flow.connect_timeout_ms, self._stretches.values()
+        written = {stretch.target_topic for stretch in stretches} | {self.flow.offset_syncs_topic}
+        if self._transformed:
+            written.add(self.flow.dead_letter_topic)
+        self.source.refresh({stretch.topic for stretch in stretches}, timeout_ms)
+        self.target.refresh(written, timeout_ms)
+        intake = Intake(
+            flow=self.flow,
+            source=self.source,
+            provenance=self.provenance,
+            limits=self.target.limits,
+            stretches=self._stretches,
+        )
+        intake.require_topics()
+        self._require_remote_topics()
+        return intake
 
     def _compare(self, planned: list[Range]) -> SlotState:
         """Compares the plan with the slot's last committed state, and keeps the ranges that are left."""
@@ -283,6 +262,42 @@ class SlotCopy:
 
     # -- the copy -----------------------------------------------------------------------------------
 
+    def _move(
+        self,
+        intake: Intake,
+        outlet: Outlet,
+        planned: Iterable[Range],
+        records: Iterable[Sequence[TransformedRecord]],
+        *,
+        deadline: float,
+    ) -> None:
+        """Copies all stretches, first those without a transform."""
+        self.target.net.run(lambda: self._copy(intake, outlet, deadline))
+        if self._transformed:
+            epochs = {(one.topic, one.partition): one.leader_epoch for one in planned}
+            self.target.net.run(
+                lambda: self._copy_transformed(intake, outlet, records=iter(records), epochs=epochs, deadline=deadline)
+            )
+        for stretch in self._stretches.values():
+            stretch.finish()
+
+    @contextlib.contextmanager
+    def _explaining_failures(self) -> Iterator[None]:
+        """Says what was being written when a request of the transaction fails."""
+        try:
+            yield
+        except ResponseError as error:
+            if error.code in TRANSACTION_OVER:
+                raise self._ended_by_another(error) from None
+            what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
+            raise self.target.explained(what, error, retriable=is_unauthorized(error)) from None
+        except WireError as error:
+            raise TargetError(
+                f"flow {self.flow.name}, slot {self.slot}: the connection was lost while copying {self._where()}: "
+                f"{error}",
+                retriable=True,
+            ) from None
+
     async def _copy(self, intake: Intake, outlet: Outlet, deadline: float) -> None:
         """Copies partitions without a transform."""
         pending = intake.fetch()
@@ -343,6 +358,21 @@ class SlotCopy:
         )
 
     # -- after the copy -----------------------------------------------------------------------------
+
+    def _require_result(self, intake: Intake, outlet: Outlet, before: SlotState) -> None:
+        """Checks that something was copied, and that nobody else writes to the remote topics.
+
+        Raises:
+            MirrorlakeError: the problem that kept every stretch from being copied.
+            TargetError: another program has written to a remote topic.
+        """
+        stretches = self._stretches.values()
+        if intake.problem and all(stretch.is_untouched and not stretch.resets for stretch in stretches):
+            raise intake.problem
+        if not self.flow.topics_shared:
+            # If a transform chooses partitions, records of several slots alternate in a partition.
+            alone = [stretch for stretch in stretches if not self.flow.scatters(stretch.topic)]
+            self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, before.all_producer_ids))
 
     def _write_state(self, before: SlotState, producer: transaction.Producer) -> None:
         """Writes the slot's new state into the open transaction, and waits until the target has appended it."""
