@@ -1,5 +1,7 @@
-"""Exactly once, proved by killing: after each crash the same job carries on, and the target equals the source, none
-lost, none twice."""
+"""Exactly-once, tested by kills: after each crash a new job continues, and the target equals the source.
+
+No record is missing, and none is there twice.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from mirrorlake.errors import FencedError, GateError, MirrorlakeError
+from mirrorlake.errors import FencedError, GateError, MirrorlakeError, TargetError
 from mirrorlake.failpoint import VARIABLE
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.copy import task
@@ -28,7 +30,7 @@ from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.protocol import transaction
-from mirrorlake.state.offset_syncs import read_states
+from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
 from tests.world import World, eventually, read_committed
@@ -37,7 +39,7 @@ SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 
 def start(world: World, *times: float, failpoint: str = "") -> subprocess.Popen[str]:
-    """The mirror job as a process; without Spark in a world that mirrors without."""
+    """Starts the mirror job in a process; without Spark in a world without Spark."""
     warehouse = world.warehouse if world.runs_on_spark else ""
     words = [
         *(sys.executable, str(SCRIPT), world.config, world.flow_name, warehouse, Path(world.warehouse).name),
@@ -49,7 +51,7 @@ def start(world: World, *times: float, failpoint: str = "") -> subprocess.Popen[
 
 
 def sources(world: World) -> tuple[str, str]:
-    """Two topics, one of them written in transactions."""
+    """Fills two topics, one of them in transactions."""
     plain, transactional = world.topic("plain", 3), world.topic("transactional", 2)
     world.produce(plain, 1_500, 3, seed=1)
     world.produce_transactions(transactional, 20, 20, seed=2)
@@ -67,7 +69,7 @@ def die(world: World, failpoint: str) -> tuple[str, str]:
 
 
 def assert_carried_on(world: World, topics: tuple[str, str]) -> None:
-    """Another job mirrors the rest, and nothing is lost, twice, or left open."""
+    """Mirrors the rest with another job; asserts that no record is lost or twice, and no transaction open."""
     for topic in topics:
         world.produce(topic, 100, seed=3)
     world.mirror()
@@ -92,7 +94,7 @@ def test_a_driver_killed_between_the_commits_of_two_slots_leaves_nothing_lost_or
 
 
 def runs_of_commits(world: World) -> dict[int, list[list[Any]]]:
-    """The runs of each committed transaction, by slot."""
+    """Returns the runs of each committed transaction, by slot."""
     found = read_committed(world.target_servers, world.flow.offset_syncs_topic)
     return {slot: [json.loads(value)["runs"] for _, (_, value, _, _) in records] for slot, records in found.items()}
 
@@ -136,6 +138,29 @@ def test_a_task_whose_plan_is_late_finds_its_work_done(plain_world: World) -> No
     assert isinstance(report, SlotReport)
     assert [(stretch["upstream_from"], stretch["upstream_next"]) for stretch in report.stretches] == [(300, 400)]
     transaction.end(target, report.producer, commit=True, timeout_ms=10_000)
+    plain_world.mirror()
+    assert plain_world.assert_equal(topic) == 400
+
+
+def test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_is_behind_its_plan(
+    plain_world: World,
+) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.produce(topic, 300, partitions=1)
+    generation, flow = plain_world.mirror().generation, plain_world.flow
+    connections = task.worker_connections(flow)
+    states = read_all_states(connections[1], flow.offset_syncs_topic, 10_000)
+    ((_, position),) = merge_positions(states.values()).items()
+    plain_world.produce(topic, 100, partitions=1, seed=2)
+
+    def planned(start: int, generation: int) -> SlotReport | MirrorlakeError:
+        ranges = [Range(topic, 0, position.topic_id, 1, position.slot, start, 400)]
+        return copy_slot(flow, lambda: connections, position.slot, 2, generation, ranges)
+
+    assert isinstance(planned(300, generation - 1), FencedError)
+    behind = planned(350, generation)
+    assert isinstance(behind, TargetError)
+    assert "the committed position is 300, behind the plan's start 350" in behind.message
     plain_world.mirror()
     assert plain_world.assert_equal(topic) == 400
 
@@ -198,7 +223,7 @@ def test_two_jobs_started_at_the_same_moment_leave_one(plain_world: World) -> No
 
 
 def test_a_deleted_spark_checkpoint_directory_changes_nothing(spark_world: World, tmp_path: Path) -> None:
-    """The job is killed, so that the progress of its queries stays behind; then that is deleted."""
+    """The job is killed, so that the checkpoints of its queries remain; then the test deletes them."""
     spark_world.warehouse = str(tmp_path / f"alone_{spark_world.alias}")
     topic = spark_world.topic()
     spark_world.produce(topic, 300)
@@ -265,9 +290,19 @@ def test_partitions_that_change_slots_keep_their_positions(plain_world: World) -
     plain_world.assert_equal(*topics)
 
 
+def test_a_partition_that_rests_keeps_its_position_while_others_of_its_slot_go_on(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=2)
+    plain_world.write_config(**{"mirrorlake.slots": "1", "mirrorlake.batch.max.records": "100"})
+    plain_world.produce(topic, 20, 2)
+    plain_world.produce(topic, 300, 1, seed=2)
+    result = plain_world.mirror()
+    assert result.batches > 2
+    assert result.records == plain_world.assert_equal(topic) == 320
+
+
 @pytest.mark.parametrize("opened", [1, 2, 4])
 def test_an_interrupted_start_of_a_new_generation_loses_no_position(plain_world: World, opened: int) -> None:
-    """The driver dies when some slots have opened the new generation, and others not: both hold positions then."""
+    """The driver dies when only some slots have opened the new generation; slots of both generations hold positions."""
     topics = sources(plain_world)
     plain_world.mirror()
     plain_world.write_config(**{"mirrorlake.slots": "5"})
@@ -281,7 +316,7 @@ def test_an_interrupted_start_of_a_new_generation_loses_no_position(plain_world:
 
 
 def newest_generations(world: World) -> dict[int, int]:
-    """The generation of each slot's last committed state; 1 of slots that have none yet."""
+    """Returns the generation of each slot's last committed state; 1 for slots that have none yet."""
     found = read_committed(world.target_servers, world.flow.offset_syncs_topic)
     return {
         slot: max((json.loads(value)["generation"] for _, (_, value, _, _) in records), default=1)
@@ -340,7 +375,7 @@ def test_a_transaction_that_timed_out_before_the_commit_is_copied_again(
 
 
 def _aborted_by_coordinator(world: World) -> bool:
-    """True once nothing is open any more: the coordinator looks for expired transactions every ten seconds."""
+    """Returns True once no transaction is open; the coordinator checks for expired ones every ten seconds."""
     from confluent_kafka import Consumer, TopicPartition
 
     ends = []

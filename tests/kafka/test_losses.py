@@ -1,5 +1,7 @@
-"""What is lost is never lost silently: a flow stops, or goes on and has it written down, as it was told. Real logs that
-lose records in every way there is."""
+"""Losses are never silent: a flow stops, or continues and records the loss, as configured.
+
+The tests use real logs that lose records in every known way.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def delete(admin: object, topic: str) -> None:
 
 
 def position_after(world: World, topic: str, upstream_offset: int) -> int:
-    """Where a group at that offset is put on the target."""
+    """Returns the target offset of a group at that upstream offset."""
     group = world.commit("g", {(topic, 0): upstream_offset})
     world.checkpoint()
     return world.checkpoints()[group, topic, 0]["downstream_offset"]
@@ -227,7 +229,7 @@ def test_batches_that_are_too_large_for_the_remote_topic_are_split(plain_world: 
         assert large.flush(30) == 0
     configure(
         plain_world, topic, {"max.message.bytes": "3000"}
-    )  # what is there already stays; the remote topic gets the new limit
+    )  # existing records stay; the remote topic gets the new limit
     plain_world.target_admin.create_topics(
         [NewTopic(plain_world.remote(topic), 1, 1, config={"max.message.bytes": "3000", "compression.type": "gzip"})]
     )[plain_world.remote(topic)].result()
@@ -250,7 +252,7 @@ def test_batches_that_are_too_large_for_the_remote_topic_are_split(plain_world: 
 
 @pytest.fixture(scope="module")
 def fragile(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A source of three brokers, of which the first is the controller and the others may lose things."""
+    """Starts a source of three brokers; the first is the controller, the others may lose data."""
     properties = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     cluster = LocalCluster(
         "fragile", tmp_path_factory.mktemp("fragile"), root / ".local/jars/kafka", size=3, properties=properties
@@ -329,7 +331,7 @@ def test_an_unclean_election_that_truncates_the_source_is_noticed_even_when_the_
 def test_an_election_back_to_what_was_before_another_is_noticed(
     fragile_plain_world: World, fragile: LocalCluster
 ) -> None:
-    """The log goes back to an epoch that is older than the one read last, and longer than what was read of it."""
+    """The log returns to an epoch older than the one read last, and is longer than the part that was read."""
     world = fragile_plain_world
     go_on(world)
     topic = topic_on(world, "back", [2, 3])
@@ -356,7 +358,7 @@ def test_an_election_back_to_what_was_before_another_is_noticed(
 def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_read_again(
     fragile_world: World, fragile: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark reads by offsets only: it can't know that these are other records by now."""
+    """Spark reads by offsets only, so it can't detect that the records were replaced."""
     world = fragile_world
     world.write_config(
         **{
@@ -477,7 +479,7 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
 
 
 def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:
-    """Entries of message format v0 or v1 from an offset on, as brokers of that time have written them."""
+    """Encodes entries of message format v0 or v1 from an offset on, as old brokers wrote them."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     now = time.time_ns() // 1_000_000
     for number in range(count):

@@ -1,4 +1,4 @@
-"""The mirror job on real brokers: everything arrives once, in order, as it was."""
+"""The mirror job on real brokers: every record arrives once, in order and unchanged."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record(pl
                 )
             transactional.flush(30)
             transactional.commit_transaction(30) if at % 2 else transactional.abort_transaction(30)
-        for number in range(200):  # every third record survives, so that what is left has holes
+        for number in range(200):  # every third record survives, so that the log has holes
             key = f"key-{number}" if number % 3 == 0 else "again and again"
             producer.produce(topic, f"value-{number}".encode() if number % 10 else None, key.encode(), partition=0)
         assert producer.flush(30) == 0
@@ -181,7 +181,7 @@ def test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record(pl
     configure(plain_world, topic, {"cleanup.policy": "delete"})
     with pytest.raises(
         SourceError, match="hole although the topic isn't compacted"
-    ):  # compaction explains nothing here: records are gone
+    ):  # the topic is not compacted: the records are lost
         plain_world.mirror()
     assert plain_world.target_records(topic) == {0: []}
     configure(

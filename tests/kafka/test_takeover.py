@@ -1,5 +1,4 @@
-"""Taking over from MirrorMaker 2 on the remote topics it has written, and giving them back: nothing is lost, and
-nothing is copied another time."""
+"""Take-over from MirrorMaker 2 on its remote topics, and hand-back: no record is lost, and none is copied again."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ def run_mirrormaker(world: World, *, kill: bool = False) -> Any:
 
 
 def copy(world: World, topic: str, partition: int, records: Iterable[tuple[int, Record]], **settings: Any) -> None:
-    """Another mirror: appends records to the remote topic as they are."""
+    """Appends records unchanged to the remote topic, as another mirror would."""
     refused: list[Any] = []
     producer = Producer({"bootstrap.servers": world.target_servers, "linger.ms": 5, "log_level": 0, **settings})
     for _, (key, value, headers, (_, timestamp)) in records:
@@ -77,7 +76,7 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
         everything = sum(map(len, read_committed(world.source_servers, topic).values()))
         eventually(lambda: at_target() >= everything, 120, "the first copy of MirrorMaker 2")
     world.produce(topic, 200, seed=3)
-    with run_mirrormaker(world):  # and so it copies everything another time
+    with run_mirrormaker(world):  # and so it copies all records again
         eventually(lambda: at_target() >= 2 * everything + 200, 120, "the second copy")
         with pytest.raises(TargetError, match="MirrorMaker 2 runs"):
             take_over(world)
@@ -98,7 +97,7 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
 
     world.mirror()
     source, target = world.source_records(topic), world.target_records(topic)
-    for found in result.findings:  # what was there stays, and what was missing comes once
+    for found in result.findings:  # existing records stay, and missing ones are mirrored once
         before = [record for _, record in left[found.partition]]
         new = [record for offset, record in source[found.partition] if offset >= found.upstream_next]
         assert [record for _, record in target[found.partition]] == before + new
@@ -265,6 +264,17 @@ def test_there_is_nothing_to_take_over_where_nothing_was_copied(world: World) ->
     assert take_over(world).to_json()["partitions"] == 0  # it is known already
     with pytest.raises(ConfigurationError, match="never been mirrored"):
         hand_back(World(world.source_servers, world.target_servers, Path(world.directory) / "other").flow)
+
+
+def test_a_flow_that_was_given_back_is_not_mirrored(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.produce(topic, 50, partitions=1)
+    plain_world.mirror()
+    hand_back(plain_world.flow)
+    plain_world.produce(topic, 50, partitions=1, seed=2)
+    with pytest.raises(ConfigurationError, match="was given back to MirrorMaker 2"):
+        plain_world.mirror()
+    assert len(plain_world.target_records(topic)[0]) == 50
 
 
 def test_a_takeover_that_died_half_way_is_completed_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
