@@ -22,7 +22,7 @@ from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
 from tests.example_ledger import checkpoint, run, verification
 from tests.log_lines import logged
 from tests.log_model import Log, store
-from tests.spark.test_translate import RUNS
+from tests.spark.test_sql_join import RUNS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = re.compile(r"```sql\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)

@@ -14,7 +14,7 @@ from mirrorlake.protocol.cluster import IN_FLIGHT
 from mirrorlake.protocol.record_batch import read_log
 from mirrorlake.protocol.transaction import Producer
 
-from tests.unit.test_batch import RECORDS, encode
+from tests.unit.test_record_batch import RECORDS, encode
 
 Appended = list[tuple[PartitionKey, int]]
 

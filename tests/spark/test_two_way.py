@@ -8,7 +8,7 @@ from typing import Any
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
 from mirrorlake.translation.two_way import KNOWN, PIECES, by_definition, counterparts, records_between
 
-from tests.spark.test_translate import RUNS, random_runs
+from tests.spark.test_sql_join import RUNS, random_runs
 
 Piece = tuple[str, int, int, int, str, int, int, bool]
 
