@@ -78,6 +78,10 @@ test-notebooks: setup browser  ## The notebooks, run by papermill
 test-bundle: setup  ## databricks.yml and workflows/ against schema and code; the wheel, installed
 	@$(PYTEST) tests/bundle
 
+.PHONY: mutants
+mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
+	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers $(WORKERS)
+
 .PHONY: lint
 lint: setup  ## ruff, the layers of the packages, types, and notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

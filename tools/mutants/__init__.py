@@ -1,0 +1,1 @@
+"""Mutation checks (`make mutants`): breaks one promise of the code at a time, and sees whether a test notices."""

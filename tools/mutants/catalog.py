@@ -1,0 +1,396 @@
+"""The mutants: which promise each breaks, where, and which tests are to notice.
+
+A promise that is kept at two places (SQL and memory, plan and task) has a mutant for each. Where it is possible, a
+change is made so that the gate does not notice it: then only a comparison of both sides can.
+"""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+COPY, MIRROR = "jobs/mirror/copy", "jobs/mirror"
+EXACTLY_ONCE, MIRRORING, LOSSES = (f"tests/kafka/test_{name}.py" for name in ("exactly_once", "mirror", "losses"))
+CHECKPOINTS, TAKEOVERS = (f"tests/kafka/test_{name}.py" for name in ("checkpoint", "takeover"))
+RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
+TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
+
+TWO_RUNS = (f"{MIRRORING}::test_a_second_run_copies_only_what_is_new",)
+TRANSACTIONS = (f"{EXACTLY_ONCE}::test_partitions_that_change_slots_keep_their_positions",)
+LATE_PLAN = (f"{EXACTLY_ONCE}::test_a_task_whose_plan_is_late_finds_its_work_done",)
+OTHER_STATE = (
+    f"{EXACTLY_ONCE}::test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_is_behind_its_plan",
+)
+VIOLATED_GATE = (
+    f"{EXACTLY_ONCE}::test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone",
+)
+TIMED_OUT = (f"{EXACTLY_ONCE}::test_a_transaction_that_timed_out_before_the_commit_is_copied_again",)
+
+COPYING = (
+    Mutant(
+        "a batch is dropped",
+        f"{COPY}/partition_copy.py",
+        "        self.waiting.append((target_partition, batch))\n",
+        "        if len(self.waiting) != 1:\n            self.waiting.append((target_partition, batch))\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a batch is dropped, and the digests hide it",
+        f"{COPY}/partition_copy.py",
+        "        self.waiting.append((target_partition, batch))\n",
+        "        if len(self.waiting) == 1:\n            return\n"
+        "        self.waiting.append((target_partition, batch))\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a batch is dropped, and passed off as a marker",
+        f"{COPY}/source_reader.py",
+        "        if batch.is_control:\n            return GapKind.MARKER\n",
+        "        if batch.is_control or batch.base_offset > 50:\n            return GapKind.MARKER\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a batch is written twice",
+        f"{COPY}/partition_copy.py",
+        "        self.waiting.append((target_partition, batch))\n",
+        "        self.waiting.extend([(target_partition, batch)] * 2)\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a batch is written twice, and the digests hide it",
+        f"{COPY}/partition_copy.py",
+        "        self.waiting.append((target_partition, batch))\n",
+        "        self.waiting.extend([(target_partition, batch)] * 2)\n"
+        "        self.digests_read[target_partition] = batch.count_into(self.digests_read.get(target_partition, 0))\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "two batches change places, and the digests hide it",
+        f"{COPY}/partition_copy.py",
+        "        self.waiting.append((target_partition, batch))\n",
+        "        self.waiting.append((target_partition, batch))\n"
+        "        if len(self.waiting) == 2:\n            self.waiting.reverse()\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "the map is shifted by one record",
+        f"{COPY}/partition_copy.py",
+        "ranges, downstream = batch.ranges, base_offset\n",
+        "ranges, downstream = batch.ranges, base_offset + 1\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "each micro-batch begins one record late",
+        f"{COPY}/slot_copy.py",
+        "        start = position.upstream_next\n",
+        "        start = position.upstream_next + 1\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a copy goes on where it was planned, not where its slot is",
+        f"{COPY}/slot_copy.py",
+        "        start = position.upstream_next\n",
+        "        start = planned.start\n",
+        LATE_PLAN,
+    ),
+    Mutant(
+        "a task of an older job goes on",
+        f"{COPY}/slot_copy.py",
+        "        if state.generation > self.generation:\n",
+        "        if state.generation > self.generation + 100:\n",
+        OTHER_STATE,
+    ),
+    Mutant(
+        "a target that has lost the state of a slot is written on",
+        f"{COPY}/slot_copy.py",
+        "        if start < planned.start:\n",
+        "        if start < 0:\n",
+        OTHER_STATE,
+    ),
+    Mutant(
+        "partitions that rest are left out of the state of their slot",
+        f"{COPY}/slot_copy.py",
+        "        positions = before.owned()\n",
+        "        positions = {}\n",
+        (f"{EXACTLY_ONCE}::test_a_partition_that_rests_keeps_its_position_while_others_of_its_slot_go_on",),
+    ),
+    Mutant(
+        "gaps are left out of the state",
+        f"{COPY}/slot_copy.py",
+        "            gaps=tuple(gap for stretch in self._stretches.values() for gap in stretch.explained()),\n",
+        "",
+        TRANSACTIONS,
+    ),
+    Mutant(
+        "records of aborted transactions are copied",
+        f"{COPY}/source_reader.py",
+        "        if is_aborted:\n            return GapKind.ABORTED\n",
+        "",
+        TRANSACTIONS,
+    ),
+    Mutant(
+        "a transaction counts as aborted beyond its marker",
+        "protocol/record_batch.py",
+        "        if batch.is_abort_marker:\n",
+        "        if batch.is_abort_marker and not self._aborting:\n",
+        (f"{BATCHES}::test_data_of_aborted_transactions_is_dropped_up_to_the_abort_marker_and_no_further",),
+    ),
+    Mutant(
+        "a corrupt batch passes",
+        "protocol/record_batch.py",
+        "        return self.crc == (",
+        "        return self.magic == 2 or self.crc == (",
+        (f"{BATCHES}::test_a_flipped_byte_is_noticed_anywhere_behind_the_crc",),
+    ),
+    Mutant(
+        "records that were lost are passed over without leave",
+        f"{COPY}/source_reader.py",
+        "    def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:\n"
+        "        if not self.flow.passes_over_losses:\n",
+        "    def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:\n"
+        "        if stretch is None:\n",
+        (
+            f"{LOSSES}::test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flow_says_so_and_"
+            "written_down",
+        ),
+    ),
+    Mutant(
+        "a hole in a log that is not compacted is explained by compaction",
+        f"{COPY}/source_reader.py",
+        "        if await self._is_compacted(stretch):\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
+        "        if stretch:\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
+        (f"{MIRRORING}::test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record",),
+    ),
+    Mutant(
+        "a reset of a log is forgotten",
+        f"{COPY}/partition_copy.py",
+        "        found, runs, downstream = list(self.resets), deque(self.runs), self.downstream_from\n",
+        "        found, runs, downstream = list[Gap](), deque(self.runs), self.downstream_from\n",
+        (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
+    ),
+    Mutant(
+        "a stranger in a remote topic is not noticed",
+        f"{COPY}/target_writer.py",
+        "            if foreign is None:\n",
+        "            if foreign != -1:\n",
+        (f"{LOSSES}::test_someone_else_who_writes_into_a_remote_topic_is_noticed[True]",),
+    ),
+    Mutant(
+        "requests in flight have no limit",
+        f"{COPY}/target_writer.py",
+        "                await self.settle(IN_FLIGHT - 1, node)\n",
+        "",
+        ("tests/unit/test_target_writer.py",),
+    ),
+)
+
+COMMITTING = (
+    Mutant(
+        "the gate is skipped",
+        f"{MIRROR}/micro_batch.py",
+        '            require(results, f"flow {flow.name}, micro-batch {cycle_id}", consequence)\n',
+        "",
+        VIOLATED_GATE,
+    ),
+    Mutant(
+        "the commit comes before the gate",
+        f"{MIRROR}/micro_batch.py",
+        "        if moved:\n            self._pass_gate(",
+        "        if [self._commit(report) for report in moved]:\n            self._pass_gate(",
+        VIOLATED_GATE,
+    ),
+    Mutant(
+        "what the gate refuses is committed",
+        f"{MIRROR}/micro_batch.py",
+        "report.producer, commit=False,",
+        "report.producer, commit=True,",
+        VIOLATED_GATE,
+    ),
+    Mutant(
+        "a gate that was evaluated by half passes",
+        "gate.py",
+        "        if len(results) != self.expectations:\n",
+        "        if not results:\n",
+        ("tests/unit/test_gate.py::test_half_evaluated_is_not_evaluated",),
+    ),
+    Mutant(
+        "EndTxn is sent, and its answer is not looked at",
+        f"{MIRROR}/micro_batch.py",
+        "        if outcome is transaction.Outcome.DECIDED:\n",
+        "        if outcome:\n",
+        TIMED_OUT,
+    ),
+    Mutant(
+        "the state of another transaction is taken for that of this one",
+        "state/offset_syncs.py",
+        "    return state is not None and (state.producer_id, state.producer_epoch) == (\n"
+        "        producer.producer_id,\n"
+        "        producer.producer_epoch,\n"
+        "    )\n",
+        "    return state is not None and state.producer_id == producer.producer_id\n",
+        TIMED_OUT,
+    ),
+    Mutant(
+        "a transaction is ended with the epoch of a later one",
+        "protocol/transaction.py",
+        "                producer_epoch=producer.producer_epoch,\n                committed=commit,\n",
+        "                producer_epoch=producer.producer_epoch + 1,\n                committed=commit,\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a state that was aborted counts",
+        "state/offset_syncs.py",
+        "            if is_aborted or batch.is_control:\n",
+        "            if batch.is_control:\n",
+        VIOLATED_GATE,
+    ),
+)
+
+TAKING_OVER = (
+    Mutant(
+        "a flow that is closed may begin",
+        "state/generation.py",
+        "    if reason and not added.closes and added.reopens != reason:\n",
+        "    if not reason and added.reopens != reason:\n",
+        ("tests/kafka/test_takeover.py::test_a_flow_that_was_given_back_is_not_mirrored",),
+    ),
+    Mutant(
+        "a new generation forgets the positions",
+        "state/generation.py",
+        "    positions = assign({**known, **new}, slots, keep=same_slots and bool(states))\n",
+        "    positions = assign(new, slots, keep=same_slots and bool(states))\n",
+        TWO_RUNS,
+    ),
+    Mutant(
+        "a mirror goes on one record late after a take-over",
+        "jobs/migration/log_comparison.py",
+        '        "upstream_next": int(source["offset"][upstream[-1]]) + 1 if len(upstream) else 0,\n',
+        '        "upstream_next": int(source["offset"][upstream[-1]]) + 2 if len(upstream) else 0,\n',
+        (f"{TAKEOVERS}::test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_down",),
+    ),
+)
+
+PLANNING = (
+    Mutant(
+        "a new partition changes its slot before its first commit is seen",
+        "model/copy_plan.py",
+        "    given = {**(planned_before or {}), **given}\n",
+        "",
+        (f"{PLANS}::test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_visible_yet",),
+    ),
+    Mutant(
+        "of two positions the one that is behind counts",
+        "model/slot.py",
+        "            if known is None or _order(position) >= _order(known):\n",
+        "            if known is None or _order(position) <= _order(known):\n",
+        (f"{PLANS}::test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says",),
+    ),
+)
+
+TRANSLATING = (
+    Mutant(
+        "a group is put one record too far by the ledger",
+        "translation/sql_join.py",
+        "      p.upstream_offset - a.next_run.upstream_start)\n",
+        "      p.upstream_offset - a.next_run.upstream_start + 1)\n",
+        (f"{TRANSLATION}::test_sql_and_definition_agree_for_every_offset_of_random_maps",),
+    ),
+    Mutant(
+        "a group is put one record too far by the runs in memory",
+        "translation/sql_join.py",
+        "        else run.downstream_start + max(0, offset - run.upstream_start),\n",
+        "        else run.downstream_start + max(0, offset - run.upstream_start + 1),\n",
+        (f"{TRANSLATION}::test_runs_at_hand_give_the_same_rows_as_sql",),
+    ),
+    Mutant(
+        "a group past what is mirrored counts as exact",
+        "translation/sql_join.py",
+        "      AND NOT (p.upstream_offset <= m.upstream_next AND",
+        "      AND NOT (p.upstream_offset <= m.log_end AND",
+        (f"{TRANSLATION}::test_every_status",),
+    ),
+    Mutant(
+        "runs that a reset has made void are in the map of the ledger",
+        "translation/sql_join.py",
+        "    x -> x.from_offset)), r.upstream_end) AS limit\n",
+        "    x -> x.from_offset + 1000)), r.upstream_end) AS limit\n",
+        (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
+    ),
+    Mutant(
+        "a reset is not heeded in the runs in memory",
+        "model/recent_runs.py",
+        "                if gap.kind in RESETS:\n                    self._begin(key, gap.incarnation + 1)\n",
+        "                if gap.kind in RESETS:\n                    pass\n",
+        (f"{RECENT}::test_a_reset_voids_what_was_mapped_before",),
+    ),
+    Mutant(
+        "runs that a reset has made void are among those in memory",
+        "model/recent_runs.py",
+        "        if incarnation < window.incarnation:\n",
+        "        if incarnation < 0:\n",
+        (f"{RECENT}::test_a_reset_voids_what_was_mapped_before",),
+    ),
+    Mutant(
+        "a hole in the runs in memory is passed over",
+        "model/recent_runs.py",
+        "        if window.runs and start > window.covered_to:\n",
+        "        if window.runs and start > window.covered_to + 1_000_000:\n",
+        (f"{RECENT}::test_behind_a_hole_nothing_older_is_answered_about",),
+    ),
+    Mutant(
+        "states come into memory in any order of their generations",
+        "model/recent_runs.py",
+        '            states, key=attrgetter("generation")\n',
+        '            states, key=attrgetter("slot")\n',
+        (
+            f"{RECENT}::test_a_former_owner_whose_states_reach_further_back_says_nothing_about_a_partition_that_is_"
+            "elsewhere_now",
+        ),
+    ),
+    Mutant(
+        "runs in memory that end before the flow does are asked",
+        "model/recent_runs.py",
+        "position is None or window is None or not window.reaches(position) or",
+        "position is None or window is None or",
+        (f"{RECENT}::test_nothing_is_answered_that_does_not_reach_to_where_the_flow_is",),
+    ),
+    Mutant(
+        "an emptied ledger is not noticed",
+        "ledger/store.py",
+        "        return all(found.get(partition, -1) >= offset for partition, offset in last.items())\n",
+        "        return True\n",
+        (f"{EXACTLY_ONCE}::test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_next_append",),
+    ),
+    Mutant(
+        "runs that the ledger has already are written again",
+        "ledger/store.py",
+        'f"({bounds}) AND {same}"',
+        'f"false AND ({bounds}) AND {same}"',
+        (f"{LEDGER}::test_records_that_come_twice_change_nothing",),
+    ),
+)
+
+MOVING_GROUPS = (
+    Mutant(
+        "a group in use is touched",
+        "jobs/checkpoint/target_groups.py",
+        "    if not group.is_idle:\n",
+        "    if group is None:\n",
+        (f"{CHECKPOINTS}::test_a_group_that_somebody_uses_on_the_target_is_not_touched",),
+    ),
+    Mutant(
+        "a group that is ahead on the target is moved back",
+        "jobs/checkpoint/target_groups.py",
+        "    if current is None or current < downstream_offset:\n",
+        "    if current is None or current != downstream_offset:\n",
+        (f"{CHECKPOINTS}::test_a_group_is_never_moved_back_unless_its_owner_moved_it_back",),
+    ),
+    Mutant(
+        "groups are moved though the gate failed",
+        "jobs/checkpoint/job.py",
+        '        require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)\n',
+        "",
+        (f"{CHECKPOINTS}::test_a_violated_gate_touches_no_group_and_is_stored",),
+    ),
+)
+
+MUTANTS = (*COPYING, *COMMITTING, *TAKING_OVER, *PLANNING, *TRANSLATING, *MOVING_GROUPS)
