@@ -255,11 +255,11 @@ def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_create
         world.mirror()
         honest, calls = offset_syncs._values, []
 
-        def failing(*given: Any) -> Any:
+        def failing(*given: Any, **named: Any) -> Any:
             calls.append(given)
             if len(calls) == 2:
                 raise TargetError("the leader is away", retriable=True)
-            return honest(*given)
+            return honest(*given, **named)
 
         with monkeypatch.context() as patch:
             patch.setattr(offset_syncs, "_values", failing)

@@ -354,7 +354,7 @@ def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.Mon
     class DatabricksUtilities:
         widgets = Widgets()
 
-    monkeypatch.setattr("mirrorlake.notebook.runtime._dbutils", DatabricksUtilities)
+    monkeypatch.setattr("mirrorlake.parameters.databricks_utilities", DatabricksUtilities)
     assert resolve({"flow": "a->b", "trigger": "5 seconds"}, {"flow": "a->b", "trigger": "availableNow"}) == {
         "flow": "w->w",
         "trigger": "5 seconds",
