@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -38,6 +39,7 @@ def main() -> int:
     if not chosen:
         print(f"no mutant has '{given.only}' in its name; there are:", *(one.name for one in MUTANTS), sep="\n  ")
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clusters must not stay behind
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
         origin = snapshot(ROOT, Path(directory) / "origin")
         if problems := misfits(origin):
