@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE  # processes start by the dozen here; each woul
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST := PYTHONPATH=lib $(BIN)/pytest
-WORKERS ?= 2
+WORKERS ?= 3
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder  # a file stays together: its tests share clusters; long ones come first
 BENCH := PYTHONPATH=lib $(BIN)/python -m bench
 RESULTS ?= .local/bench/results.json
@@ -51,7 +51,7 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) browser  ## Every test, against real brokers, on WORKERS processes side by side (2)
+test: setup $(REGISTRY) browser  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-unit
@@ -80,7 +80,7 @@ test-bundle: setup  ## databricks.yml and workflows/ against schema and code; th
 
 .PHONY: mutants
 mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
-	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers $(WORKERS)
+	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2
 
 .PHONY: lint
 lint: setup  ## ruff, the layers of the packages, types, and notebooks without outputs

@@ -57,11 +57,19 @@ class MemoryLedger:
                 last[str(row["after"] or row["before"])] = str(row["kind"])
         return [acl for acl, kind in last.items() if kind == ChangeKind.CREATE_ACL]
 
+    def catch_up(
+        self,
+        flow: Flow,
+        partitions: int,
+        appended: Callable[[int, float], None] = lambda _runs, _seconds: None,
+    ) -> None:
+        """Copies nothing: the topic itself has the map."""
+
     def stream_offset_syncs(
         self,
         flow: Flow,
         partitions: int,
-        interval_s: float | None,
+        interval_s: float,
         checkpoint: str,
         appended: Callable[[int, float], None] = lambda runs, seconds: None,
     ) -> NoStream:

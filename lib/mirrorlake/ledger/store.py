@@ -248,7 +248,7 @@ class Ledger:
         self,
         flow: Flow,
         partitions: int,
-        interval_s: int | None,
+        interval_s: int,
         checkpoint: str,
         appended: Callable[[int, float], None] = lambda _runs, _seconds: None,
     ) -> StreamingQuery:
@@ -259,7 +259,7 @@ class Ledger:
         Args:
             flow: the flow of the topic.
             partitions: the number of partitions of the topic.
-            interval_s: the seconds between two appends, or None to append the existing records and end.
+            interval_s: the seconds between two appends.
             checkpoint: the directory of this run of the query (see `checkpoint`).
             appended: called after each append, with the number of runs and the seconds it took.
 
@@ -293,21 +293,26 @@ class Ledger:
 
         writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
         writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # names must be unique in a session
-        return (
-            writer.trigger(availableNow=True)
-            if interval_s is None
-            else writer.trigger(processingTime=f"{interval_s} seconds")
-        ).start()
+        return writer.trigger(processingTime=f"{interval_s} seconds").start()
 
-    def catch_up(self, flow: Flow, partitions: int) -> None:
-        """Appends the records of a flow's offset-syncs topic that the table lacks; needs the target only.
+    def catch_up(
+        self, flow: Flow, partitions: int, appended: Callable[[int, float], None] = lambda _runs, _seconds: None
+    ) -> None:
+        """Appends the records of a flow's offset-syncs topic that the table lacks, in one batch; needs the target only.
+
+        Args:
+            flow: the flow of the topic.
+            partitions: the number of partitions of the topic.
+            appended: called after the append, with the number of runs and the seconds it took.
 
         Raises:
             LedgerError: the topic can't be read, or the tables can't be written.
         """
+        began = time.monotonic()
         try:
-            with self.checkpoint("ledger") as place:
-                self.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
+            start = self._bookmark(flow, partitions, self.last_syncs(flow))
+            first = {int(partition): offset for partition, offset in start.items()}
+            runs, _ = self.merge_offset_syncs(offset_sync_records(self.spark, flow, first, is_whole=True))
         except LedgerError:
             raise
         except Exception as error:
@@ -315,6 +320,7 @@ class Ledger:
                 f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is committed on "
                 "the target stays correct"
             ) from None
+        appended(runs, time.monotonic() - began)
 
     def merge_offset_syncs(self, records: DataFrame) -> tuple[int, dict[int, int]]:
         """Merges the runs and gaps of offset-syncs records into the tables, and an anomaly for each loss.
@@ -441,25 +447,31 @@ def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
 
 
 def offset_sync_records(
-    session: SparkSession, flow: Flow, first: Mapping[int, int], end: Mapping[int, int] | None = None
+    session: SparkSession,
+    flow: Flow,
+    first: Mapping[int, int],
+    end: Mapping[int, int] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> DataFrame:
     """Reads the committed records of a flow's offset-syncs topic through Spark's Kafka source.
 
-    Records of the topic are never deleted. If an operator has deleted some, the ledger's stream fails, and
-    this function skips them.
+    Records of the topic are never deleted. If an operator has deleted some, the query fails with `is_whole`, as the
+    ledger's stream does, and skips them without.
 
     Args:
         session: the session.
         flow: the flow of the topic.
         first: the first offset of each partition, or EARLIEST.
         end: the end offset of each partition; the end of the log if None.
+        is_whole: whether deleted records are an error.
     """
     topic = flow.offset_syncs_topic
     reader = (
         session.read.format("kafka")
         .options(**flow.target_connection.spark())
         .option("kafka.isolation.level", "read_committed")
-        .option("failOnDataLoss", "false")
+        .option("failOnDataLoss", str(is_whole).lower())
     )
     reader = reader.option("assign", json.dumps({topic: sorted(first)})).option(
         "startingOffsets", _offsets(topic, first)

@@ -442,8 +442,7 @@ class Takeover:
             slots=slots,
             beginning=lambda known: Beginning(positions, runs, reopens=ClosedFor.HANDBACK),
         )
-        with self.ledger.checkpoint("ledger") as place:
-            self.ledger.stream_offset_syncs(flow, partitions, None, place).awaitTermination()
+        self.ledger.catch_up(flow, partitions)
         anomalies = [row for found in findings for row in self._anomalies(found)]
         for row in anomalies:
             of_process().anomalies.labels(flow.name, row.kind).inc()

@@ -286,7 +286,7 @@ class MirrorJob:
         if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
             raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
 
-    def _start_ledger(self, interval_s: int | None) -> StreamingQuery | NoStream:
+    def _start_ledger(self, interval_s: int) -> StreamingQuery | NoStream:
         place = self._places.enter_context(self.ledger.checkpoint("ledger"))
         return self.ledger.stream_offset_syncs(
             self.flow, self._sync_partitions, interval_s=interval_s, checkpoint=place, appended=self._note_append
@@ -324,15 +324,11 @@ class MirrorJob:
         if isinstance(failure, FencedError):
             return
         try:
-            self._start_ledger(None).awaitTermination()
-        except Exception as error:
-            problem = LedgerError(
-                f"flow {self.flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is "
-                "committed on the target stays correct"
-            )
+            self.ledger.catch_up(self.flow, self._sync_partitions, self._note_append)
+        except LedgerError as error:
             if failure is None:
-                raise problem from None
-            log.warning(event("ledger_behind", flow=self.flow.name, generation=self._generation, error=problem))
+                raise
+            log.warning(event("ledger_behind", flow=self.flow.name, generation=self._generation, error=error))
         self._failpoint("driver.ledger")
 
     def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
