@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 from mirrorlake.jobs.failover.failback import Failback, FailbackResult
 from mirrorlake.jobs.failover.job import Failover, FailoverResult
-from mirrorlake.jobs.failover.plan import BEGIN, MODES, Choice, Line
+from mirrorlake.jobs.failover.plan import MODES, Choice, FailoverMode, Line
 
 from tests.world import ROOT, World, consume_as
 
@@ -104,7 +104,7 @@ def home_of(world: World) -> World:
 
 def failback(world: World, decide: str = "", export: str = "", **given: str) -> FailbackResult:
     """Runs the steps of the notebook with these parameters."""
-    choice = Choice.parse(given, (*MODES, BEGIN))
+    choice = Choice.parse(given, (*MODES, FailoverMode.BEGIN))
     return Failback(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations").carry_out(
         choice, decide, export
     )

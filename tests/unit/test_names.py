@@ -11,7 +11,8 @@ from enum import StrEnum
 from pathlib import Path
 
 import pytest
-from mirrorlake.jobs.failover.plan import FailoverOutcome
+from mirrorlake.jobs.checkpoint.group_positions import SeenIn
+from mirrorlake.jobs.failover.plan import FailoverMode, FailoverOutcome
 from mirrorlake.jobs.verification.classify import FindingKind
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.jobs.verification.scope import VerificationMode
@@ -42,6 +43,8 @@ LISTED: dict[tuple[str, str], set[StrEnum]] = {
     ("verification_findings", "kind"): {*FindingKind},
     ("failovers", "status"): {*Status} - {Status.DELETED},
     ("failovers", "outcome"): {*FailoverOutcome},
+    ("failovers", "mode"): {FailoverMode.REHEARSE, FailoverMode.RUN},
+    ("failovers", "seen_in"): {*SeenIn},
     ("cycles", "job"): {*CycleJob},
 }
 # The same in the heads of views; current_position and group_history have what checkpoints has.

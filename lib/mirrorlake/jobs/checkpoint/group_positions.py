@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
@@ -28,6 +29,13 @@ SELECT group_id, topic, partition, row.* FROM newest
 """
 
 
+class SeenIn(StrEnum):
+    """Where a position was read: column seen_in of the table failovers."""
+
+    SOURCE = "source"
+    LEDGER = "ledger"
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A group's position on the source.
@@ -41,7 +49,7 @@ class Standing:
     partition: int | None
     upstream_offset: int | None
     metadata: str
-    seen_in: str
+    seen_in: SeenIn
     seen_at: datetime
 
 
@@ -56,7 +64,13 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
     named = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
     shared = [
         Standing(
-            group_id=name, topic=None, partition=None, upstream_offset=None, metadata="", seen_in="source", seen_at=now
+            group_id=name,
+            topic=None,
+            partition=None,
+            upstream_offset=None,
+            metadata="",
+            seen_in=SeenIn.SOURCE,
+            seen_at=now,
         )
         for name, group in sorted(found.items())
         if group.kind == SHARE
@@ -68,7 +82,7 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
             partition=position.partition,
             upstream_offset=position.offset,
             metadata=position.metadata,
-            seen_in="source",
+            seen_in=SeenIn.SOURCE,
             seen_at=now,
         )
         for group, positions in group_offsets(cluster, named, flow.connect_timeout_ms).items()
@@ -100,7 +114,7 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
             partition=row["partition"],
             upstream_offset=row["upstream_offset"],
             metadata=row["metadata"] or "",
-            seen_in="ledger",
+            seen_in=SeenIn.LEDGER,
             seen_at=row["created_at"],
         )
         for row in rows

@@ -24,7 +24,7 @@ from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.jobs.failover import plan
 from mirrorlake.jobs.failover.divergence import Divergence, diverged
 from mirrorlake.jobs.failover.job import Failover, FailoverResult
-from mirrorlake.jobs.failover.plan import ALIVE, BEGIN, MODES, RUN, Choice
+from mirrorlake.jobs.failover.plan import ALIVE, MODES, Choice, FailoverMode
 from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
@@ -57,7 +57,9 @@ def choice(given: Mapping[str, str]) -> Choice:
     Raises:
         ConfigurationError: see `Choice.parse`.
     """
-    return Choice.parse({name: value for name, value in given.items() if name in plan.PARAMETERS}, (*MODES, BEGIN))
+    return Choice.parse(
+        {name: value for name, value in given.items() if name in plan.PARAMETERS}, (*MODES, FailoverMode.BEGIN)
+    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class Failback:
             states = self._require_failed_over(here)
             self._catch_up(here, there)  # records that the ledger doesn't know would count as diverged
             divergence = diverged(self.away, self.ledger, there, here)
-            if choice.mode == BEGIN and divergence.records and not decide:
+            if choice.mode == FailoverMode.BEGIN and divergence.records and not decide:
                 raise ConfigurationError(
                     f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged; "
                     "parameter diverged says what becomes of them: "
@@ -165,13 +167,13 @@ class Failback:
                 )
             if export:
                 divergence.export(export)
-            if choice.mode == BEGIN:
+            if choice.mode == FailoverMode.BEGIN:
                 return self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
-        if choice.mode == RUN and divergence.records:
+        if choice.mode == FailoverMode.RUN and divergence.records:
             raise GateError(
                 f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged and "
                 "are not decided about; nothing was changed. "
-                f"Run this notebook with mode = {BEGIN} and diverged = {DROP} or {REAPPLY} first"
+                f"Run this notebook with mode = {FailoverMode.BEGIN} and diverged = {DROP} or {REAPPLY} first"
             )
         result = Failover(
             spark=self.spark, config=self.config, flow=self.home, ledger=self.ledger, suites=self._suites

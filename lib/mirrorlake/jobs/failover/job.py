@@ -24,7 +24,7 @@ from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.failover import plan
-from mirrorlake.jobs.failover.plan import ALIVE, DEAD, PLAN, RUN, Choice, FailoverOutcome, Line, gate_frame
+from mirrorlake.jobs.failover.plan import ALIVE, DEAD, Choice, FailoverMode, FailoverOutcome, Line, gate_frame
 from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
@@ -79,7 +79,7 @@ class FailoverResult:
             "failover_id": self.failover_id,
             "flow": self.flow,
             "mode": self.mode,
-            "source": "alive" if self.is_source_alive else "dead",
+            "source": ALIVE if self.is_source_alive else DEAD,
             "go": self.go,
             "groups": len({line.group_id for line in self.lines}),
             "positions": len(self.lines),
@@ -140,8 +140,12 @@ class Failover:
                     source=DEAD if source is None else ALIVE,
                 )
             )
-            drained = self._drain(target) if choice.mode == RUN and source is not None and choice.at is None else 0
-            if choice.mode != PLAN:
+            drained = (
+                self._drain(target)
+                if choice.mode == FailoverMode.RUN and source is not None and choice.at is None
+                else 0
+            )
+            if choice.mode != FailoverMode.PLAN:
                 self._catch_up(target, source)
             situation = look(self.flow, self._back, ledger=self.ledger, target=target, source=source)
             lines = PlanMaker(
@@ -155,11 +159,11 @@ class Failover:
                 lines=tuple(lines),
                 drained=drained,
             )
-            if choice.mode == PLAN:
+            if choice.mode == FailoverMode.PLAN:
                 return result
             return (
                 self._run(result, situation, choice)
-                if choice.mode == RUN
+                if choice.mode == FailoverMode.RUN
                 else self._rehearse(result, situation, choice)
             )
 

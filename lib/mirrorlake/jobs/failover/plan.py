@@ -20,9 +20,19 @@ from mirrorlake.model.status import Status
 if TYPE_CHECKING:
     import pandas as pd
 
-PLAN, REHEARSE, RUN, BEGIN = "plan", "rehearse", "run", "begin"
-MODES = (PLAN, REHEARSE, RUN)  # a failback also has begin
 AUTO, ALIVE, DEAD = "auto", "alive", "dead"
+
+
+class FailoverMode(StrEnum):
+    """How far a failover goes: column mode of the table failovers."""
+
+    PLAN = "plan"
+    REHEARSE = "rehearse"
+    RUN = "run"
+    BEGIN = "begin"  # of a failback
+
+
+MODES = (FailoverMode.PLAN, FailoverMode.REHEARSE, FailoverMode.RUN)  # a failback also has BEGIN
 
 
 class BlockKind(StrEnum):
@@ -76,7 +86,7 @@ BLOCKED: Mapping[Status, BlockKind] = {
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z?")
 PARAMETERS = {
-    "mode": PLAN,
+    "mode": FailoverMode.PLAN.value,
     "groups": "",
     "at": "",
     "source": AUTO,
@@ -105,7 +115,7 @@ class Choice:
         is_of_all: true if no filter for groups was given.
     """
 
-    mode: str = PLAN
+    mode: FailoverMode = FailoverMode.PLAN
     groups: NameFilter = field(default_factory=lambda: NameFilter("groups", (".*",)))
     at: datetime | None = None
     source: str = AUTO
@@ -117,7 +127,7 @@ class Choice:
     is_of_all: bool = True
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], modes: tuple[str, ...] = MODES) -> Choice:
+    def parse(cls, given: Mapping[str, str], modes: tuple[FailoverMode, ...] = MODES) -> Choice:
         """Parses the texts of PARAMETERS; the mode must be one of `modes`.
 
         Raises:
@@ -138,14 +148,14 @@ class Choice:
         unknown = sorted({*accept} - {*BlockKind})
         if unknown:
             raise ConfigurationError(f"parameter accept names '{unknown[0]}'; allowed is {', '.join(BlockKind)}")
-        if values["mode"] in (RUN, BEGIN) and not values["signed_by"].strip():
+        if values["mode"] in (FailoverMode.RUN, FailoverMode.BEGIN) and not values["signed_by"].strip():
             raise ConfigurationError(
                 "parameter signed_by is empty: what is done is recorded with the name of who answers for it (mode = "
                 f"{values['mode']})"
             )
         groups = split_list(values["groups"])
         return cls(
-            mode=values["mode"],
+            mode=FailoverMode(values["mode"]),
             groups=NameFilter("groups", groups or (".*",)),
             at=_time(values["at"]),
             source=values["source"],
