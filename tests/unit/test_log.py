@@ -26,13 +26,19 @@ NAMES = ("mirrorlake", "kafka")
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Restores the configuration of logging."""
+    """Restores the configuration of logging; pytest attaches and detaches its own handlers itself."""
     loggers = [logging.getLogger(name) for name in NAMES]
-    before = [(logger.level, logger.propagate, [*logger.handlers]) for logger in loggers]
+    before = [(logger.level, logger.propagate, own_handlers(logger)) for logger in loggers]
     yield
     for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+        pytests = [handler for handler in logger.handlers if handler not in own_handlers(logger)]
         logger.setLevel(level)
-        logger.propagate, logger.handlers = propagate, handlers
+        logger.propagate, logger.handlers = propagate, handlers + pytests
+
+
+def own_handlers(logger: logging.Logger) -> list[logging.Handler]:
+    """Returns the handlers of a logger that are not pytest's."""
+    return [handler for handler in logger.handlers if not type(handler).__module__.startswith("_pytest")]
 
 
 def record(message: object, level: int = logging.INFO) -> logging.LogRecord:
@@ -178,15 +184,25 @@ def test_standard_error_gets_the_chosen_format(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().err)["records"] == 1
 
 
+@pytest.mark.parametrize("was_quiet", [False, True])
 def test_kafka_python_prints_neither_payloads_nor_credentials(
-    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    capsys: pytest.CaptureFixture[str], *, was_quiet: bool
 ) -> None:
-    caplog.set_level(logging.DEBUG)
-    out = written({"MIRRORLAKE_LOG_LEVEL": "DEBUG"})
-    client = logging.getLogger("kafka.net.connection")
-    for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
-        client.log(level, "SaslAuthenticateRequest(auth_bytes=hunter2)")
-    assert "hunter2" not in out.getvalue() + "".join(capsys.readouterr()) + caplog.text
+    logging.getLogger("kafka").propagate = not was_quiet
+    heard = io.StringIO()
+    root, handler = logging.getLogger(), logging.StreamHandler(heard)
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        out = written({"MIRRORLAKE_LOG_LEVEL": "DEBUG"})
+        client = logging.getLogger("kafka.net.connection")
+        for severity in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+            client.log(severity, "SaslAuthenticateRequest(auth_bytes=hunter2)")
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+    assert "hunter2" not in out.getvalue() + "".join(capsys.readouterr()) + heard.getvalue()
 
 
 def test_spark_workers_keep_kafka_python_quiet_before_they_speak_to_kafka(
