@@ -9,12 +9,24 @@ from chispa import assert_df_equality
 from mirrorlake.model.recent_runs import Nearby
 from mirrorlake.model.run import Run
 from mirrorlake.model.run import translate as by_definition
-from mirrorlake.translation.sql_join import MIRRORED, POSITION_NAMES, POSITIONS, Mirrored, by_runs_at_hand, translate
+from mirrorlake.translation.sql_join import (
+    MIRRORED,
+    POSITION_NAMES,
+    POSITIONS,
+    Mirrored,
+    by_runs_at_hand,
+    current_runs,
+    translate,
+)
+
+from tests.log_model import Log
 
 RUNS = (
     "topic STRING, partition INT, upstream_start BIGINT, upstream_end BIGINT, downstream_start BIGINT, downstream_end "
     "BIGINT"
 )
+
+GAPS = "topic STRING, partition INT, kind STRING, from_offset BIGINT, incarnation INT"
 
 
 def random_runs(dice: random.Random, topic: str, partition: int) -> list[Run]:
@@ -144,6 +156,26 @@ def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:
     assert {(row["group_id"], row["partition"]): row for row in expected} == found
     assert {row["status"] for row in expected} == {"exact", "clamped"}
     assert len({row["reason"] for row in expected}) == 4
+
+
+def test_what_a_reset_has_made_void_is_not_in_the_map_that_holds(spark: Any) -> None:
+    dice = random.Random(12)
+    logs = [Log.at_random(dice, "a", partition, resets=dice.randint(1, 4)) for partition in range(8)]
+    runs, gaps = (
+        spark.createDataFrame([tuple(row[column.split()[0]] for column in schema.split(", ")) for row in rows], schema)
+        for schema, rows in (
+            (f"{RUNS}, incarnation INT", [row for log in logs for row in log.runs]),
+            (GAPS, [row for log in logs for row in log.gaps]),
+        )
+    )
+    said: dict[int, dict[int, int]] = {log.partition: {} for log in logs}
+    for row in current_runs(runs, gaps).collect():
+        length = row["upstream_end"] - row["upstream_start"]
+        assert length == row["downstream_end"] - row["downstream_start"] > 0
+        offsets = {row["upstream_start"] + at: row["downstream_start"] + at for at in range(length)}
+        assert not said[row["partition"]].keys() & offsets.keys()
+        said[row["partition"]] |= offsets
+    assert said == {log.partition: log.mapped for log in logs}
 
 
 def test_lag_is_what_the_group_has_still_to_read(spark: Any) -> None:
