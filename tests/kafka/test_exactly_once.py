@@ -264,15 +264,22 @@ def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_
     def runs(of: store.Ledger) -> Any:
         return of.of_flow("offset_syncs", world.flow)
 
+    appended: list[int] = []
+
+    def is_appended() -> bool:
+        return sum(appended) == runs(world.ledger).count()
+
     with other.checkpoint("ledger") as place:
-        query = other.stream_offset_syncs(world.flow, world.flow.slots_on(2), 1, place)
+        query = other.stream_offset_syncs(
+            world.flow, world.flow.slots_on(2), 1, place, lambda count, _: appended.append(count)
+        )
         try:
             for seed in (1, 2):
-                eventually(lambda: runs(other).count() == runs(world.ledger).count(), what="an append")
+                eventually(is_appended, what="an append")
                 world.spark.sql(f"DELETE FROM {other.table('offset_syncs')} WHERE source = '{world.alias}'")
                 world.produce(topic, 100, 2, seed=seed)
                 world.mirror()
-            eventually(lambda: runs(other).count() == runs(world.ledger).count(), what="the last append")
+            eventually(is_appended, what="the last append")
         finally:
             query.stop()
     assert runs(other).count() >= 6

@@ -10,7 +10,7 @@ from mutants.mutant import Mutant
 
 COPY, MIRROR = "jobs/mirror/copy", "jobs/mirror"
 EXACTLY_ONCE, MIRRORING, LOSSES = (f"tests/kafka/test_{name}.py" for name in ("exactly_once", "mirror", "losses"))
-CHECKPOINTS, TAKEOVERS = (f"tests/kafka/test_{name}.py" for name in ("checkpoint", "takeover"))
+CHECKPOINTS, TAKEOVERS, POLICIES = (f"tests/kafka/test_{name}.py" for name in ("checkpoint", "takeover", "policies"))
 RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
 
@@ -175,6 +175,13 @@ COPYING = (
         (f"{LOSSES}::test_someone_else_who_writes_into_a_remote_topic_is_noticed[True]",),
     ),
     Mutant(
+        "records go round between two clusters",
+        "state/provenance.py",
+        "        return batch.is_transactional and batch.producer_id in self._mirrored\n",
+        "        return False\n",
+        (f"{POLICIES}::test_a_loop_is_seen_after_the_reverse_flow_was_restarted_with_other_producers",),
+    ),
+    Mutant(
         "requests in flight have no limit",
         f"{COPY}/target_writer.py",
         "                await self.settle(IN_FLIGHT - 1, node)\n",
@@ -271,6 +278,20 @@ TAKING_OVER = (
 
 PLANNING = (
     Mutant(
+        "a topic created anew is taken for the one that was mirrored",
+        f"{MIRROR}/planner.py",
+        "    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id\n",
+        "    return False\n",
+        (f"{LOSSES}::test_a_topic_created_anew_while_the_mirror_runs_is_noticed[continue]",),
+    ),
+    Mutant(
+        "a topic whose copy nobody has a position of is copied another time",
+        f"{MIRROR}/readiness.py",
+        "        if occupied is None:\n            return None\n",
+        "        if occupied is None or partitions:\n            return None\n",
+        (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
+    ),
+    Mutant(
         "a new partition changes its slot before its first commit is seen",
         "model/copy_plan.py",
         "    given = {**(planned_before or {}), **given}\n",
@@ -313,7 +334,7 @@ TRANSLATING = (
         "translation/sql_join.py",
         "    x -> x.from_offset)), r.upstream_end) AS limit\n",
         "    x -> x.from_offset + 1000)), r.upstream_end) AS limit\n",
-        (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
+        (f"{TRANSLATION}::test_what_a_reset_has_made_void_is_not_in_the_map_that_holds",),
     ),
     Mutant(
         "a reset is not heeded in the runs in memory",
