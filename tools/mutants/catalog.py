@@ -282,7 +282,7 @@ PLANNING = (
         f"{MIRROR}/planner.py",
         "    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id\n",
         "    return False\n",
-        (f"{LOSSES}::test_a_topic_created_anew_while_the_mirror_runs_is_noticed[continue]",),
+        (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
     ),
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
