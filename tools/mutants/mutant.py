@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +46,7 @@ class Mutant:
             )
         changed = code.replace(self.before, self.after)
         try:
-            ast.parse(changed)
+            compile(changed, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise CodeMovedError(
                 f"mutant '{self.name}': {PACKAGE}/{self.module} does not parse with the change (line {error.lineno}: "
