@@ -16,6 +16,8 @@ VENV := .venv/.ready
 JARS := .local/jars/.ready
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
+OLDER := $(patsubst %,.local/jars/kafka-%/.ready,2.8.2 3.9.1)  # brokers that each test run mirrors between
+VERSIONS ?= 2.8.2 3.3.2 3.7.2 3.9.1 4.0.0
 
 ##@ Use
 
@@ -51,8 +53,12 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) browser  ## Every test, against real brokers, on WORKERS processes side by side (3)
+test: setup $(REGISTRY) $(OLDER) browser  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
+
+.PHONY: test-versions
+test-versions: setup $(patsubst %,.local/jars/kafka-%/.ready,$(VERSIONS))  ## Source and target of older releases: VERSIONS
+	@MIRRORLAKE_TEST_VERSIONS='$(VERSIONS)' $(PYTEST) tests/kafka/test_versions.py
 
 .PHONY: test-unit
 test-unit: setup  ## Pure functions, seconds
@@ -63,7 +69,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY)  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER)  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -113,6 +119,10 @@ bench-memory: setup  ## The most memory a copying task takes, while the backlog 
 bench-growth: setup  ## What a micro-batch costs beside many idle partitions, and with 1, 2 and 4 slots
 	@$(BENCH).growth
 
+.PHONY: bench-quota
+bench-quota: setup  ## The share of a quota that a mirror job uses while a cluster throttles it
+	@$(BENCH).quota
+
 .PHONY: bench-ledger
 bench-ledger: setup  ## How large the ledger gets, and how long translation takes
 	@$(BENCH).ledger
@@ -144,6 +154,11 @@ $(JARS): pom.xml | $(VENV)
 $(REGISTRY): $(JARS)
 	@echo "setting up: a schema registry for tests into .local/jars/registry"
 	@set -o pipefail; mvn --quiet --batch-mode -P registry dependency:unpack-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g'
+	@touch $@
+
+.local/jars/kafka-%/.ready: | $(JARS)
+	@echo "setting up: brokers of Kafka $* for tests"
+	@set -o pipefail; mvn --quiet --batch-mode -P older -Dolder.version=$* dependency:copy-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g'
 	@touch $@
 
 $(ARCHIVES): $(VENV) $(JARS)

@@ -21,6 +21,7 @@ from mirrorlake.protocol.cluster import IN_FLIGHT, Cluster, ResponseError, by, c
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
+FIRST_BATCHED_LOOKUP, FIRST_BATCHED_FETCH = 4, 8  # versions since Kafka 3.0 (KIP-699, KIP-709)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ async def _commit_group_offsets(
 
 
 async def _group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
+    if cluster.max_version(FindCoordinatorRequest) < FIRST_BATCHED_LOOKUP:
+        return await _looked_up_one_by_one(cluster, groups)
     response = await cluster.send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
     by_node: dict[int, list[str]] = {}
     for coordinator in response.coordinators:
@@ -140,8 +143,19 @@ async def _group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, 
     return by_node
 
 
+async def _looked_up_one_by_one(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
+    by_node: dict[int, list[str]] = {}
+    for group in groups:
+        response = await cluster.send_any(FindCoordinatorRequest[3](key=group, key_type=GROUP_COORDINATOR))
+        check(response.error_code, group)
+        by_node.setdefault(response.node_id, []).append(group)
+    return by_node
+
+
 async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[Committed]]:
     by_node = await _group_coordinators(cluster, groups)
+    if cluster.max_version(OffsetFetchRequest) < FIRST_BATCHED_FETCH:
+        return await _fetched_one_by_one(cluster, by_node)
     futures = []
     for node, members in by_node.items():
         asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in members]
@@ -150,15 +164,33 @@ async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[
     for future in futures:
         for group in (await future).groups:
             check(group.error_code, group.group_id)
-            found[group.group_id] = []
-            for topic in group.topics:
-                for partition in topic.partitions:
-                    check(partition.error_code, f"{group.group_id}, {topic.name}-{partition.partition_index}")
-                    found[group.group_id].append(
-                        Committed(
-                            topic.name, partition.partition_index, partition.committed_offset, partition.metadata or ""
-                        )
-                    )
+            found[group.group_id] = _committed(group.group_id, group.topics)
+    return found
+
+
+async def _fetched_one_by_one(cluster: Cluster, by_node: Mapping[int, list[str]]) -> dict[str, list[Committed]]:
+    futures = {
+        group: cluster.send(OffsetFetchRequest[7](group_id=group, topics=None, require_stable=False), node)
+        for node, members in by_node.items()
+        for group in members
+    }
+    found: dict[str, list[Committed]] = {}
+    for group, future in futures.items():
+        response = await future
+        check(response.error_code, group)
+        found[group] = _committed(group, response.topics)
+    return found
+
+
+def _committed(group: str, topics: Iterable[Any]) -> list[Committed]:
+    """Reads the topics of an OffsetFetch response; raises ResponseError for a partition with an error."""
+    found = []
+    for topic in topics:
+        for partition in topic.partitions:
+            check(partition.error_code, f"{group}, {topic.name}-{partition.partition_index}")
+            found.append(
+                Committed(topic.name, partition.partition_index, partition.committed_offset, partition.metadata or "")
+            )
     return found
 
 

@@ -1,0 +1,51 @@
+"""Sources and targets of older Kafka releases, for the mirror, the checkpoint job and the failover."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from mirrorlake.local.cluster import LocalCluster, running
+
+from tests.older_clusters import older_cluster
+from tests.world import World
+
+VERSIONS = os.environ.get("MIRRORLAKE_TEST_VERSIONS", "2.8.2 3.9.1").split()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def pair(
+    request: pytest.FixtureRequest, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[LocalCluster, LocalCluster]]:
+    directory = tmp_path_factory.mktemp("older")
+    with ExitStack() as stack:
+        yield tuple(
+            stack.enter_context(running(older_cluster(request.param, side, directory / side, root)))
+            for side in ("source", "target")
+        )
+
+
+def test_records_and_groups_are_mirrored_between_older_clusters(
+    pair: tuple[LocalCluster, LocalCluster], spark: object, warehouse: str, tmp_path: Path
+) -> None:
+    world = World(pair[0].bootstrap_servers, pair[1].bootstrap_servers, tmp_path, spark, warehouse)
+    topic, transactional = world.topic(), world.topic("transactional")
+    world.produce(topic, 300)
+    world.produce_transactions(transactional, 10, 20, seed=1)
+    world.mirror()
+    world.produce(topic, 300, seed=1)
+    world.mirror()
+    world.assert_equal(topic, transactional)
+    world.assert_nothing_open()
+    source = world.source_records(topic)
+    groups = {
+        world.commit(f"g{number}", {(topic, 0): source[0][number][0]}): source[0][number][0]
+        for number in range(0, 60, 20)
+    }
+    world.checkpoint()
+    target = dict(enumerate(world.target_records(topic)[0]))
+    for number, group in enumerate(groups):
+        assert world.committed(group)[world.remote(topic), 0][0] == target[20 * number][0]
