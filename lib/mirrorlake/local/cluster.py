@@ -69,11 +69,16 @@ DEFAULTS = {
 
 @dataclass
 class Broker:
-    """One broker process; `pid` is 0 while it is stopped."""
+    """One broker process; `pid` is 0 while it is stopped.
+
+    With a proxy, clients connect to `proxy_port`, and the proxy connects to `proxied_port`.
+    """
 
     node_id: int
     port: int
     pid: int = 0
+    proxied_port: int = 0
+    proxy_port: int = 0
 
 
 @dataclass
@@ -91,6 +96,7 @@ class LocalCluster:
         features: feature levels for formatting, for example {"transaction.version": 1}.
         quick_start: True to let the JVMs compile less: they are ready in half the time, and slower under load.
         java_options: more options of the brokers' JVMs.
+        proxied: True for a second listener, which is reached through a proxy (`proxy/`).
     """
 
     name: str
@@ -102,6 +108,7 @@ class LocalCluster:
     features: Mapping[str, int] = field(default_factory=dict)
     quick_start: bool = True
     java_options: tuple[str, ...] = ()
+    proxied: bool = False
     brokers: list[Broker] = field(default_factory=list)
     controller_port: int = 0
     cluster_id: str = ""
@@ -109,6 +116,11 @@ class LocalCluster:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def proxied_servers(self) -> str:
+        """Returns the bootstrap servers for clients behind the proxy."""
+        return ",".join(f"{HOST}:{broker.proxy_port}" for broker in self.brokers)
 
     def start(self) -> LocalCluster:
         """Starts the brokers that don't run, and waits until the cluster responds. It is safe to call it twice.
@@ -212,7 +224,10 @@ class LocalCluster:
         self.cluster_id = uuid.uuid4().hex[:22]
         taken: set[int] = set()
         for node_id in range(1, self.size + 1):
-            self.brokers.append(Broker(node_id, free_port(self.port if node_id == 1 else 0, taken)))
+            broker = Broker(node_id, free_port(self.port if node_id == 1 else 0, taken))
+            if self.proxied:
+                broker.proxied_port, broker.proxy_port = free_port(0, taken), free_port(0, taken)
+            self.brokers.append(broker)
         self.controller_port = free_port(0, taken)
         for broker in self.brokers:
             home = self._home(broker)
@@ -221,42 +236,48 @@ class LocalCluster:
             (home / "server.properties").write_text(
                 "".join(f"{key}={value}\n" for key, value in self._server_properties(broker).items())
             )
-            features = [word for name, level in self.features.items() for word in ("--feature", f"{name}={level}")]
-            formatting = subprocess.run(
-                [
-                    *self._java(home, heap_mib=256),
-                    "kafka.tools.StorageTool",
-                    "format",
-                    "-t",
-                    self.cluster_id,
-                    "-c",
-                    str(home / "server.properties"),
-                    *features,
-                ],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if formatting.returncode:
-                raise ConfigurationError(
-                    f"cluster {self.name}: formatting failed:\n{formatting.stdout}{formatting.stderr}"
-                )
+            self._prepare_storage(home)
         self._save()
+
+    def _prepare_storage(self, home: Path) -> None:
+        """Formats the log directory of a broker."""
+        features = [word for name, level in self.features.items() for word in ("--feature", f"{name}={level}")]
+        formatting = subprocess.run(
+            [
+                *self._java(home, heap_mib=256),
+                "kafka.tools.StorageTool",
+                "format",
+                "-t",
+                self.cluster_id,
+                "-c",
+                str(home / "server.properties"),
+                *features,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if formatting.returncode:
+            raise ConfigurationError(f"cluster {self.name}: formatting failed:\n{formatting.stdout}{formatting.stderr}")
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         controller = broker.node_id == 1
-        listeners = f"PLAINTEXT://{HOST}:{broker.port}"
+        listeners = advertised = f"PLAINTEXT://{HOST}:{broker.port}"
+        if self.proxied:
+            listeners += f",PROXIED://{HOST}:{broker.proxied_port}"
+            advertised += f",PROXIED://{HOST}:{broker.proxy_port}"
         return {
             "process.roles": "broker,controller" if controller else "broker",
             "node.id": str(broker.node_id),
             "controller.quorum.voters": f"1@{HOST}:{self.controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listeners": f"{listeners},CONTROLLER://{HOST}:{self.controller_port}" if controller else listeners,
-            "advertised.listeners": listeners,
+            "advertised.listeners": advertised,
             "listener.security.protocol.map": ",".join(
                 (
                     "PLAINTEXT:PLAINTEXT",
                     "CONTROLLER:PLAINTEXT",
+                    "PROXIED:PLAINTEXT",
                     *(f"{name}:{name}" for name in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")),
                 )
             ),

@@ -1,0 +1,1 @@
+"""A proxy in front of local clusters, for lines that are long, slow or broken."""

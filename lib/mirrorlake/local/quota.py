@@ -1,0 +1,42 @@
+"""A client's quota on a cluster, for the length of a block (KIP-546)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kafka.protocol.admin import AlterClientQuotasRequest
+
+from mirrorlake.protocol.cluster import Cluster, check
+
+TIMEOUT_MS = 30_000
+
+
+@contextmanager
+def quota(cluster: Cluster, client_id: str, name: str, bytes_per_s: float) -> Iterator[None]:
+    """Gives a client a quota for the length of a block.
+
+    Args:
+        cluster: the cluster that throttles the client. Each broker counts for itself.
+        client_id: the client's id.
+        name: `producer_byte_rate` or `consumer_byte_rate`.
+        bytes_per_s: the quota.
+    """
+    _alter(cluster, client_id, name, bytes_per_s)
+    try:
+        yield
+    finally:
+        _alter(cluster, client_id, name, None)
+
+
+def _alter(cluster: Cluster, client_id: str, name: str, value: float | None) -> None:
+    entity = AlterClientQuotasRequest.EntryData.EntityData(entity_type="client-id", entity_name=client_id)
+    change = AlterClientQuotasRequest.EntryData.OpData(key=name, value=value or 0.0, remove=value is None)
+    entry = AlterClientQuotasRequest.EntryData(entity=[entity], ops=[change])
+
+    async def attempt() -> None:
+        answer = await cluster.send_any(AlterClientQuotasRequest[1](entries=[entry], validate_only=False))
+        for found in answer.entries:
+            check(found.error_code, found.error_message or "")
+
+    cluster.call(f"changing quota {name} of {client_id}", attempt, TIMEOUT_MS)
