@@ -18,8 +18,8 @@ from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, FETCH_WAIT_MS
 from mirrorlake.log import configure
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
+from mirrorlake.protocol.batches.record_batch import next_sequence, read_log
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, LATEST_TIMESTAMP, Cluster, by
-from mirrorlake.protocol.record_batch import next_sequence, read_log
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 TIMEOUT_MS = 30_000

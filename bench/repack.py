@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from mirrorlake.protocol.record_batch import Batch, read_log
-from mirrorlake.protocol.records import CODECS, pack, read_records
+from mirrorlake.protocol.batches.record_batch import Batch, read_log
+from mirrorlake.protocol.batches.records import CODECS, pack, read_records
 
 RECORDS, SIZE_BYTES, AT_ONCE = 100_000, 512, 100
 
@@ -33,7 +33,7 @@ def batches(codec: int) -> list[Batch]:
 
 
 def ours(batch: Batch, codec: int) -> None:
-    """Re-encodes a batch with `protocol/records.py`."""
+    """Re-encodes a batch with `protocol/batches/records.py`."""
     pack(list(read_records(batch)), codec)
 
 

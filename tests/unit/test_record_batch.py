@@ -7,7 +7,7 @@ import struct
 import pytest
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from mirrorlake.protocol.record_batch import SEQUENCES, AbortedTransactions, Batch, next_sequence, read_log
+from mirrorlake.protocol.batches.record_batch import SEQUENCES, AbortedTransactions, Batch, next_sequence, read_log
 
 RECORDS = [(b"k", b"v", [("h", b"x"), ("h", None)]), (None, b"", []), (b"", None, [("é", b"\x00")])]
 
@@ -83,7 +83,33 @@ def test_a_batch_that_was_cut_off_is_left_out() -> None:
     for end in range(len(first), len(log)):
         assert [batch.base_offset for batch in read_log(log[:end])] == [0]
     assert [batch.base_offset for batch in read_log(log)] == [0, 3]
-    assert list(read_log(first[:60])) == []
+
+
+@pytest.mark.parametrize(
+    ("length", "at"),
+    [(-1, 0), (0, 0), (48, 0), (1 << 30, 0), (-1, 1), (0, 1), (48, 1)],
+)
+def test_a_length_that_cannot_be_right_is_a_batch_that_is_not_whole_and_the_last_one(length: int, at: int) -> None:
+    log = bytearray()
+    for number in range(3):
+        log += encode(RECORDS, 3 * number)
+    size = len(log) // 3
+    struct.pack_into(">i", log, at * size + 8, length)
+    *healthy, broken = read_log(bytes(log))
+    assert [batch.base_offset for batch in healthy] == [3 * number for number in range(at)]
+    assert all(batch.crc_is_right for batch in healthy)
+    assert (broken.base_offset, broken.end_offset, broken.is_whole, broken.crc_is_right) == (
+        3 * at,
+        3 * at + 3,
+        False,
+        False,
+    )
+
+
+def test_a_response_that_ends_within_its_first_header_has_a_batch_that_is_not_whole() -> None:
+    (broken,) = read_log(bytes(encode(RECORDS, 7)[:40]))
+    assert (broken.base_offset, broken.is_whole) == (7, False)
+    assert not list(read_log(b"abc"))
 
 
 def changed(at: int, form: str, value: int) -> Batch:

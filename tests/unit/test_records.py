@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import struct
 
@@ -9,8 +10,9 @@ import pytest
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
-from mirrorlake.protocol.record_batch import Batch, read_log
-from mirrorlake.protocol.records import CODEC, Record, pack, pack_within, read_records, rest_of
+from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError, compressed
+from mirrorlake.protocol.batches.record_batch import HEADER, HEADER_BYTES, Batch, read_log
+from mirrorlake.protocol.batches.records import Record, pack, pack_within, read_records, rest_of
 
 CONTENTS = [
     (b"k", b"v" * 200, [("h", b"x"), ("h", None)], 5_000),
@@ -151,3 +153,68 @@ def test_large_lengths_deltas_and_negative_timestamps_are_packed_right() -> None
         [Record(at, timestamp, rest_of(b"", value, [("h", b"")])) for at, (timestamp, value) in enumerate(values)], 0
     )
     assert contents(batch) == [(b"", value, [("h", b"")], timestamp) for timestamp, value in values]
+
+
+def of_payload(payload: bytes, records: int, codec: int = 0, magic: int = 2) -> Batch:
+    """Returns a batch with the given bytes as its records."""
+    packed = compressed(payload, codec) if codec < 5 else payload
+    length = HEADER_BYTES - 12 + len(packed)
+    header = HEADER.pack(0, length, -1, magic, 0, codec, records - 1, 0, 0, -1, -1, -1, records)
+    return next(read_log(header + packed))
+
+
+ONE = b"\x0c\0\0\0\1\1\0"  # length 6, attributes, deltas 0 and 0, no key, no value, no headers
+SECOND = b"\x0c\0\0\2\1\1\0"  # the same with offset delta 1
+
+
+def test_the_smallest_records_are_read() -> None:
+    assert [record.offset for record in read_records(of_payload(ONE + SECOND, 2))] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "why"),
+    [
+        (of_payload(ONE, -1), "-1 records can't be in"),
+        (of_payload(ONE, 2), "2 records can't be in 7 bytes"),
+        (of_payload(ONE, 1 << 30), "1073741824 records can't be in 7 bytes"),
+        (of_payload(ONE + SECOND, 1), "7 bytes follow the last record"),
+        (of_payload(ONE + ONE, 2), "offset delta 0 follows 0"),
+        (of_payload(SECOND, 1), "offset delta 1 follows -1, up to 0"),
+        (of_payload(b"\1" + ONE[1:], 1), "a record ends at byte"),  # length -1
+        (of_payload(b"\x0e" + ONE[1:], 1), "a record ends at byte 8 of 7"),
+        (of_payload(b"\x02" + ONE[1:], 1), "a record ends at byte 2 of 7"),
+        (of_payload(b"\xff" * 7, 1), "IndexError|a record ends"),
+        (of_payload(b"", 1), "1 records can't be in 0 bytes"),
+        (of_payload(ONE, 1, codec=6), "codec 6 is unknown"),
+        (of_payload(ONE, 1, magic=3), "message format 3 is unknown"),
+    ],
+)
+def test_a_batch_that_cannot_be_right_is_corrupt_and_does_not_pass_unopened_unless_its_header_is_right(
+    batch: Batch, why: str
+) -> None:
+    with pytest.raises(CorruptBatchError, match=why):
+        list(read_records(batch))
+    if batch.attributes & CODEC > 4 or batch.magic > 2:
+        assert not batch.passes_unopened
+
+
+@pytest.mark.parametrize("codec", range(1, 5))
+def test_a_batch_is_opened_only_up_to_the_limit(codec: int) -> None:
+    batch = made(codec)
+    size = len(made(0).raw) - HEADER_BYTES
+    assert len(list(read_records(batch, size))) == 4
+    with pytest.raises(OversizedBatchError):
+        list(read_records(batch, size - 1))
+
+
+@pytest.mark.parametrize("at", range(26, 60))
+@pytest.mark.parametrize("magic", [0, 1])
+def test_damage_to_an_entry_of_an_old_format_is_an_error_or_harmless_and_never_endless(magic: int, at: int) -> None:
+    builder = LegacyRecordBatchBuilder(magic, 1, 1 << 20)
+    for offset in range(3):
+        builder.append(offset, 5_000 if magic else None, b"k", b"v" * 30)
+    inner = bytearray(builder.build())
+    inner[min(at, len(inner) - 1)] ^= 0xFF
+    entry = next(read_log(bytes(inner)))
+    with contextlib.suppress(CorruptBatchError):
+        assert len(list(read_records(entry))) <= 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster, ResponseError, check
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
 
 FETCH_WAIT_MS = 100
 
@@ -51,9 +51,13 @@ async def read_stretch(
         check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
         aborted, before = AbortedTransactions(partition.aborted), at
         for batch in read_log(partition.records):
+            if not batch.is_whole:
+                raise ResponseError(ErrorCode.CORRUPT_MESSAGE, f"{key[0]}-{key[1]} at offset {at}: the length is wrong")
             is_aborted = aborted.drops(batch)
             at = batch.end_offset
             if batch.base_offset < end and at > before:
                 yield batch, is_aborted
         if at == before:
-            raise NothingThereError(f"{key[0]}-{key[1]} gives nothing at offset {at}, below its end {end}")
+            raise NothingThereError(
+                f"the leader of {key[0]}-{key[1]} returns no batch at offset {at}, below the end offset {end}"
+            )

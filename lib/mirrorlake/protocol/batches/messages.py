@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from mirrorlake.protocol.record_batch import Batch
+from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.transaction import Producer
 
 GZIP = 1

@@ -28,9 +28,11 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crc32c import crc32c
+
+from mirrorlake.protocol.batches.codecs import CODEC, CODECS
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
@@ -46,6 +48,7 @@ CRC_AT, CRC_FROM, PRODUCER_FROM = 17, 21, 43
 STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: the same on both sides, like the records
 CONTENT_FROM = 57  # record count and records
 OLD_CRC_FROM = 16
+LEAST_BYTES = {0: OLD_HEADER.size, 1: OLD_HEADER.size + 8, 2: HEADER_BYTES}  # v0 has no timestamp; both have two sizes
 
 TIMESTAMP_TYPE = 0x08
 TRANSACTIONAL = 0x10
@@ -64,6 +67,9 @@ class Batch:
     compressed set with the offset of its last record. The number of its records and the first offset are known
     only after it is opened.
 
+    `is_whole` is False if the length of the batch can't be right; it is not covered by the CRC. `raw` then has all that
+    follows in the response.
+
     `pieces` is set if the batch was re-encoded from records with missing offsets in between. It holds the upstream
     offsets of the records, as `[start, end)`.
     """
@@ -80,6 +86,7 @@ class Batch:
     producer_id: int
     records: int
     pieces: tuple[tuple[int, int], ...] = ()
+    is_whole: bool = True
 
     @property
     def end_offset(self) -> int:
@@ -107,7 +114,7 @@ class Batch:
 
         Compaction may have removed the control record; the result is False then.
         """
-        if self.magic != 2 or not self.is_control or not self.records:
+        if self.magic != 2 or not self.is_control or not self.records or not self.is_whole:
             return False
         # A control record: length, attributes, timestamp delta, offset delta, key length (one byte each), then the key.
         _, kind = struct.unpack_from(">hh", self.raw, HEADER_BYTES + _varint_bytes(self.raw, HEADER_BYTES, 5, skip=1))
@@ -115,8 +122,10 @@ class Batch:
 
     @property
     def crc_is_right(self) -> bool:
-        """Returns True if the CRC of the batch is correct."""
-        return self.crc == (crc32c(self.raw[CRC_FROM:]) if self.magic == 2 else zlib.crc32(self.raw[OLD_CRC_FROM:]))
+        """Returns True if the batch is whole and its CRC is correct."""
+        return self.is_whole and self.crc == (
+            crc32c(self.raw[CRC_FROM:]) if self.magic == 2 else zlib.crc32(self.raw[OLD_CRC_FROM:])
+        )
 
     @property
     def passes_unopened(self) -> bool:
@@ -128,6 +137,7 @@ class Batch:
             self.magic == 2
             and not self.attributes & (TIMESTAMP_TYPE | DELETE_HORIZON)
             and self.last_offset_delta + 1 == self.records
+            and self.attributes & CODEC in CODECS.values()
         )
 
     def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
@@ -155,16 +165,31 @@ class Batch:
 
 
 def read_log(data: bytes) -> Iterator[Batch]:
-    """Yields the whole batches of a fetched log; leaves out a last batch that the fetch size has cut off."""
+    """Yields the batches of a fetched log; leaves out a last batch that the fetch size has cut off.
+
+    After a batch whose length is wrong (`Batch.is_whole`), nothing more can be read. The first batch is never cut off
+    (KIP-74), so its length is wrong if it ends behind the response.
+    """
     view = memoryview(data)
     at, end = 0, len(data)
     while at + PREFIX.size <= end:
         offset, length, magic = PREFIX.unpack_from(data, at)
         stop = at + OVERHEAD_BYTES + length
+        if length < LEAST_BYTES.get(magic, HEADER_BYTES) - OVERHEAD_BYTES or (stop > end and not at):
+            yield _broken(view[at:], offset)
+            return
         if stop > end:
             return
         yield _old_entry(view[at:stop], offset) if magic < 2 else _batch(view[at:stop])
         at = stop
+
+
+def _broken(raw: memoryview, offset: int) -> Batch:
+    """Returns a batch of which only the first offset is known, and the last one if the rest of the header is there."""
+    found = (
+        _batch(raw) if len(raw) >= HEADER_BYTES else _old_entry(memoryview(bytes(raw).ljust(OLD_HEADER.size)), offset)
+    )
+    return replace(found, is_whole=False)
 
 
 def _batch(raw: memoryview) -> Batch:
