@@ -1,7 +1,7 @@
 """All metrics, each with name, unit, type, labels and help.
 
-The driver of a job updates them. Labels are bounded: a flow, a suite, a status, a stage, a kind. Topics and groups are
-never labels, because there may be many thousands of them.
+The driver of a job updates them. Labels are bounded: a flow, a suite, a status, a stage, a kind, a side. Topics and
+groups are never labels, because there may be many thousands of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 NAMESPACE = "mirrorlake"
-FLOW, SUITE, STATUS, STAGE, KIND = "flow", "suite", "status", "stage", "kind"
+FLOW, SUITE, STATUS, STAGE, KIND, SIDE = "flow", "suite", "status", "stage", "kind", "cluster"
 STAGE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -36,7 +36,12 @@ class Metrics:
             "last_commit_timestamp", "seconds", "Time of the last commit on the target, in seconds since the epoch."
         )
         self.held_topics = self._gauge("held", "topics", "Topics that are held back while the others are mirrored.")
-        self.throttled_seconds = self._counter("throttled", "seconds", "Time that copying has waited for a limit.")
+        self.held_partitions = self._gauge(
+            "held", "partitions", "Partitions that do not advance while the others are mirrored."
+        )
+        self.throttled_seconds = self._counter(
+            "throttled", "seconds", "Time for which brokers have throttled copying tasks, by side.", SIDE
+        )
         self.open_transaction_seconds = self._gauge(
             "open_transaction_age", "seconds", "Age of the oldest transaction that holds back readers of the target."
         )

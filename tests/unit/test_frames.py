@@ -68,7 +68,9 @@ def test_what_a_socket_has_comes_in_one_piece_and_its_end_is_an_error() -> None:
     theirs.sendall(b"the end")
     theirs.close()
     data, error = frames.receive_from(Transport(ours), buffer)
-    assert bytes(data) == b"the end"
+    assert (bytes(data), error) == (b"the end", None), "what came before the end is not lost"
+    data, error = frames.receive_from(Transport(ours), buffer)
+    assert not data
     assert isinstance(error, kafka.errors.KafkaConnectionError)
     ours.close()
     assert isinstance(frames.receive_from(Transport(None), buffer)[1], kafka.errors.KafkaConnectionError)
@@ -90,3 +92,20 @@ def test_the_bulk_of_a_frame_goes_right_into_its_place_and_what_follows_is_not_l
     theirs.close()
     assert [number for number, _ in found] == [1, 2, 3, 4, 5, 6]
     assert [len(response.api_keys) for _, response in found] == [7 * number for number in range(1, 7)]
+
+
+def test_a_response_that_is_complete_when_the_connection_ends_is_delivered() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    data, frames, buffer = answers(3), Frames(asked(3), 1 << 20), memoryview(bytearray(LEAST_ROOM_BYTES + 10))
+    found, error, at = [], None, len(data) - 5
+    theirs.sendall(data[:at])
+    received, _ = frames.receive_from(Transport(ours), buffer)
+    found += frames.receive(received)
+    theirs.sendall(data[at:])
+    theirs.close()
+    while error is None:
+        received, error = frames.receive_from(Transport(ours), buffer)
+        found += frames.receive(received)
+    ours.close()
+    assert [number for number, _ in found] == [1, 2, 3]

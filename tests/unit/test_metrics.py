@@ -11,10 +11,22 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 # https://prometheus.io/docs/practices/naming/: base units only; what is counted is a unit, too.
 BASE_UNITS = {"seconds", "bytes"}
-COUNTED = set(
-    "records batches runs topics positions appends cycles evaluations failures anomalies retries generation".split()
-)
-LABELS = {"flow", "suite", "status", "stage", "kind"}
+COUNTED = {
+    "records",
+    "batches",
+    "runs",
+    "topics",
+    "partitions",
+    "positions",
+    "appends",
+    "cycles",
+    "evaluations",
+    "failures",
+    "anomalies",
+    "retries",
+    "generation",
+}
+LABELS = {"flow", "suite", "status", "stage", "kind", "cluster"}
 METRICS = {name: metric for name, metric in vars(Metrics()).items() if name != "registry"}
 PARAMETERS = [pytest.param(metric, id=name) for name, metric in METRICS.items()]
 

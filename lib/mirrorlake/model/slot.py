@@ -137,8 +137,8 @@ class SlotState:
         version = value.pop("version", None)
         if version not in READ_VERSIONS:
             raise TargetError(
-                f"an offset-syncs record has format version {version}; this mirrorlake reads {READ_VERSIONS[0]} to "
-                f"{READ_VERSIONS[-1]}. Upgrade it"
+                f"an offset-syncs record has format version {version}; this version of mirrorlake reads "
+                f"{READ_VERSIONS[0]} to {READ_VERSIONS[-1]}. Upgrade mirrorlake"
             )
         value["positions"] = tuple(Position(**position) for position in value["positions"]) if with_positions else ()
         value["runs"] = tuple(Run(**run) for run in value["runs"])
@@ -155,7 +155,8 @@ def _known(words: type[Word], word: str, what: str) -> Word:
         return words(word)
     except ValueError:
         raise TargetError(
-            f"an offset-syncs record has {what} '{word}', which this mirrorlake does not know. Upgrade it"
+            f"an offset-syncs record has {what} '{word}', which this version of mirrorlake does not know. Upgrade "
+            "mirrorlake"
         ) from None
 
 

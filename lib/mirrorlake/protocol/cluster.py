@@ -49,6 +49,8 @@ TRANSACTION_COORDINATOR = 1
 TOPIC_RESOURCE = 2
 IN_FLIGHT = 5  # requests in flight on one connection; a broker remembers as many batches of a producer
 SECOND_OPINION_S = 3
+OLDEST_BROKER = (2, 8)
+LISTING_S = 2.0
 RECEIVE_LIMIT_BYTES = 512 << 20
 SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -132,15 +134,24 @@ class Fetched:
 
 @dataclass
 class Limits:
-    """The size limits of topics, learnt from records that the cluster rejected.
+    """The limits of a cluster, as far as writing to it has shown them: sizes of batches, and its rate.
 
     Attributes:
         bytes: the largest size of a batch of several records, by topic.
         refused: single records that the cluster rejected, as (source topic, partition, offset).
+        bytes_per_s: the rate of the last attempt that lasted for a while.
+        round_bytes: what one round of an attempt may read while no rate is known; it doubles with each round.
     """
 
+    bytes_per_s: float = float("inf")
+    round_bytes: int = 1 << 20
     bytes: dict[str, int] = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
+
+    @property
+    def known(self) -> tuple[frozenset[tuple[str, int]], int]:
+        """Returns what has been learnt, for comparison; it changes with each batch that is rejected."""
+        return frozenset(self.bytes.items()), len(self.refused)
 
     def lower(self, topic: str, limit_bytes: int) -> None:
         """Lowers the limit of a topic to `limit_bytes`, unless it is lower already."""
@@ -192,8 +203,12 @@ class Cluster:
 
     # -- connecting ---------------------------------------------------------------------------------
 
-    def connect(self) -> Cluster:
+    def connect(self, *, again: bool = False) -> Cluster:
         """Connects to the cluster and reads cluster id, brokers and features.
+
+        Args:
+            again: True if the cluster has answered this job before. That no broker answers may pass then. A rejected
+                login never does, because accounts are locked after repeated ones.
 
         Raises:
             SourceError, TargetError: no broker answers in time, or authentication fails; the message has the cause.
@@ -203,12 +218,14 @@ class Cluster:
         try:
             self._manager.bootstrap(self._connect_timeout_ms)
         except WireError as error:
-            cause = (self._manager.auth_failures or self._second_opinion() or causes.messages or [str(error)])[-1]
+            rejected = self._manager.auth_failures or self._second_opinion()
+            cause = (rejected or causes.messages or [str(error)])[-1]
             raise self.error(
                 f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, "
                 f"{self.connection.security_protocol}) can't be reached "
                 f"within {self._connect_timeout_ms} ms: {cause}. Check {self.connection.alias}.bootstrap.servers and "
-                "its security properties"
+                "its security properties",
+                retriable=again and not rejected,
             ) from None
         finally:
             logger.removeHandler(causes)
@@ -235,6 +252,13 @@ class Cluster:
         self.net.poll(timeout_ms=0)
 
     async def _learn(self) -> None:
+        version = self._manager.broker_version
+        if version is not None and version < OLDEST_BROKER:
+            known, oldest = (".".join(map(str, one)) for one in (version, OLDEST_BROKER))
+            raise self.error(
+                f"cluster {self.connection.alias} runs Kafka {known}, as its API versions show. mirrorlake needs "
+                f"brokers of {oldest} or later"
+            )
         features = await self.send_any(
             ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1")
         )
@@ -242,6 +266,11 @@ class Cluster:
         levels = {feature.name: feature.max_version_level for feature in features.finalized_features or ()}
         self.transaction_version = levels.get("transaction.version", 0)
         await self.update_metadata([])
+
+    @property
+    def throttled_ms(self) -> float:
+        """Returns the time for which the brokers have throttled this client."""
+        return 1_000 * self._manager.throttled_s
 
     # -- errors, retries, routing -------------------------------------------------------------------
 
@@ -394,15 +423,36 @@ class Cluster:
         wanted = list(partitions)
         return self.call("listing offsets", lambda: self.list_offsets(wanted, at), timeout_ms)
 
-    def stable_ends(self, partitions: Iterable[PartitionKey], timeout_ms: int) -> dict[PartitionKey, tuple[int, int]]:
-        """Returns the last stable offset and the leader epoch of each partition; see `offsets`.
+    def stable_ends(
+        self, partitions: Iterable[PartitionKey], timeout_ms: int
+    ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
+        """Lists the last stable offset and the leader epoch of each partition, and the reasons of those that have none.
 
-        The epoch is -1 if the broker does not return one.
+        A partition without a leader, or with one that does not answer within LISTING_S, holds up no other. A topic that
+        was deleted is left out of `topics` then. The epoch is -1 if the broker does not return one.
+
+        Raises:
+            SourceError, TargetError: no partition can be listed within `timeout_ms`.
         """
         wanted = list(partitions)
-        return self.call(
-            "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
-        )
+        found, failed = self.net.run(lambda: self._each_stable_end(wanted))
+        if failed and not found:
+            return self.call(
+                "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
+            ), {}
+        return found, {key: str(error) for key, error in failed.items()}
+
+    async def _each_stable_end(
+        self, partitions: list[PartitionKey]
+    ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, Exception]]:
+        """Lists what can be listed; asks once more for the rest, with fresh metadata."""
+        found, failed = await self._list_each(partitions, LATEST_TIMESTAMP, READ_COMMITTED, LISTING_S)
+        if failed:
+            with contextlib.suppress(ResponseError, WireError):
+                await self.update_metadata(sorted({topic for topic, _ in failed}))
+            again, failed = await self._list_each(list(failed), LATEST_TIMESTAMP, READ_COMMITTED, LISTING_S)
+            found.update(again)
+        return found, failed
 
     async def list_offsets(
         self, partitions: list[PartitionKey], at: int, isolation: int = READ_COMMITTED
@@ -416,7 +466,17 @@ class Cluster:
     async def _list_offsets(
         self, partitions: list[PartitionKey], at: int, isolation: int
     ) -> dict[PartitionKey, tuple[int, int]]:
-        futures = []
+        """Lists an offset and the leader epoch of each partition; one that fails is an error."""
+        found, failed = await self._list_each(partitions, at, isolation)
+        if failed:
+            raise next(iter(failed.values()))
+        return found
+
+    async def _list_each(
+        self, partitions: list[PartitionKey], at: int, isolation: int, within_s: float = float("inf")
+    ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, Exception]]:
+        """Lists an offset and the leader epoch of each partition, and the retriable errors of those that have none."""
+        asked = []
         for node, keys in by(lambda key: self.leader(*key), partitions).items():
             topics = [
                 ListOffsetsRequest.ListOffsetsTopic(
@@ -430,16 +490,54 @@ class Cluster:
                 )
                 for topic, group in by(lambda key: key[0], keys).items()
             ]
-            futures.append(
-                self.send(ListOffsetsRequest[5](replica_id=-1, isolation_level=isolation, topics=topics), node)
-            )
+            request = ListOffsetsRequest[5](replica_id=-1, isolation_level=isolation, topics=topics)
+            asked.append((keys, self.send(request, node)))
         found: dict[PartitionKey, tuple[int, int]] = {}
-        for future in futures:
-            for topic in (await future).topics:
+        failed: dict[PartitionKey, Exception] = {}
+        deadline = time.monotonic() + within_s
+        for keys, future in asked:
+            try:
+                response = await self._within(future, deadline)
+            except WireError as error:
+                if not _may_pass(error):
+                    raise
+                failed.update(dict.fromkeys(keys, error))
+                continue
+            for topic in response.topics:
                 for partition in topic.partitions:
-                    check(partition.error_code, f"{topic.name}-{partition.partition_index}")
-                    found[topic.name, partition.partition_index] = partition.offset, partition.leader_epoch
-        return found
+                    key = topic.name, partition.partition_index
+                    try:
+                        check(partition.error_code, f"{topic.name}-{partition.partition_index}")
+                        found[key] = partition.offset, partition.leader_epoch
+                    except ResponseError as error:
+                        if not error.retriable:
+                            raise
+                        failed[key] = error
+        return found, failed
+
+    async def _within(self, future: Any, deadline: float) -> Any:
+        """Awaits the response of a request, at most until `deadline` on the monotonic clock.
+
+        Raises:
+            kafka.errors.KafkaTimeoutError: there is no response by then. The request stays in flight.
+        """
+        if deadline == float("inf"):
+            return await future
+        waiting = Future()
+
+        def settle(outcome: Callable[[Any], Any], value: Any) -> None:
+            if not waiting.is_done:
+                outcome(value)
+
+        timer = self.net.call_at(
+            deadline, lambda: settle(waiting.failure, kafka.errors.KafkaTimeoutError("no answer in time"))
+        )
+        future.add_callback(lambda value: settle(waiting.success, value))
+        future.add_errback(lambda error: settle(waiting.failure, error))
+        try:
+            return await waiting
+        finally:
+            self.net.cancel(timer)
 
     async def topic_config(self, topic: str, name: str) -> str | None:
         """Returns one property of a topic, None if this principal lacks DESCRIBE_CONFIGS."""
@@ -556,7 +654,7 @@ class Cluster:
             for topic, group in by(lambda key: key[0], batches).items()
         ]
         # With transaction.version=2, a Produce of version 12 and up adds its partitions to the transaction (KIP-890).
-        version = 12 if self.transaction_version >= 2 else 11
+        version = 12 if self.transaction_version >= 2 else min(11, self.max_version(ProduceRequest))
         return self.send(
             ProduceRequest[version](
                 transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=topics

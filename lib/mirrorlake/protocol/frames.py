@@ -1,8 +1,12 @@
-"""Response frames with fewer copies, for kafka-python's connections.
+"""Connections of kafka-python with response frames that are copied less, and requests that wait while they must.
 
 kafka-python receives a Fetch response 4 KiB at a time. It joins the pieces, cuts them, puts them into a frame, and
 reads them out of it twice: six copies of each mirrored byte. Here the first bytes of a frame go from the socket into a
 buffer that is reused. The bulk of a large frame goes directly into the frame, which is then read as a view.
+
+After a response with `throttle_time_ms`, or with five requests in flight, kafka-python pauses a connection and refuses
+further requests. Here they wait, in order, until the connection goes on. A connection ends its waiting requests with
+an error when it is closed.
 
 This module is written against kafka-python 3.0.12. It extends that version's connections and parsers. TLS, SASL,
 requests and responses remain kafka-python's.
@@ -12,13 +16,18 @@ from __future__ import annotations
 
 import ssl
 import struct
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import kafka
 import kafka.errors
 import numpy as np
+from kafka.future import Future
+from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.transport import KafkaSSLTransport
 from kafka.protocol.parser import KafkaProtocol
 
 from mirrorlake.errors import ConfigurationError
@@ -28,13 +37,15 @@ RECEIVE_BYTES = 1 << 20
 # A TLS record has at most 16 KiB. With more room than that, no bytes stay in the TLS layer, unseen by the selector.
 LEAST_ROOM_BYTES = 32 << 10
 LENGTH = struct.Struct(">i")
+REJECTED = (kafka.errors.SaslAuthenticationFailedError, kafka.errors.AuthorizationError)
+THROTTLED = "throttle"  # kafka-python's name of the reason
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 if kafka.__version__ != WRITTEN_FOR:
     raise ConfigurationError(
-        f"kafka-python {kafka.__version__} is installed; mirrorlake completes private parts of version {WRITTEN_FOR}. "
-        "Install the versions of requirements.txt"
+        f"kafka-python {kafka.__version__} is installed, but mirrorlake extends private parts of version "
+        f"{WRITTEN_FOR}. Install the versions of requirements.txt"
     )
 
 
@@ -111,9 +122,9 @@ class Frames:
 
         Returns:
             The bytes for `receive`, as a view of the buffer that is valid until the next call; and the
-            socket's error, or None.
+            socket's error, or None. What came before an error is returned first, and the error by the next call.
         """
-        count = 0
+        count, is_anything = 0, False
         while len(buffer) - count >= LEAST_ROOM_BYTES:
             frame = None if count or self._frame is None or self._frame.is_full else self._frame
             try:
@@ -121,9 +132,11 @@ class Frames:
             except WOULD_BLOCK:
                 break
             except (OSError, AttributeError) as error:  # no socket: it was closed meanwhile
-                return buffer[:count], kafka.errors.KafkaConnectionError(str(error))
+                return buffer[:count], None if is_anything else kafka.errors.KafkaConnectionError(str(error))
             if not received:
-                return buffer[:count], kafka.errors.KafkaConnectionError("socket disconnected")
+                closed = kafka.errors.KafkaConnectionError("socket disconnected")
+                return buffer[:count], None if is_anything else closed
+            is_anything = True
             if frame is None:
                 count += received
             else:
@@ -138,22 +151,132 @@ class Frames:
         return Frame(size)
 
 
+class WaitingRequests:
+    """The requests of a paused connection, in place of its methods `send_request`, `pause` and `unpause`.
+
+    They wait in kafka-python's own buffer for the requests of connections that are being established. A request's
+    timeout begins when it is sent.
+
+    Args:
+        connection: a connection that is established.
+        throttled: called with the seconds of each time in which the broker has throttled this client.
+    """
+
+    def __init__(self, connection: Any, throttled: Callable[[float], None]) -> None:
+        self._connection, self._throttled = connection, throttled
+        self._send, self._pause, self._unpause = connection.send_request, connection.pause, connection.unpause
+        self._throttled_since = 0.0
+        connection.send_request, connection.pause, connection.unpause = self.send_request, self.pause, self.unpause
+
+    def send_request(self, request: Any, request_timeout_ms: int | None = None) -> Any:
+        """Sends a request, or lets it wait behind those that wait already; returns the future of its response."""
+        connection = self._connection
+        if not connection.connected or not (connection.paused or connection._request_buffer):
+            return self._send(request, request_timeout_ms=request_timeout_ms)
+        future = Future()
+        connection._request_buffer.append((request, future, None))
+        return future
+
+    def pause(self, reason: str) -> None:
+        """Pauses the connection."""
+        if reason == THROTTLED and reason not in self._connection.paused:
+            self._throttled_since = time.monotonic()
+        self._pause(reason)
+
+    def unpause(self, reason: str) -> None:
+        """Lets the connection go on, and sends as many of the waiting requests as it takes."""
+        connection = self._connection
+        if reason == THROTTLED and reason in connection.paused:
+            self._throttled(time.monotonic() - self._throttled_since)
+        self._unpause(reason)
+        while connection._request_buffer and not (connection.paused or connection._reauth.is_reauthenticating):
+            request, future, timeout_at = connection._request_buffer.popleft()
+            connection._send_request(request, future=future, timeout_at=timeout_at)
+
+
+class TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
+    """kafka-python's TLS transport, with a handshake that ends."""
+
+    async def handshake_until(self, timeout_at: float | None) -> None:
+        """Does the TLS handshake.
+
+        Raises:
+            kafka.errors.KafkaTimeoutError: the other side has not answered by `timeout_at`, on the monotonic clock.
+        """
+        while True:
+            try:
+                self._sock.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                await self._net.wait_read(self._sock, timeout_at=timeout_at)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(self._sock, timeout_at=timeout_at)
+
+
 class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
-    """kafka-python's connection manager; its connections receive through `Frames` once they are established."""
+    """kafka-python's connection manager, with connections as this module describes them.
+
+    Attributes:
+        throttled_s: the seconds for which brokers have throttled this client, summed over its connections.
+    """
+
+    throttled_s = 0.0
 
     @property
     def auth_failures(self) -> list[str]:
         """Returns the reasons with which brokers rejected a login."""
         return [str(found) for found in self._auth_failures.values()]
 
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        """Connects to a broker; the TLS handshake has the deadline of the connection, unlike kafka-python's.
+
+        The last bytes before the end of a connection are received, too: a broker that rejects a login says so and
+        closes the connection.
+        """
+        building = self._tls(node, timeout_at) if self.ssl_enabled else super()._build_transport(node, timeout_at)
+        transport = await building
+        receive = transport._sock_recv
+
+        def received() -> tuple[bytes, Exception | None]:
+            data, error = receive()
+            return data, None if data else error
+
+        transport._sock_recv = received
+        return transport
+
+    async def _tls(self, node: Any, timeout_at: float | None) -> TlsTransport:
+        options = {"proxy_url": self.config["proxy_url"], "timeout_at": timeout_at}
+        sock = await create_connection(self._net, node.host, node.port, self.config["socket_options"], **options)
+        settings = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
+        transport = TlsTransport(self._net, sock, host=node.host, **settings)
+        try:
+            await transport.handshake_until(timeout_at)
+        except Exception as error:
+            transport.close()
+            raise kafka.errors.KafkaConnectionError(f"Handshake failed: {error}") from None
+        return transport
+
+    def least_loaded_node(self) -> Any:
+        """Returns the node id for a request that any broker can answer: a paused one rather than none."""
+        found = super().least_loaded_node()
+        if found is not None:
+            return found
+        return next((node_id for node_id, conn in self._conns.items() if conn.connected), None)
+
+    def _add_throttled(self, seconds: float) -> None:
+        self.throttled_s += seconds
+
     async def _connect(self, node: Any, conn: Any, *args: Any, **options: Any) -> None:
         await super()._connect(node, conn, *args, **options)
+        if isinstance(conn.init_future.exception, REJECTED):  # kafka-python would log in again and again
+            self._auth_failures[node.node_id] = conn.init_future.exception
         if conn.connected:  # no request is in flight yet, so no response can be half received
             frames = Frames(conn.parser, self.config["receive_message_max_bytes"])
             conn.transport._sock_recv = partial(
                 frames.receive_from, conn.transport, memoryview(bytearray(RECEIVE_BYTES))
             )
             conn.parser.receive_bytes = frames.receive
+            WaitingRequests(conn, self._add_throttled)
             write = conn.transport.write
             conn.transport.write = lambda data: write(
                 memoryview(data)

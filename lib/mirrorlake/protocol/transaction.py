@@ -83,6 +83,10 @@ async def add_partitions(
         producer: the producer of the transaction.
         partitions: topics and partitions.
         timeout_ms: the deadline of the request and its retries.
+
+    Raises:
+        ResponseError: the transaction is over: fenced by a newer producer, or aborted after its timeout.
+        TargetError: any other error.
     """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
@@ -104,11 +108,20 @@ async def add_partitions(
         )
         for topic in response.results_by_topic_v3_and_below:
             for partition in topic.results_by_partition:
-                check(partition.partition_error_code, f"{topic.name}-{partition.partition_index}")
+                try:
+                    check(partition.partition_error_code, f"{topic.name}-{partition.partition_index}")
+                except ResponseError as error:
+                    if error.code in TRANSACTION_OVER:
+                        over.append(error)
+                        return
+                    raise
 
+    over: list[ResponseError] = []
     await target.retry(
         f"AddPartitionsToTxn for {producer.transactional_id} (needs WRITE on the topics)", attempt, timeout_ms
     )
+    if over:  # not a failure of the request: the caller finds out who has ended the transaction
+        raise over[0]
 
 
 def end(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -> Outcome:

@@ -39,9 +39,8 @@ async def write_state(
 def fenced(flow: Flow, generation: int, newer: int) -> FencedError:
     """Returns the error with which the older of two jobs stops."""
     return FencedError(
-        f"flow {flow.name}: a newer mirror job (generation {newer}) has taken over from this one (generation "
-        f"{generation}), which stops here. "
-        "Everything committed so far is intact and nothing is duplicated; let only one job run for a flow"
+        f"flow {flow.name}: a newer mirror job (generation {newer}) has fenced this one (generation {generation}), "
+        "which stops. Committed records are intact, and none is duplicated. Run only one mirror job for each flow"
     )
 
 

@@ -28,8 +28,8 @@ from mirrorlake.state.fencing import fenced, write_state
 
 ATTEMPTS = 5
 CLOSED = {
-    ClosedFor.HANDBACK: "was given back to MirrorMaker 2 (generation {generation}): records that both "
-    "mirror would be on the target twice. Take it over again (notebooks/takeover.ipynb)",
+    ClosedFor.HANDBACK: "was handed back to MirrorMaker 2 (generation {generation}), so a mirror job would copy "
+    "records a second time. Take the flow over again with notebooks/takeover.ipynb",
     ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and the "
     "diverged tail of the source needs a decision. Open the flow again with notebooks/failback.ipynb",
 }
@@ -110,7 +110,8 @@ def begin_generation(
         if newest > generation:
             raise fenced(flow, generation + 1, newest)
     raise TargetError(
-        f"flow {flow.name}: another job keeps taking over its transactional ids; let only one job run for a flow"
+        f"flow {flow.name}: another job keeps fencing this job's transactional ids. Run only one mirror job for each "
+        "flow"
     )
 
 
@@ -137,9 +138,9 @@ def _open_generation(
     for state in states.values():
         if state.source_cluster_id and source_cluster_id and state.source_cluster_id != source_cluster_id:
             raise SourceError(
-                f"flow {flow.name}: cluster {flow.source} has id {source_cluster_id}, but what was mirrored so far "
-                f"came from cluster {state.source_cluster_id}. "
-                f"Check {flow.source}.bootstrap.servers; another cluster needs another alias"
+                f"flow {flow.name}: cluster {flow.source} has id {source_cluster_id}, but the records mirrored so "
+                f"far came from cluster {state.source_cluster_id}. Correct {flow.source}.bootstrap.servers, or give "
+                "the new cluster another alias"
             )
     same_slots = all(state.slots == slots for state in states.values() if state.generation == newest)
     known = merge_positions(states.values())

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.slot import SlotState
+from mirrorlake.protocol.batches.messages import encode_message, read_messages
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.messages import encode_message, read_messages
 from mirrorlake.protocol.transaction import Producer
 
 LARGEST_RECORD_BYTES = 64 << 20

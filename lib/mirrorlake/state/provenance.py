@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
 from mirrorlake.model.slot import SlotState
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.messages import read_messages
+from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster, Topic
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.messages import read_messages
-from mirrorlake.protocol.record_batch import Batch
 
 LOOK_BACK = 8
 FETCH_BYTES = 64 << 20

@@ -18,6 +18,8 @@ class SlotReport:
     - `begin`: until the task knows its range;
     - `move`: reading and writing;
     - `state`: until the target has the slot's new state.
+
+    `throttled_ms` has the time for which the brokers of the source and of the target have throttled the task.
     """
 
     slot: int
@@ -28,6 +30,7 @@ class SlotReport:
     stretches: list[dict[str, Any]]
     warnings: list[str]
     stages_ms: dict[str, float] = field(default_factory=dict)
+    throttled_ms: dict[str, float] = field(default_factory=dict)
 
     @property
     def producer(self) -> transaction.Producer:

@@ -11,8 +11,8 @@ from crc32c import crc32c
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.record_batch import Batch
-from mirrorlake.protocol.records import Record, pack_within
+from mirrorlake.protocol.batches.record_batch import Batch
+from mirrorlake.protocol.batches.records import Record, pack_within
 
 PACK_BYTES = 512 << 10  # approximate size of a re-encoded batch: keys, values and headers
 

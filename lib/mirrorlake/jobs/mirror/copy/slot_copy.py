@@ -29,6 +29,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.failpoint import Failpoint, never
+from mirrorlake.jobs.mirror.copy.pace import Pace
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
@@ -40,7 +41,7 @@ from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, ResponseError, WireError, is_unauthorized
-from mirrorlake.protocol.error_codes import TRANSACTION_OVER
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, require_newest, write_state
@@ -97,7 +98,7 @@ class SlotCopy:
             FencedError: a newer job has taken over the flow.
             BatchRefusedError: a batch exceeds the target's limit; the next attempt makes smaller ones.
         """
-        began = self._clock()
+        began, throttled = self._clock(), self._throttled_ms()
         producer = transaction.begin(
             self.target, self.flow.transactional_id(self.slot), self.flow.transaction_timeout_ms, PRODUCE_TIMEOUT_MS
         )
@@ -128,6 +129,7 @@ class SlotCopy:
                 "move": 1000 * (moved - ready),
                 "state": 1000 * (self._clock() - moved),
             },
+            throttled_ms={side: ms - throttled[side] for side, ms in self._throttled_ms().items()},
         )
 
     # -- before the copy ----------------------------------------------------------------------------
@@ -158,16 +160,17 @@ class SlotCopy:
         state = offset_syncs.read_states(self.target, topic, [self.slot], self.flow.connect_timeout_ms).get(self.slot)
         if state is None:
             raise TargetError(
-                f"flow {self.flow.name}: {topic}-{self.slot} on cluster {self.flow.target} has no state, though the "
-                "plan was made from one; "
-                "was the topic deleted? Restore it, or delete it and the flow's remote topics together to start anew"
+                f"flow {self.flow.name}: {topic}-{self.slot} on cluster {self.flow.target} has no state, but the "
+                "plan was made from one. The topic may have been deleted. Restore it. To start the flow anew "
+                "instead, delete the topic together with the flow's remote topics"
             )
         if state.generation > self.generation:
             raise fenced(self.flow, self.generation, state.generation)
         if state.generation < self.generation:
             raise TargetError(
                 f"flow {self.flow.name}: {topic}-{self.slot} went back from generation {self.generation} to "
-                f"{state.generation}: the target has lost records"
+                f"{state.generation}, so cluster {self.flow.target} has lost records of the topic. Restore these "
+                "records, then start the job again"
             )
         owned = state.owned()
         for planned_range in planned:
@@ -221,10 +224,9 @@ class SlotCopy:
             return stretch if start == planned.start else None
         if start < planned.start:
             raise TargetError(
-                f"flow {self.flow.name}, topic {planned.topic}, partition {planned.partition}: the committed position "
-                f"is {start}, behind the plan's start "
-                f"{planned.start}: cluster {self.flow.target} has lost records of {self.flow.offset_syncs_topic}. "
-                "Restore them before mirroring goes on"
+                f"flow {self.flow.name}, topic {planned.topic}, partition {planned.partition}: the committed "
+                f"position is {start}, before the plan's start {planned.start}, so cluster {self.flow.target} has "
+                f"lost records of {self.flow.offset_syncs_topic}. Restore these records, then start the job again"
             )
         return stretch if start < planned.end else None
 
@@ -254,9 +256,9 @@ class SlotCopy:
     def _require_passing_over(self, stretch: Stretch, kind: type[MirrorlakeError], name: GapKind, what: str) -> None:
         if not self.flow.passes_over_losses:
             raise kind(
-                f"flow {self.flow.name}, partition {stretch.partition}: {what}; up to offset {stretch.upstream_next} "
-                "was mirrored before. See what has happened; to mirror "
-                "what the source holds now from its first record on, set mirrorlake.on.loss = continue",
+                f"flow {self.flow.name}, partition {stretch.partition}: {what}; the flow had mirrored up to offset "
+                f"{stretch.upstream_next}. Find the cause. To mirror the records that the source has now, from the "
+                "first one on, set mirrorlake.on.loss = continue",
                 anomaly=about(name, stretch.key, 0, stretch.upstream_next),
             )
 
@@ -290,7 +292,8 @@ class SlotCopy:
             if error.code in TRANSACTION_OVER:
                 raise self._ended_by_another(error) from None
             what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
-            raise self.target.explained(what, error, retriable=is_unauthorized(error)) from None
+            may_pass = is_unauthorized(error) or error.code in ATTEMPT_OVER
+            raise self.target.explained(what, error, retriable=may_pass) from None
         except WireError as error:
             raise TargetError(
                 f"flow {self.flow.name}, slot {self.slot}: the connection was lost while copying {self._where()}: "
@@ -300,16 +303,21 @@ class SlotCopy:
 
     async def _copy(self, intake: Intake, outlet: Outlet, deadline: float) -> None:
         """Copies partitions without a transform."""
-        pending = intake.fetch()
-        while pending:
-            for future in pending:
-                await intake.accept(future)
-            pending = [] if intake.is_full or self._clock() >= deadline else intake.fetch()
-            for stretch in self._stretches.values():
-                intake.pack(stretch)
-            await outlet.produce(self._stretches.values())
-            self._failpoint("task.producing")
-        await outlet.settle(0)
+        pace = Pace(self.target.limits, lambda: self.source.throttled_ms, self._clock, deadline)
+        try:
+            pending = intake.fetch(pace.next_bytes(outlet.bytes))
+            while pending:
+                for future in pending:
+                    await intake.accept(future)
+                is_enough = intake.is_full or self._clock() >= deadline
+                pending = [] if is_enough else intake.fetch(pace.next_bytes(outlet.bytes))
+                for stretch in self._stretches.values():
+                    intake.pack(stretch)
+                await outlet.produce(self._stretches.values())
+                self._failpoint("task.producing")
+            await outlet.settle(0)
+        finally:
+            pace.keep(outlet.bytes)
 
     async def _copy_transformed(
         self,
@@ -360,19 +368,26 @@ class SlotCopy:
     # -- after the copy -----------------------------------------------------------------------------
 
     def _require_result(self, intake: Intake, outlet: Outlet, before: SlotState) -> None:
-        """Checks that something was copied, and that nobody else writes to the remote topics.
+        """Checks that something was copied, and what the remote topics have behind the positions.
 
         Raises:
             MirrorlakeError: the problem that kept every stretch from being copied.
-            TargetError: another program has written to a remote topic.
+            TargetError: another program has written to a remote topic, or this flow has and the state does not say so.
         """
         stretches = self._stretches.values()
         if intake.problem and all(stretch.is_untouched and not stretch.resets for stretch in stretches):
             raise intake.problem
-        if not self.flow.topics_shared:
-            # If a transform chooses partitions, records of several slots alternate in a partition.
-            alone = [stretch for stretch in stretches if not self.flow.scatters(stretch.topic)]
-            self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, before.all_producer_ids))
+        if all(stretch.is_untouched and not stretch.resets and not stretch.is_done for stretch in stretches):
+            raise SourceError(
+                f"flow {self.flow.name}, slot {self.slot}: cluster {self.flow.source} returned nothing for "
+                f"{self._where()} within mirrorlake.batch.max.ms={self.flow.batch_max_ms}, though the logs go on",
+                retriable=True,
+            )
+        if self.flow.topics_shared and not self.flow.policy.keeps_topics_apart:
+            return
+        # If a transform chooses partitions, records of several slots alternate in a partition.
+        alone = [stretch for stretch in stretches if not self.flow.scatters(stretch.topic)]
+        self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, before.all_producer_ids))
 
     def _write_state(self, before: SlotState, producer: transaction.Producer) -> None:
         """Writes the slot's new state into the open transaction, and waits until the target has appended it."""
@@ -411,8 +426,16 @@ class SlotCopy:
         )
         self.target.net.run(lambda: write_state(self.target, self.flow, producer, state))
 
+    def _throttled_ms(self) -> dict[str, float]:
+        return {cluster.side: cluster.throttled_ms for cluster in (self.source, self.target)}
+
     def _report(
-        self, producer: transaction.Producer, *, is_open: bool, stages_ms: dict[str, float] | None = None
+        self,
+        producer: transaction.Producer,
+        *,
+        is_open: bool,
+        stages_ms: dict[str, float] | None = None,
+        throttled_ms: dict[str, float] | None = None,
     ) -> SlotReport:
         stretches = [stretch.to_json() for stretch in self._stretches.values()]
         return SlotReport(
@@ -424,6 +447,7 @@ class SlotCopy:
             stretches=stretches,
             warnings=self._warnings,
             stages_ms=stages_ms or {},
+            throttled_ms=throttled_ms or {},
         )
 
     def _where(self) -> str:
@@ -461,8 +485,9 @@ def copy_slot(
     planned = list(ranges)
     try:
         while True:
+            source, target, provenance = connections()
+            known = target.limits.known
             try:
-                source, target, provenance = connections()
                 copy = SlotCopy(
                     flow=flow,
                     source=source,
@@ -477,7 +502,14 @@ def copy_slot(
             except BatchRefusedError:  # the next attempt makes smaller batches
                 if any(flow.transform_of(planned_range.topic) for planned_range in planned):
                     return TargetError(
-                        f"flow {flow.name}, slot {slot}: a batch was too large for its topic; smaller ones are tried",
+                        f"flow {flow.name}, slot {slot}: a batch was too large for its topic; the next attempt makes "
+                        "smaller batches",
+                        retriable=True,
+                    )
+                if target.limits.known == known:
+                    return TargetError(
+                        f"flow {flow.name}, slot {slot}: cluster {flow.target} rejects a batch for its size, and "
+                        "smaller ones were tried. Check max.message.bytes of the remote topics",
                         retriable=True,
                     )
     except MirrorlakeError as error:

@@ -6,6 +6,7 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.batches.records import Record, read_records
 from mirrorlake.protocol.cluster import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -27,10 +31,8 @@ from mirrorlake.protocol.cluster import (
     check,
     is_unauthorized,
 )
-from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
-from mirrorlake.protocol.records import CODEC, Record, read_records
 from mirrorlake.state.provenance import Provenance
 
 FETCH_BYTES = 16 << 20
@@ -64,6 +66,8 @@ class Intake:
         self.problem: MirrorlakeError | None = None  # the last retriable error
         self.bytes = 0
         self._stretches = stretches
+        # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
+        self._order = dict.fromkeys(random.sample(list(stretches), k=len(stretches)))
         self._gaps = 0
         self._compacted: dict[str, bool] = {}
 
@@ -72,13 +76,13 @@ class Intake:
         """True if the transaction should hold no more."""
         return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
 
-    def fetch(self) -> list[Any]:
-        """Sends a Fetch request to each leader for the offsets that are left.
+    def fetch(self, max_bytes: int = FETCH_BYTES) -> list[Any]:
+        """Sends a Fetch request to each leader for the offsets that are left, with a limit for each response.
 
         Partitions without a leader are tried again the next time. Spark reads the topics that have a transform.
         """
         wanted: dict[int, dict[PartitionKey, int]] = {}
-        for stretch in self._stretches.values():
+        for stretch in (self._stretches[key] for key in self._order):
             if not stretch.is_done and self.flow.transform_of(stretch.topic) is None:
                 wanted.setdefault(self.source.leader(*stretch.key), {})[stretch.key] = stretch.upstream_next
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
@@ -86,8 +90,8 @@ class Intake:
             self.source.fetch(
                 node,
                 offsets,
-                max_bytes=FETCH_BYTES,
-                partition_max_bytes=PARTITION_FETCH_BYTES,
+                max_bytes=max_bytes,
+                partition_max_bytes=min(max_bytes, PARTITION_FETCH_BYTES),
                 max_wait_ms=FETCH_WAIT_MS,
                 epochs=epochs,
             )
@@ -104,8 +108,9 @@ class Intake:
                 await self._read(fetched)
         except (ResponseError, WireError) as error:
             # A permission that is revoked during the copy holds only its topic: the next plan leaves it out.
+            may_pass = is_unauthorized(error) or getattr(error, "code", 0) in ATTEMPT_OVER
             self.problem = self.source.explained(
-                f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=is_unauthorized(error)
+                f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=may_pass
             )
             if not self.problem.retriable:
                 raise self.problem from None
@@ -139,8 +144,10 @@ class Intake:
         if fetched.diverges_at is not None:
             await self.truncated(stretch, fetched.diverges_at)
             return
+        if len(fetched.records):
+            self._order[stretch.key] = self._order.pop(stretch.key)
         aborted = AbortedTransactions(fetched.aborted)
-        batches = list(read_log(fetched.records))
+        batches, before = list(read_log(fetched.records)), stretch.upstream_next
         for number, batch in enumerate(batches):
             if (
                 not batch.crc_is_right
@@ -158,6 +165,12 @@ class Intake:
             stretch.see_epoch(batch.leader_epoch, batch.base_offset)
             self.bytes += len(batch.raw)
         self.pack(stretch)
+        if len(fetched.records) and stretch.upstream_next == before and self._gaps < GAPS_AT_ONCE:
+            raise SourceError(
+                f"{self._name(stretch)}: cluster {self.flow.source} returned {len(fetched.records):,} bytes for offset "
+                f"{before}, and none of them is a record at or after it",
+                retriable=True,
+            )
 
     async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
         if (kind := self._nothing_to_copy(batch, is_aborted)) is not None:
@@ -166,6 +179,7 @@ class Intake:
             batch.passes_unopened
             and batch.base_offset == stretch.upstream_next
             and len(batch.raw) <= self._limit(stretch)
+            and (*stretch.key, batch.base_offset) not in self.limits.refused
         ):
             self.pack(stretch)
             stretch.take(batch)
@@ -187,7 +201,7 @@ class Intake:
                 stretch,
                 GapKind.CORRUPT,
                 next_offset,
-                f"the batch is corrupt on cluster {self.flow.source} (CRC). Check its disks",
+                f"the batch is corrupt on cluster {self.flow.source} (CRC). Check the cluster's disks",
             )
 
     def _nothing_to_copy(self, batch: Batch, is_aborted: bool) -> GapKind | None:
@@ -200,14 +214,18 @@ class Intake:
 
     async def _open(self, stretch: Stretch, batch: Batch) -> None:
         try:
-            records = [record for record in read_records(batch) if record.offset >= stretch.upstream_next]
-        except Exception as error:  # codecs raise various errors for invalid bytes
-            self._lose(
-                stretch,
-                GapKind.CORRUPT,
-                batch.end_offset,
-                f"the batch can't be read ({type(error).__name__}: {error}), though its CRC is right",
-            )
+            records = [
+                record
+                for record in read_records(batch, self.flow.batch_max_decompressed_bytes)
+                if record.offset >= stretch.upstream_next
+            ]
+        except OversizedBatchError as error:
+            what = f"the batch can't be opened: {error}. Raise mirrorlake.batch.max.decompressed.bytes to copy it"
+            self._lose(stretch, GapKind.TOO_LARGE, batch.end_offset, what)
+            return
+        except CorruptBatchError as error:
+            what = f"the batch can't be read although its CRC is right: {error}"
+            self._lose(stretch, GapKind.CORRUPT, batch.end_offset, what)
             return
         for record in records:
             if record.offset != stretch.upstream_next:
@@ -238,9 +256,8 @@ class Intake:
         if not self.flow.passes_over_losses:
             raise TargetError(
                 f"{self._name(stretch)}, offset {record.offset}: the record of {len(record.rest):,} bytes is larger "
-                f"than topic {stretch.target_topic} on cluster "
-                f"{self.flow.target} allows. Raise its max.message.bytes, or set mirrorlake.on.loss = continue to "
-                "leave such records out",
+                f"than topic {stretch.target_topic} on cluster {self.flow.target} allows. Raise the topic's "
+                "max.message.bytes. To skip such records instead, set mirrorlake.on.loss = continue",
                 anomaly=_anomaly(GapKind.TOO_LARGE, stretch, record.offset, record.offset + 1),
             )
         self.skip(stretch, record.offset + 1, GapKind.TOO_LARGE)
@@ -273,7 +290,10 @@ class Intake:
             found = (
                 [(batch.base_offset, batch.end_offset, kind)]
                 if is_whole
-                else [(record.offset, record.offset + 1, None) for record in read_records(batch)]
+                else [
+                    (record.offset, record.offset + 1, None)
+                    for record in read_records(batch, self.flow.batch_max_decompressed_bytes)
+                ]
             )
             for first, last, cause in [*found, (batch.end_offset, batch.end_offset, None)]:
                 if first > at:
@@ -295,9 +315,9 @@ class Intake:
                 stretch,
                 GapKind.HOLE,
                 end,
-                "the log has a hole although the topic isn't compacted (as far as can be seen; needs "
-                "DESCRIBE_CONFIGS). If it was compacted once, set "
-                "cleanup.policy = compact while it is mirrored; else look at the disks",
+                "the log has a hole although the topic isn't compacted (reading cleanup.policy needs "
+                "DESCRIBE_CONFIGS). If the topic was compacted before, set cleanup.policy = compact while it is "
+                f"mirrored. Otherwise check the disks of cluster {self.flow.source}",
             )
 
     async def _is_compacted(self, stretch: Stretch) -> bool:
@@ -317,7 +337,8 @@ class Intake:
                 stretch,
                 GapKind.RETENTION,
                 first,
-                f"the log starts at {first} by now: retention, DeleteRecords or a truncation has overtaken the mirror",
+                f"the log start offset is {first} now: retention, DeleteRecords or a truncation has deleted records "
+                "before they were mirrored",
             )
         else:  # the log ends before the position, or does not know its epoch
             await self.truncated(stretch, min(end, stretch.upstream_next) if end < stretch.upstream_next else first)
@@ -333,14 +354,14 @@ class Intake:
                 stretch.see_epoch(-1, -1)
                 return
             start = min(stretch.epoch_from, stretch.upstream_next) if stretch.epoch_from >= 0 else stretch.upstream_next
-        what = f"{self._name(stretch)}: the log of cluster {self.flow.source} is another one from offset {start} on"
+        what = f"{self._name(stretch)}: the log of cluster {self.flow.source} was truncated at offset {start}"
         if not stretch.is_untouched:
-            raise SourceError(f"{what}, since a moment ago", retriable=True)
+            raise SourceError(f"{what} during the copy", retriable=True)
         if not self.flow.passes_over_losses:
             raise SourceError(
-                f"{what}, but up to {stretch.upstream_next} was mirrored already (unclean leader election, or restored "
-                "disks). Look at both sides; to mirror what is "
-                "there now behind what was mirrored, set mirrorlake.on.loss = continue",
+                f"{what}, but the flow has mirrored up to {stretch.upstream_next} (unclean leader election, or "
+                "restored disks). Compare both clusters. To mirror the records that the source has now, after those "
+                "mirrored before, set mirrorlake.on.loss = continue",
                 anomaly=_anomaly(GapKind.TRUNCATED, stretch, start, stretch.upstream_next),
             )
         stretch.reset(start, GapKind.TRUNCATED, start)
@@ -349,9 +370,8 @@ class Intake:
     def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:
         if not self.flow.passes_over_losses:
             raise SourceError(
-                f"{self._name(stretch)}, offsets {stretch.upstream_next} to {end}: {why}. Nothing was passed over; see "
-                "what these records were worth, and to go on without "
-                "them set mirrorlake.on.loss = continue",
+                f"{self._name(stretch)}, offsets {stretch.upstream_next} to {end}: {why}. No record was skipped. "
+                "Check whether these records matter. To continue without them, set mirrorlake.on.loss = continue",
                 anomaly=_anomaly(kind, stretch, stretch.upstream_next, end),
             )
         self.skip(stretch, end, kind)
@@ -375,6 +395,6 @@ def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) 
 
 
 def _committed(fetched: Fetched) -> Iterator[Batch]:
-    """Returns the batches of a response, without those of aborted transactions."""
+    """Returns the healthy batches of a response, without those of aborted transactions."""
     aborted = AbortedTransactions(fetched.aborted)
-    return (batch for batch in read_log(fetched.records) if not aborted.drops(batch))
+    return (batch for batch in read_log(fetched.records) if batch.crc_is_right and not aborted.drops(batch))

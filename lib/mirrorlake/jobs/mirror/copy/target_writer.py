@@ -13,13 +13,15 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
+from mirrorlake.protocol.batches.record_batch import Batch, next_sequence
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, Cluster, ResponseError, is_unauthorized
 from mirrorlake.protocol.error_codes import TOO_LARGE
 from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
-from mirrorlake.protocol.record_batch import Batch, next_sequence
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 FETCH_BYTES = 1 << 20
+CHECKED_BYTES = 256 << 20
+REQUEST_BYTES = 16 << 20  # brokers refuse requests above socket.request.max.bytes, 100 MiB by default
 
 
 class BatchRefusedError(Exception):
@@ -49,10 +51,14 @@ class Outlet:
         flow: flow to mirror.
         target: cluster to write.
         producer: producer of the open transaction.
+
+    Attributes:
+        bytes: the size of the batches that the target has appended.
     """
 
     def __init__(self, flow: Flow, target: Cluster, producer: transaction.Producer) -> None:
         self.flow, self.target, self.producer = flow, target, producer
+        self.bytes = 0
         self._sequences: dict[PartitionKey, int] = {}
         self._in_flight: dict[int, deque[tuple[Any, Requested]]] = {}
         self._added: set[PartitionKey] = set()
@@ -66,14 +72,23 @@ class Outlet:
                 await self._send(node, batches)
 
     def _next_batches(self, stretches: Iterable[Writing]) -> dict[int, Requested]:
-        """Takes the next batch of each partition out of what waits, by the node that leads the partition."""
+        """Takes the next batch of each partition out of what waits, by the node that leads the partition.
+
+        A request has at most REQUEST_BYTES, or one batch; the next request begins with the partitions that were left
+        out, as they still have what the others have sent.
+        """
         by_node: dict[int, Requested] = {}
-        for stretch in stretches:
-            if stretch.waiting:
-                key = (stretch.target_topic, stretch.waiting[0][0])
-                batches = by_node.setdefault(self.target.leader(*key), {})
-                if key not in batches:  # another stretch may write to the same partition
-                    batches[key] = (stretch, stretch.waiting.popleft()[1])
+        sizes: dict[int, int] = {}
+        for stretch in sorted(stretches, key=lambda stretch: -len(stretch.waiting)):
+            if not stretch.waiting:
+                continue
+            key, size = (stretch.target_topic, stretch.waiting[0][0]), len(stretch.waiting[0][1].raw)
+            node = self.target.leader(*key)
+            batches = by_node.setdefault(node, {})
+            has_room = not batches or sizes.get(node, 0) + size <= REQUEST_BYTES
+            if has_room and key not in batches:  # another stretch may write to the same partition
+                batches[key] = (stretch, stretch.waiting.popleft()[1])
+                sizes[node] = sizes.get(node, 0) + size
         return by_node
 
     async def settle(self, limit: int, node: int | None = None) -> None:
@@ -94,6 +109,7 @@ class Outlet:
             for key, base_offset in self.target.produced(await future):
                 stretch, batch = batches[key]
                 stretch.append(batch, key[1], base_offset)
+                self.bytes += len(batch.raw)
         except ResponseError as error:
             if error.code not in TOO_LARGE or error.key is None:
                 raise
@@ -127,7 +143,7 @@ class Outlet:
             if not isinstance(writing, Stretch):
                 raise TargetError(
                     f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} refuses a record of "
-                    f"{refused_bytes:,} bytes; raise its max.message.bytes"
+                    f"{refused_bytes:,} bytes. Raise the topic's max.message.bytes"
                 )
             self.target.limits.refused.add((*writing.key, batch.base_offset))
             return
@@ -140,13 +156,15 @@ class Outlet:
     # -- other writers ------------------------------------------------------------------------------
 
     async def require_sole_writer(self, stretches: Iterable[Stretch], known_producers: Collection[int]) -> list[str]:
-        """Checks the target's offsets between this flow's records for foreign records.
+        """Checks the target's offsets between this flow's records, for foreign records and for its own.
+
+        On shared topics foreign records are no error. At most CHECKED_BYTES of them are read there for each partition.
 
         Returns:
             Descriptions of foreign records, if the flow continues after losses.
 
         Raises:
-            TargetError: another program has written to the partition.
+            TargetError: another program has written to the partition; or this flow has, and its state is older.
         """
         found = []
         for stretch in stretches:
@@ -154,14 +172,14 @@ class Outlet:
             if foreign is None:
                 continue
             detail = (
-                f"flow {self.flow.name}: someone else has written to topic {stretch.target_topic}, partition "
-                f"{stretch.partition} on cluster {self.flow.target}, at "
-                f"offset {foreign}, behind what was mirrored up to upstream offset {stretch.upstream_from}"
+                f"flow {self.flow.name}: another program has written to topic {stretch.target_topic}, partition "
+                f"{stretch.partition} on cluster {self.flow.target}, at offset {foreign}, after the records mirrored "
+                f"up to upstream offset {stretch.upstream_from}"
             )
             if not self.flow.passes_over_losses:
                 raise TargetError(
-                    f"{detail}. Take the right to write there away; if it is meant, set mirrorlake.topics.shared = "
-                    "true",
+                    f"{detail}. Revoke that program's WRITE permission, or set mirrorlake.topics.shared = true if "
+                    "the writes are intended",
                     anomaly=about(AnomalyKind.FOREIGN, stretch.key, stretch.upstream_from, stretch.upstream_from),
                 )
             found.append(detail)
@@ -174,26 +192,45 @@ class Outlet:
             if end == stretch.downstream_from:
                 # Before this transaction there may be markers, and records of aborted attempts.
                 if run.downstream_start > end + 1:
-                    foreign = await self._foreign_before(key, end, run.downstream_start, known_producers)
+                    foreign = await self._foreign_before(stretch, key, run.downstream_start, known_producers)
                     if foreign is not None:
                         return foreign
-            elif run.downstream_start > end:
+            elif run.downstream_start > end and not self.flow.topics_shared:
                 return end  # foreign records within this transaction
             end = run.downstream_end
         return None
 
     async def _foreign_before(
-        self, key: PartitionKey, start: int, end: int, known_producers: Collection[int]
+        self, stretch: Stretch, key: PartitionKey, end: int, known_producers: Collection[int]
     ) -> int | None:
-        at = max(start, (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key])
+        """Reads the target from the position on; raises TargetError for committed records of this flow."""
+        first = (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key]
+        at, read_bytes = max(stretch.downstream_from, first), 0
         try:
             async for batch, is_aborted in read_stretch(self.target, key, start=at, end=end, max_bytes=FETCH_BYTES):
-                if not (is_aborted or batch.is_control or batch.producer_id in known_producers):
+                at, read_bytes = batch.end_offset, read_bytes + len(batch.raw)
+                if is_aborted or batch.is_control:
+                    continue
+                if batch.producer_id in known_producers:
+                    raise self._state_is_older(stretch, batch.base_offset)
+                if not self.flow.topics_shared:
                     return batch.base_offset
-                at = batch.end_offset
-        except NothingThereError:
-            return at  # an open transaction of another producer
+                if read_bytes > CHECKED_BYTES:
+                    return None
+        except NothingThereError:  # an open transaction of another producer
+            return None if self.flow.topics_shared else at
         except ResponseError as error:
             if not is_unauthorized(error):
                 raise
         return None  # without the right to read, foreign records are not noticed
+
+    def _state_is_older(self, stretch: Stretch, offset: int) -> TargetError:
+        flow, syncs = self.flow, self.flow.offset_syncs_topic
+        return TargetError(
+            f"flow {flow.name}, topic {stretch.topic}, partition {stretch.partition}: cluster {flow.target} has "
+            f"committed records of this flow at offset {offset} of {stretch.target_topic}, but {syncs} ends at offset "
+            f"{stretch.downstream_from} (upstream offset {stretch.upstream_from}). The topic {syncs} has lost its "
+            "newest records, or a broker answers that has lost them. Nothing was committed. Restore the topic, or take "
+            "the flow over again",
+            anomaly=about(AnomalyKind.STOPPED, stretch.key, stretch.upstream_from, stretch.upstream_from),
+        )

@@ -89,7 +89,11 @@ def connect(flow: Flow, limits: Limits) -> Connections:
         net=source.net,
     )
     target.limits = limits
-    return source.connect(), target.connect(), Provenance(flow, source) if flow.minds_provenance else None
+    return (
+        source.connect(again=True),
+        target.connect(again=True),
+        Provenance(flow, source) if flow.minds_provenance else None,
+    )
 
 
 @lru_cache(maxsize=1)

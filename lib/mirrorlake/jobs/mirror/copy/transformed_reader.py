@@ -20,11 +20,12 @@ from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, I
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.codecs import CODECS
+from mirrorlake.protocol.batches.record_batch import Batch
+from mirrorlake.protocol.batches.records import Record, pack_within, rest_of
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.record_batch import Batch
-from mirrorlake.protocol.records import CODECS, Record, pack_within, rest_of
 from mirrorlake.transforms.evaluate import FAILED, FILTERED
 from mirrorlake.transforms.record import TransformedRecord
 from mirrorlake.transforms.schema_ids import SchemaIds
@@ -213,9 +214,12 @@ class TransformedIntake:
         """Returns the reason why the target would refuse a record, or None."""
         partitions = self._target_partitions[stretch.target_topic]
         if not 0 <= (record.target_partition or 0) < partitions:
-            return f"partition {record.target_partition} is none of the {partitions} of topic {stretch.target_topic}"
+            return (
+                f"partition {record.target_partition} does not exist: topic {stretch.target_topic} has {partitions} "
+                "partitions"
+            )
         if (record.timestamp_ms or 0) < OLDEST_TIMESTAMP_MS:
-            return f"timestamp {record.timestamp_ms} is none that Kafka takes"
+            return f"Kafka does not accept timestamp {record.timestamp_ms}"
         return None
 
     # -- offsets between records --------------------------------------------------------------------
@@ -309,8 +313,8 @@ class TransformedIntake:
         if fetched.diverges_at is not None or fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: the log of cluster "
-                f"{self.flow.source} has changed between offsets "
-                f"{stretch.upstream_from} and {stretch.upstream_next} while Spark read it; nothing of it was committed",
+                f"{self.flow.source} has changed between offsets {stretch.upstream_from} and {stretch.upstream_next} "
+                "while Spark read it; no record of this range was committed",
                 retriable=True,
             )
         check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")

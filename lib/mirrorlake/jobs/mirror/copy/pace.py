@@ -1,0 +1,50 @@
+"""The pace of an attempt: it reads no more than the target takes in the time that is left.
+
+What was read must be written before the transaction times out. On a slow line, or below a quota, 16 MiB may take
+longer than that, and so would each further attempt. A task begins with 1 MiB, therefore, before it knows the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES
+from mirrorlake.protocol.cluster import Limits
+
+LEAST_FETCH_BYTES, THROTTLED_FETCH_BYTES = 64 << 10, 1 << 20
+A_WHILE_S = 1.0  # an attempt that is quicker shows nothing about the rate
+
+
+class Pace:
+    """The rate of one attempt.
+
+    Args:
+        limits: keeps the rate for the next attempt.
+        throttled_ms: returns the time for which the source has throttled this client.
+        clock: monotonic clock, in seconds.
+        deadline: the time at which the attempt should end.
+    """
+
+    def __init__(
+        self, limits: Limits, throttled_ms: Callable[[], float], clock: Callable[[], float], deadline: float
+    ) -> None:
+        self._limits, self._throttled_ms, self._clock, self._deadline = limits, throttled_ms, clock, deadline
+        self._began, self._throttled_before_ms = clock(), throttled_ms()
+
+    def next_bytes(self, written_bytes: int) -> int:
+        """Returns the size of the next Fetch responses, after `written_bytes` were written."""
+        left_s = max(0.0, self._deadline - self._clock())
+        at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s)
+        # The source withholds a response that is above its quota, and the wait for it is shorter if it is small.
+        most = THROTTLED_FETCH_BYTES if self._throttled_ms() > self._throttled_before_ms else FETCH_BYTES
+        round_bytes = min(most, self._limits.round_bytes)
+        self._limits.round_bytes = min(FETCH_BYTES, 2 * round_bytes)
+        return int(min(round_bytes, at_this_rate))
+
+    def keep(self, written_bytes: int) -> None:
+        """Keeps the rate for the next attempt; to be called at the end, also of an attempt that fails."""
+        self._limits.bytes_per_s = self._bytes_per_s(written_bytes)
+
+    def _bytes_per_s(self, written_bytes: int) -> float:
+        seconds = self._clock() - self._began
+        return written_bytes / seconds if seconds >= A_WHILE_S else self._limits.bytes_per_s

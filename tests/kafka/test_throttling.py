@@ -1,0 +1,48 @@
+"""Quotas: a cluster that throttles its clients slows the mirror down, and stops nothing.
+
+`make bench-quota` measures the share of the quota that is used.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+from mirrorlake.gate import Gate
+from mirrorlake.local.quota import quota
+from mirrorlake.protocol.cluster import Cluster
+
+from tests.world import ROOT, World
+
+MB = 1_000_000
+QUOTA_BYTES_PER_S = 2.5 * MB
+RECORDS = 12_000
+
+
+@pytest.mark.parametrize(("side", "name"), [("target", "producer_byte_rate"), ("source", "consumer_byte_rate")])
+def test_a_throttled_backlog_arrives_without_an_attempt_in_vain(plain_world: World, side: str, name: str) -> None:
+    plain_world.write_config(**{"mirrorlake.transaction.timeout.ms": "60000"})
+    topic = plain_world.topic()
+    plain_world.produce(topic, RECORDS, codec="none", size=1_900)
+    Gate(ROOT / "expectations/offset_syncs.json")  # loads what takes seconds
+    flow = plain_world.flow
+    connection = flow.target_connection if side == "target" else flow.source_connection
+    with (
+        closing(Cluster(connection, side, "tests").connect()) as cluster,
+        quota(cluster, f"{flow.name}|copy", name, QUOTA_BYTES_PER_S),
+    ):
+        began = time.monotonic()
+        result = plain_world.mirror()
+        seconds = time.monotonic() - began
+    assert result.records == RECORDS
+
+    assert result.bytes > 20 * MB
+    assert result.bytes / seconds < 1.5 * QUOTA_BYTES_PER_S, "the quota was in force"
+    for kind in ("SourceError", "TargetError"):
+        assert not plain_world.metric("retries_total", kind=kind)
+    plain_world.assert_equal(topic)
+    plain_world.assert_nothing_open()
+    throttled_s = plain_world.metric("throttled_seconds_total", cluster=side)
+    assert throttled_s is not None
+    assert 1 < throttled_s < 2 * seconds
