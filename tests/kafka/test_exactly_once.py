@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,10 @@ from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.ledger import store
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
-from mirrorlake.model.slot import merge_positions
+from mirrorlake.model.slot import SlotState, merge_positions
 from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.state import offset_syncs
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
@@ -160,7 +163,7 @@ def test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_i
     assert isinstance(planned(300, generation - 1), FencedError)
     behind = planned(350, generation)
     assert isinstance(behind, TargetError)
-    assert "the committed position is 300, behind the plan's start 350" in behind.message
+    assert "the committed position is 300, before the plan's start 350" in behind.message
     plain_world.mirror()
     assert plain_world.assert_equal(topic) == 400
 
@@ -190,7 +193,7 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: Wo
         producer.join()
         older.kill()
         reader.join()
-    assert "a newer mirror job (generation 2) has taken over from this one (generation 1)" in "".join(lines), lines[-5:]
+    assert "a newer mirror job (generation 2) has fenced this one (generation 1)" in "".join(lines), lines[-5:]
     plain_world.mirror()
     plain_world.assert_equal(topic)
 
@@ -398,3 +401,34 @@ def _aborted_by_coordinator(world: World) -> bool:
         )
         consumer.close()
     return ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_state_that_is_older_than_the_data_stops_the_job_before_a_record_is_doubled(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    plain_world.write_config(**{"mirrorlake.topics.shared": str(shared).lower(), "mirrorlake.on.loss": "continue"})
+    topic, honest = plain_world.topic(partitions=1), offset_syncs.read_states
+    plain_world.produce(topic, 100, 1)
+    plain_world.mirror()
+    flow = plain_world.flow
+    with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+        target.refresh([flow.offset_syncs_topic], 30_000)
+        stale = honest(target, flow.offset_syncs_topic, range(2), 30_000)
+    plain_world.produce(topic, 100, 1, seed=1)
+    plain_world.mirror()
+
+    def older(*given: object, **named: object) -> dict[int, SlotState]:
+        """Returns the states of now with the positions of then."""
+        found = honest(*given, **named)
+        return {slot: replace(state, positions=stale[slot].positions) for slot, state in found.items()}
+
+    monkeypatch.setattr(offset_syncs, "read_states", older)
+    plain_world.produce(topic, 100, 1, seed=2)
+    with pytest.raises(TargetError, match="has committed records of this flow at offset 101 of"):
+        plain_world.mirror()
+    assert len(plain_world.target_records(topic)[0]) == 200
+    monkeypatch.undo()
+    with pytest.raises(TargetError, match="has committed records of this flow at offset 101 of"):
+        plain_world.mirror()  # the job has opened its generation from what it was told
+    assert len(plain_world.target_records(topic)[0]) == 200

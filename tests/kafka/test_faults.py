@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mirrorlake.jobs.mirror.in_process import InProcessEngine
+from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import Cluster
 
-from tests.world import World, eventually
+from tests.world import ROOT, World, eventually
 
 TWO_REPLICAS = {
     "offsets.topic.replication.factor": "2",
@@ -111,3 +116,26 @@ def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
             world.mirror()
         world.assert_equal(topic)
         world.assert_nothing_open()
+        begun_again(world, topic)
+
+
+def begun_again(world: World, topic: str) -> None:
+    """Mirrors while somebody begins a transaction of the slot between the task's and its first record."""
+    begun: list[int] = []
+
+    def overtake(step: str) -> None:
+        if step == "task.compared" and not begun:
+            with closing(Cluster(world.flow.target_connection, "target", "other").connect()) as other:
+                for slot in range(2):
+                    begun.append(
+                        transaction.begin(other, world.flow.transactional_id(slot), 20_000, 30_000).producer_epoch
+                    )
+
+    world.produce(topic, 500, seed=7)
+    suite = ROOT / "expectations/offset_syncs.json"
+    job = MirrorJob(InProcessEngine(failpoint=overtake), world.config, world.flow, world.ledger, suite, "")
+    assert job.run(None, None).records == 500
+    assert begun
+    assert any("the transaction was ended" in line for line in world.lines)
+    world.assert_equal(topic)
+    world.assert_nothing_open()

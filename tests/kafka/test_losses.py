@@ -29,11 +29,10 @@ def contents(records: list[tuple[int, Record]]) -> list[Record]:
 
 
 def anomalies(world: World, action: str) -> list[tuple[str, str, int, int, int]]:
-    table = world.ledger.of_flow("anomalies", world.flow)
     return sorted(
         (row["kind"], row["topic"], row["partition"], row["from_offset"], row["to_offset"])
-        for row in table.filter(table.action == action).collect()
-        if row["kind"] != "held"
+        for row in world.rows("anomalies")
+        if row["action"] == action and row["kind"] != "held"
     )
 
 
@@ -73,7 +72,7 @@ def test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flo
     delete_records(world, topic, 150)
     with pytest.raises(
         SourceError,
-        match=rf"topic {topic}, partition 0, offsets 100 to 150: the log starts at 150 .*mirrorlake\.on\.loss",
+        match=rf"topic {topic}, partition 0, offsets 100 to 150: the log start offset is 150 .*mirrorlake\.on\.loss",
     ):
         world.mirror()
     assert len(world.target_records(topic)[0]) == 100
@@ -101,7 +100,7 @@ def test_retention_that_overtakes_a_paused_mirror_is_noticed(plain_world: World)
     first = eventually(lambda: plain_world.source_records(topic)[0][0][0], what="retention")
     configure(plain_world, topic, {"retention.bytes": "-1"})
     plain_world.write_config(**{"mirrorlake.paused": "false"})
-    with pytest.raises(SourceError, match=rf"offsets 100 to {first}: the log starts at {first}"):
+    with pytest.raises(SourceError, match=rf"offsets 100 to {first}: the log start offset is {first}"):
         plain_world.mirror()
     go_on(plain_world)
     assert plain_world.mirror().records == 6_100 - first
@@ -149,8 +148,8 @@ def test_a_topic_created_anew_while_the_mirror_runs_is_noticed(plain_world: Worl
 def assert_stops(world: World, topic: str) -> None:
     with pytest.raises(
         TargetError,
-        match=rf"topic {world.remote(topic)} was deleted and created anew on cluster t; up to offset \d+ was mirrored "
-        rf"before",
+        match=rf"topic {world.remote(topic)} was deleted and created anew on cluster t; the flow had "
+        rf"mirrored up to offset \d+\. ",
     ):
         world.mirror()
     assert {kind for kind, *_ in anomalies(world, "stop")} == {"target_recreated"}
@@ -206,7 +205,7 @@ def test_someone_else_who_writes_into_a_remote_topic_is_noticed(world: World, co
         return
     with pytest.raises(
         TargetError,
-        match=rf"someone else has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101",
+        match=rf"another program has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101",
     ):
         world.mirror()
     assert len(world.target_records(topic)[0]) == 101
@@ -244,6 +243,31 @@ def test_batches_that_are_too_large_for_the_remote_topic_are_split(plain_world: 
     assert contents(plain_world.target_records(topic)[0]) == [
         record for offset, record in plain_world.source_records(topic)[0] if offset != 901
     ]
+    plain_world.assert_accounted(topic)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_lone_record_larger_than_the_remote_topic_allows_by_then_stops_the_flow_or_is_left_out(
+    plain_world: World, codec: str
+) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.write_config(**{"sync.topic.configs.enabled": "false"})
+    plain_world.produce(topic, 5, 1)
+    plain_world.mirror()
+    lone = Producer({"bootstrap.servers": plain_world.source_servers, "compression.type": codec, "log_level": 0})
+    lone.produce(topic, os.urandom(100_000), partition=0)
+    assert lone.flush(30) == 0
+    for name, target in ((topic, False), (plain_world.remote(topic), True)):  # existing records stay
+        configure(plain_world, name, {"max.message.bytes": "3000"}, target=target)
+    with pytest.raises(
+        TargetError, match=rf"{topic}, partition 0, offset 5: the record of 100,\d+ bytes is larger than"
+    ):
+        plain_world.mirror()
+    go_on(plain_world)
+    assert plain_world.mirror().records == 0
+    plain_world.produce(topic, 5, 1)
+    assert plain_world.mirror().records == 5
+    assert plain_world.gaps(topic) == [(0, 5, 6, "too_large")]
     plain_world.assert_accounted(topic)
 
 
@@ -314,8 +338,8 @@ def test_an_unclean_election_that_truncates_the_source_is_noticed_even_when_the_
     if policy == "stop":
         with pytest.raises(
             SourceError,
-            match=rf"topic {topic}, partition 0: the log of cluster {world.alias} is another one from offset 100 on, "
-            rf"but up to 150 was mirrored",
+            match=rf"topic {topic}, partition 0: the log of cluster {world.alias} was truncated at offset 100, "
+            rf"but the flow has mirrored up to 150 ",
         ):
             world.mirror()
         return
@@ -409,7 +433,7 @@ def test_a_partition_that_has_lost_its_whole_log_is_noticed(
     fragile.start_broker(2)
     world.produce(topic, 30, 1, seed=2)
     if policy == "stop":
-        with pytest.raises(SourceError, match="the log ends at offset 30, but 100 was mirrored already"):
+        with pytest.raises(SourceError, match="the log ends at offset 30, but the flow has mirrored up to 100:"):
             world.mirror()
         return
     assert world.mirror().records == 30

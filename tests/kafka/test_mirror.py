@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.jobs.mirror.copy import pace, source_reader
 from mirrorlake.spark.timing import STAGES
 
 from tests.world import CODECS, World, configure, eventually, read_committed
@@ -222,3 +224,24 @@ def test_a_lost_state_on_the_target_stops_the_flow(plain_world: World) -> None:
     eventually(lambda: syncs not in plain_world.target_admin.list_topics(timeout=5).topics)
     with pytest.raises(TargetError, match=r"partition 0 on cluster t holds records already, but .* has no position"):
         plain_world.mirror()
+
+
+def test_all_partitions_of_a_backlog_advance_together(plain_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "FETCH_BYTES", 400_000)  # two partitions fill a response
+    monkeypatch.setattr(source_reader, "PARTITION_FETCH_BYTES", 200_000)
+    plain_world.write_config(**{"mirrorlake.slots": "1", "mirrorlake.batch.max.bytes": "500000"})
+    topics = [plain_world.topic(f"backlog-{number}", 1) for number in range(5)]
+    for topic in topics:
+        plain_world.produce(topic, 6_000, 1, codec="none", size=200)
+    plain_world.mirror()
+    ((_, states),) = (
+        (partition, found)
+        for partition, found in read_committed(plain_world.target_servers, plain_world.flow.offset_syncs_topic).items()
+        if found
+    )
+    seen = [{run["topic"] for run in json.loads(value)["runs"]} for _, (_, value, _, _) in states]
+    turns = [copied for copied in seen if copied]
+    assert len(turns) > 8, "the backlog takes many transactions"
+    begun = max(next(number for number, copied in enumerate(turns) if topic in copied) for topic in topics)
+    done = min(max(number for number, copied in enumerate(turns) if topic in copied) for topic in topics)
+    assert begun < done, "no topic is finished before another one has begun"

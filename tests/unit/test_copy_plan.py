@@ -92,12 +92,14 @@ def test_words_in_a_state_are_plain_text_and_come_back_as_they_were() -> None:
 def test_a_state_with_a_word_of_a_later_version_is_refused(word: bytes, message: str) -> None:
     gap = Gap("t", 0, 5, 6, GapKind.DEAD_LETTER, 0, 7)
     written = replace(state(1, 0), gaps=(gap,), closed=True, closed_for=ClosedFor.FAILOVER)
-    with pytest.raises(TargetError, match=f"{message}, which this mirrorlake does not know. Upgrade it"):
+    with pytest.raises(
+        TargetError, match=f"{message}, which this version of mirrorlake does not know. Upgrade mirrorlake"
+    ):
         SlotState.from_json(written.to_json().replace(word, b"lost"))
 
 
 def test_a_state_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(TargetError, match=r"format version 3; this mirrorlake reads 1 to 2\. Upgrade"):
+    with pytest.raises(TargetError, match=r"format version 3; this version of mirrorlake reads 1 to 2\. Upgrade"):
         SlotState.from_json(state(1, 0).to_json().replace(b'"version":2', b'"version":3'))
 
 

@@ -45,7 +45,10 @@ class InProcessEngine:
 
     def require_usable(self, flow: Flow) -> None:
         if flow.transforms:
-            raise ConfigurationError(f"flow {flow.name}: mirrorlake.transforms need Spark; this job runs without it")
+            raise ConfigurationError(
+                f"flow {flow.name}: mirrorlake.transforms need Spark, but this job runs without Spark. Remove the "
+                "transforms, or run the job on Spark"
+            )
 
     def run(self, run: JobRun) -> None:
         planner = Planner(LiveFlow(run.config, run.flow), until_now=run.interval_s is None)

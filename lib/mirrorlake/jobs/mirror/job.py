@@ -61,6 +61,7 @@ from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.lag import lag
 from mirrorlake.model.slot import ClosedFor, Position
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster, ResponseError, Topic
@@ -119,6 +120,7 @@ class MirrorJob:
         self._ledger_query: StreamingQuery | NoStream | None = None
         self._topics: dict[str, int] = {}
         self._held: dict[str, str] = {}
+        self._stuck: Mapping[PartitionKey, str] = {}
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
         self._mm2 = mm2_topics.Emitter(flow)
@@ -205,8 +207,8 @@ class MirrorJob:
         if self._source.cluster_id == self._target.cluster_id and not flow.same_cluster_allowed:
             raise ConfigurationError(
                 f"flow {flow.name}: {flow.source} and {flow.target} are the same Kafka cluster (id "
-                f"{self._source.cluster_id}). Correct one of the bootstrap.servers, "
-                "or set mirrorlake.same.cluster.allowed = true if it is meant"
+                f"{self._source.cluster_id}). Correct one of the bootstrap.servers, or set "
+                "mirrorlake.same.cluster.allowed = true if this is intended"
             )
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
@@ -219,8 +221,9 @@ class MirrorJob:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
             if unmoved:
                 raise ConfigurationError(
-                    f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself, as both are the same cluster "
-                    "and its name stays. Rename it, or exclude it"
+                    f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself: source and target are the "
+                    "same cluster, and the replication policy keeps the topic's name. Rename the remote topic, or "
+                    "exclude the topic (topics.exclude)"
                 )
         slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
@@ -354,6 +357,24 @@ class MirrorJob:
             ]
         )
 
+    def _note_stuck(self, stuck: Mapping[PartitionKey, str]) -> None:
+        """Logs and records partitions that do not advance while the others do."""
+        new = {key: why for key, why in stuck.items() if self._stuck.get(key) != why}
+        for (topic, partition), why in new.items():
+            log.warning(event("partition_held", flow=self.flow.name, topic=topic, partition=partition, reason=why))
+        for topic, partition in self._stuck.keys() - stuck.keys():
+            log.info(event("partition_released", flow=self.flow.name, topic=topic, partition=partition))
+        self._metrics.held_partitions.labels(self.flow.name).set(len(stuck))
+        self._stuck = stuck
+        self._append_anomalies(
+            [
+                Anomaly.of_flow(
+                    self.flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, topic=topic, partition=partition
+                )
+                for (topic, partition), why in new.items()
+            ]
+        )
+
     def _tend(self) -> None:
         """Does the work between micro-batches: the ledger stream, the journal, and topic sync."""
         self._keep_ledger()
@@ -458,6 +479,7 @@ class MirrorJob:
             level = logging.WARNING if notice.is_warning else logging.INFO
             log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
         self._ensure_topics(dict(plan.topics), plan.held)
+        self._note_stuck(plan.stuck)
         self._failpoint("driver.planned")
         return bool(plan.ranges)
 
@@ -498,6 +520,8 @@ class MirrorJob:
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
         log.info(event("micro_batch_committed", flow=self.flow.name, generation=self._generation, **progress.fields()))
         self._measure(progress)
+        for side, ms in ((side, ms) for report in reports for side, ms in report.throttled_ms.items()):
+            self._metrics.throttled_seconds.labels(self.flow.name, side).inc(ms / 1000)
         for warning in (warning for report in reports for warning in report.warnings):
             log.warning(event("foreign_records", flow=self.flow.name, batch=batch_id, detail=warning))
             self._append_anomalies([Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)])

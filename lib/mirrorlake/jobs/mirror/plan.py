@@ -11,6 +11,7 @@ from mirrorlake import errors
 from mirrorlake.config.reload import Notice
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.copy_plan import Range
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.transforms.frame import planned_ranges
 
 PLAN = "plan"
@@ -27,6 +28,7 @@ class MirrorPlan:
         ranges: the offsets that each slot copies.
         topics: number of partitions of each topic of the flow.
         held: reasons why topics are held, by topic.
+        stuck: reasons why partitions do not advance, by topic and partition.
         notices: changes of the property file.
         error: the error that prevented a plan; None if there is none.
         plan_ms: duration of planning.
@@ -39,6 +41,7 @@ class MirrorPlan:
     ranges: tuple[Range, ...] = ()
     topics: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
+    stuck: Mapping[PartitionKey, str] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
     error: MirrorlakeError | None = None
     plan_ms: float = 0.0
@@ -61,6 +64,7 @@ class MirrorPlan:
             ranges=tuple(Range(**planned) for planned in values.get("ranges", ())),
             topics={topic: partitions for topic, (partitions, _) in values.get("topics", {}).items()},
             held=values.get("held", {}),
+            stuck={(topic, partition): why for topic, partition, why in values.get("stuck", ())},
             notices=tuple(Notice(**notice) for notice in values.get("notices", ())),
             error=errors.from_json(error) if error else None,
             plan_ms=values.get("plan_ms", 0.0),

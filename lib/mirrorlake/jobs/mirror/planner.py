@@ -17,6 +17,7 @@ from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.readiness import Readiness
 from mirrorlake.jobs.mirror.start_offsets import find_starts
+from mirrorlake.jobs.mirror.stuck import StuckPartitions
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
@@ -53,6 +54,7 @@ class Planner:
         self._generation = 0
         self._slot_of: dict[PartitionKey, int] = {}
         self._topics_due = 0.0
+        self._stuck = StuckPartitions()
         self._clusters: tuple[Cluster, Cluster] | None = None
 
     @property
@@ -118,15 +120,17 @@ class Planner:
         newest = max(states.values(), key=lambda state: state.generation, default=None)
         if newest is None:
             raise errors.TargetError(
-                f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} holds no state; was it deleted "
-                "while the job runs?"
+                f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} holds no state. The topic may "
+                "have been deleted while the job was running. Restore it. To start the flow anew instead, delete the "
+                "topic together with the flow's remote topics"
             )
         positions = merge_positions(states.values())
         held = self._readiness.held(self.flow, self._topics, target, positions)
         waiting = self._readiness.waiting
-        offered = self._offered(
+        offered, silent = self._offered(
             source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)]
         )
+        lag = total_lag(offered, positions)
         if self._until is not None:
             for partition in offered:  # a topic may be offered later than in the first plan
                 self._until.setdefault((partition.topic, partition.partition), partition.stable)
@@ -153,6 +157,9 @@ class Planner:
                 if (planned.topic, planned.partition) not in positions
             }
         )
+        self._stuck.observe(states)
+        stuck = silent | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
+        ranges = self._stuck.planned(ranges, states)
         starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
         if (
             starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S
@@ -164,18 +171,27 @@ class Planner:
         return {
             "generation": newest.generation,
             "slots": newest.slots,
-            "lag": total_lag(offered, positions),
+            "lag": lag,
             "notices": [asdict(notice) for notice in notices],
             "held": {topic: why for topic, why in held.items() if topic not in waiting},
-            "waiting": bool(waiting),
+            "waiting": bool(waiting) or (self._until_now and self._stuck.is_electing),
+            "stuck": [[*key, why] for key, why in sorted(stuck.items())],
             "retry": retry,
             "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()},
             "ranges": [asdict(planned) for planned in ranges],
         }
 
-    def _offered(self, source: Cluster, positions: dict[PartitionKey, Position], topics: list[str]) -> list[Partition]:
-        keys = [(topic, partition) for topic in topics for partition in range(self._topics[topic].partitions)]
-        ends = source.stable_ends(keys, self.flow.connect_timeout_ms) if keys else {}
+    def _offered(
+        self, source: Cluster, positions: dict[PartitionKey, Position], topics: list[str]
+    ) -> tuple[list[Partition], dict[PartitionKey, str]]:
+        """Returns the partitions that can be copied now, and the reasons of those whose leader does not answer."""
+        wanted = [(topic, partition) for topic in topics for partition in range(self._topics[topic].partitions)]
+        ends, failed = source.stable_ends(wanted, self.flow.connect_timeout_ms) if wanted else ({}, {})
+        if gone := {topic for topic, _ in failed if topic not in source.topics}:
+            self._topics = {name: topic for name, topic in self._topics.items() if name not in gone}
+            self._topics_due = 0.0
+        keys = [key for key in wanted if key in ends]
+        silent = {key: why for key, why in failed.items() if key[0] not in gone}
         stable = {key: offset for key, (offset, _) in ends.items()}
         behind = {
             topic
@@ -216,23 +232,26 @@ class Planner:
                     leader_epoch=ends[key][1],
                 )
             )
-        return offered
+        return offered, self._stuck.silent(silent)
 
     def _not_the_same_log(self, position: Position, topic_id: str, stable: int) -> SourceError:
         key = (position.topic, position.partition)
         where = f"flow {self.flow.name}, topic {position.topic}, partition {position.partition}"
-        on = "to mirror what it holds now behind what was mirrored, set mirrorlake.on.loss = continue"
+        on = (
+            "To mirror the records that the source has now, after those mirrored before, set mirrorlake.on.loss = "
+            "continue"
+        )
         if position.topic_id and topic_id and position.topic_id != topic_id:
             return SourceError(
-                f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}, "
-                f"mirrored was {position.topic_id} up to offset "
-                f"{position.upstream_next}). Its new records are not mirrored; {on}",
+                f"{where}: the topic was deleted and created anew on cluster {self.flow.source} (id {topic_id}; the "
+                f"flow has mirrored id {position.topic_id} up to offset {position.upstream_next}). The new records "
+                f"are not mirrored. {on}",
                 anomaly=about(GapKind.RECREATED, key, 0, position.upstream_next),
             )
         return SourceError(
-            f"{where}: the log ends at offset {stable}, but {position.upstream_next} was mirrored already: cluster "
-            f"{self.flow.source} has lost records "
-            f"(unclean leader election or restored disks). Look at both sides; {on}",
+            f"{where}: the log ends at offset {stable}, but the flow has mirrored up to {position.upstream_next}: "
+            f"cluster {self.flow.source} has lost records (unclean leader election or restored disks). Compare both "
+            f"clusters. {on}",
             anomaly=about(GapKind.TRUNCATED, key, stable, position.upstream_next),
         )
 
@@ -264,7 +283,7 @@ class Planner:
                 connect_timeout_ms=timeout_ms,
                 net=source.net,
             )
-            self._clusters = source.connect(), target.connect()
+            self._clusters = source.connect(again=True), target.connect(again=True)
         return self._clusters
 
     def __getstate__(self) -> dict[str, Any]:

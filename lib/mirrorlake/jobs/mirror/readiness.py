@@ -98,8 +98,8 @@ class Readiness:
         if found is None or found.partitions < partitions:
             self._missing_since.setdefault(topic, time.monotonic())
             return (
-                f"flow {flow.name}: topic {remote} on cluster {flow.target} has not the {partitions} partitions it "
-                "needs yet"
+                f"flow {flow.name}: topic {remote} on cluster {flow.target} does not have all {partitions} "
+                "partitions yet"
             )
         self._missing_since.pop(topic, None)
         if flow.scatters(topic) and any(known == topic for known, _ in positions):
@@ -114,11 +114,10 @@ class Readiness:
             return None
         return (
             f"flow {flow.name}: topic {occupied[0]}, partition {occupied[1]} on cluster {flow.target} holds records "
-            f"already, but {flow.offset_syncs_topic} has no "
-            "position that says what they are: everything might be copied a second time. If MirrorMaker 2 wrote them, "
-            "take over from it; if others write here on purpose, "
-            "set mirrorlake.topics.shared = true; if that topic was lost, restore it; else delete the remote topics, "
-            "or choose another alias"
+            f"already, but {flow.offset_syncs_topic} has no position for the partition. The flow might copy these "
+            "records a second time. If MirrorMaker 2 wrote them, take the flow over. If other programs write to the "
+            f"topic on purpose, set mirrorlake.topics.shared = true. If {flow.offset_syncs_topic} was lost, restore "
+            "it. Otherwise delete the remote topics, or choose another alias"
         )
 
 
@@ -148,7 +147,7 @@ def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) ->
     for key in sorted(first):
         try:
             if cluster.call(
-                f"looking into {key[0]}-{key[1]} (needs READ)",
+                f"checking {key[0]}-{key[1]} for records (needs READ)",
                 partial(_holds_record, cluster, key, first[key], ends[key]),
                 timeout_ms,
             ):

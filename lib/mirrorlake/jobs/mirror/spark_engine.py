@@ -46,8 +46,8 @@ class SparkEngine:
     def require_usable(self, flow: Flow) -> None:
         if self.spark.conf.get("spark.speculation", "false") == "true":
             raise ConfigurationError(
-                "spark.speculation is on: two attempts of one task would fence each other for ever. Set it to false "
-                "for this job"
+                "spark.speculation is true, so two attempts of a task would fence each other. Set spark.speculation "
+                "= false for this job"
             )
         for transform in flow.transforms:
             validate(self.spark, transform)
@@ -103,9 +103,9 @@ class SparkTasks:
         except Exception as error:
             if corrupt := corrupt_batch(error):
                 raise SourceError(
-                    f"flow {flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks "
-                    f"of cluster {flow.source}; to go on without that batch, take the topic out "
-                    "of the transform's topics, or delete its records up to there"
+                    f"flow {flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks of "
+                    f"cluster {flow.source}. To continue without this batch, remove the topic from the transform's "
+                    "topics, or delete the records up to this batch"
                 ) from None
             raise TargetError(f"flow {flow.name}: a copy task was lost: {root_cause(error)}", retriable=True) from None
         return [_answer(row) for row in rows]

@@ -32,8 +32,8 @@ def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeou
             if not first[key] <= given <= stable[key]:
                 raise SourceError(
                     f"topic {key[0]}, partition {key[1]}: mirrorlake.start.topic.{key[0]} names offset {given}, but "
-                    f"the log of cluster {source.connection.alias} "
-                    f"reaches from {first[key]} to {stable[key]}. Correct it; nothing was copied"
+                    f"the log of cluster {source.connection.alias} reaches from {first[key]} to {stable[key]}. "
+                    "Correct the property. Nothing was copied"
                 )
             starts[key] = given
         else:

@@ -56,6 +56,7 @@ class Topology:
         self._settled: dict[str, int] = {}
         self._refused: dict[Change, str] = {}
         self._new_configs: dict[str, dict[str, str]] = {}
+        self._known_properties: frozenset[str] = frozenset()
 
     # -- topics that the mirror job needs -----------------------------------------------------------
 
@@ -164,9 +165,17 @@ class Topology:
         """Yields one change for each remote topic; a remote topic that several topics share is created once."""
         wanted = {remote_of[topic]: topic for topic in sorted(topics)}
         configs = self._describe(self._source, wanted.values())
+        if wanted and not self._known_properties:
+            syncs = self.flow.offset_syncs_topic
+            self._known_properties = frozenset(self._describe(self._target, [syncs]).get(syncs, ()))
         for remote, topic in wanted.items():
             change, self._new_configs[remote] = creation(
-                self.flow, topic, remote=remote, partitions=widest[remote], source=configs.get(topic, {})
+                self.flow,
+                topic,
+                remote=remote,
+                partitions=widest[remote],
+                source=configs.get(topic, {}),
+                known=self._known_properties,
             )
             yield change
 
@@ -199,7 +208,7 @@ class Topology:
         source, target = self._source.acls(), self._target.acls()
         if source is None or target is None:
             cluster = self.flow.source if source is None else self.flow.target
-            reason = "sync.topic.acls.enabled, but the cluster has no authorizer, or does not show its ACLs"
+            reason = "sync.topic.acls.enabled is true, but the cluster has no authorizer, or does not list its ACLs"
             log.warning(event("acls_not_synced", flow=self.flow.name, cluster=cluster, reason=reason))
             return []
         return list(

@@ -1,0 +1,127 @@
+"""Partitions that hold back only themselves: those without a leader, and those of a slot that keeps failing.
+
+A micro-batch ends with its slowest slot. A slot whose attempts fail, for example after the timeout of a request, would
+slow all others down. While the others make progress, such a slot rests, longer each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.model.slot import SlotState
+from mirrorlake.partition_key import PartitionKey
+
+SILENT_S = 5.0  # elections take less
+FIRST_REST_S, LONGEST_REST_S = 1.0, 300.0
+
+Identity = tuple[int, int, int]
+
+
+@dataclass
+class Failing:
+    """A slot whose state has not changed since it was planned.
+
+    Attributes:
+        since: the time of its first plan without a result, on the monotonic clock.
+        since_text: the same time, for people.
+        attempts: the number of such plans.
+        rests_until: the time of the next attempt.
+    """
+
+    since: float
+    since_text: str
+    attempts: int = 0
+    rests_until: float = 0.0
+
+
+class StuckPartitions:
+    """What one planner knows about partitions that don't advance.
+
+    Args:
+        clock: monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._silent: dict[PartitionKey, tuple[float, str]] = {}  # since when, and the first error
+        self._failing: dict[int, Failing] = {}
+        self._planned: dict[int, Identity] = {}
+        self._starts: dict[PartitionKey, tuple[int, float, str]] = {}  # of the last plan: offset, since when
+        self._others_advance = False
+
+    # -- leaders ------------------------------------------------------------------------------------
+
+    @property
+    def is_electing(self) -> bool:
+        """Returns True while a leader has been silent for no longer than an election takes."""
+        return any(self._clock() < since + SILENT_S for since, _ in self._silent.values())
+
+    def silent(self, failed: Mapping[PartitionKey, str]) -> dict[PartitionKey, str]:
+        """Returns the reasons of the partitions whose leader has not answered for SILENT_S.
+
+        A reason stays the same while the leader is silent, though errors differ, so that it is recorded once.
+
+        Args:
+            failed: the reasons of all partitions without an answer now.
+        """
+        now = self._clock()
+        self._silent = {key: self._silent.get(key, (now, why)) for key, why in failed.items()}
+        return {
+            key: f"the leader of {key[0]}-{key[1]} does not answer: {why}"
+            for key, (since, why) in self._silent.items()
+            if now >= since + SILENT_S
+        }
+
+    # -- slots --------------------------------------------------------------------------------------
+
+    def observe(self, states: Mapping[int, SlotState]) -> None:
+        """Compares the states of the slots that were planned last with what they were."""
+        now, advanced = self._clock(), False
+        for slot, before in self._planned.items():
+            if slot not in states or _identity(states[slot]) != before:
+                self._failing.pop(slot, None)
+                advanced = True
+                continue
+            failing = self._failing.setdefault(slot, Failing(since=now, since_text=_now()))
+            failing.attempts += 1
+            failing.rests_until = now + min(LONGEST_REST_S, FIRST_REST_S * 2 ** (failing.attempts - 1))
+        if self._planned:
+            self._others_advance = advanced
+
+    def failing(self, ranges: Iterable[Range], after_s: float) -> dict[PartitionKey, str]:
+        """Returns the reasons of the partitions that have not advanced for `after_s` seconds, of all that should."""
+        now, starts, reasons = self._clock(), {}, {}
+        late = {slot: one for slot, one in self._failing.items() if now >= one.since + after_s}
+        for planned in ranges:
+            key = planned.topic, planned.partition
+            start, since, text = self._starts.get(key, (-1, now, ""))
+            starts[key] = (start, since, text) if start == planned.start else (planned.start, now, _now())
+            if planned.slot in late:
+                reasons[key] = (
+                    f"slot {planned.slot} has committed nothing since {late[planned.slot].since_text}: each attempt "
+                    "fails (slots_failed in the log names the error)"
+                )
+            elif start == planned.start and now >= since + after_s:
+                reasons[key] = f"nothing was copied from offset {start} on since {text}, though the log goes on"
+        self._starts = starts
+        return reasons
+
+    def planned(self, ranges: list[Range], states: Mapping[int, SlotState]) -> list[Range]:
+        """Leaves out the slots that rest, while others advance; returns what is to be copied now."""
+        now = self._clock()
+        resting = {slot for slot, one in self._failing.items() if now < one.rests_until and self._others_advance}
+        chosen = [planned for planned in ranges if planned.slot not in resting] or ranges
+        self._planned = {slot: _identity(states[slot]) for slot in {one.slot for one in chosen} if slot in states}
+        return chosen
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _identity(state: SlotState) -> Identity:
+    return state.generation, state.producer_id, state.producer_epoch

@@ -1,0 +1,84 @@
+"""Partitions that can't be mirrored hold back only themselves, with a row and a metric."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+from mirrorlake.local.cluster import LocalCluster, running
+
+from tests.world import World, eventually
+
+
+@pytest.fixture(scope="module")
+def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Starts a source of two brokers; the first is the controller."""
+    jars = root / ".local/jars/kafka"
+    cluster = LocalCluster("pair", tmp_path_factory.mktemp("pair"), jars, size=2)
+    with running(cluster):
+        yield cluster
+
+
+@pytest.fixture
+def world(servers: tuple[str, str], pair: LocalCluster, tmp_path: Path) -> World:
+    return World(pair.bootstrap_servers, servers[1], tmp_path)
+
+
+def topic_on(world: World, name: str, broker: int) -> str:
+    full = f"{world.alias}-{name}"
+    world.source_admin.create_topics([NewTopic(full, 1, replica_assignment=[[broker]])])[full].result()
+    eventually(lambda: world.source_admin.list_topics(full, timeout=5).topics[full].partitions[0].leader == broker)
+    return full
+
+
+def arrived(world: World, topic: str) -> int:
+    try:
+        return len(world.target_records(topic)[0])
+    except (KafkaException, KeyError):
+        return 0
+
+
+def test_a_partition_whose_leader_is_down_holds_back_only_itself(world: World, pair: LocalCluster) -> None:
+    alive, dead = topic_on(world, "alive", 1), topic_on(world, "dead", 2)
+    for topic in (alive, dead):
+        world.produce(topic, 20, 1)
+    with world.mirroring():
+        eventually(lambda: arrived(world, alive) == arrived(world, dead) == 20)
+        try:
+            pair.stop_broker(2)
+            for count in range(40, 121, 20):
+                world.produce(alive, 20, 1)
+                began = time.monotonic()
+                eventually(lambda count=count: arrived(world, alive) == count, 60)
+                last_s = time.monotonic() - began
+            eventually(lambda: world.metric("held_partitions") == 1, 60)
+            assert last_s < 10
+        finally:
+            pair.start_broker(2)
+        world.produce(dead, 20, 1)
+        eventually(lambda: arrived(world, dead) == 40)
+        eventually(lambda: world.metric("held_partitions") == 0)
+    (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert (row["topic"], row["partition"], row["action"]) == (dead, 0, "the others go on")
+    assert "does not answer" in row["detail"]
+    world.assert_equal(alive, dead)
+
+
+def test_a_topic_that_is_deleted_does_not_hold_up_the_others(world: World) -> None:
+    world.write_config(**{"refresh.topics.interval.seconds": "600"})
+    kept, deleted = topic_on(world, "kept", 1), topic_on(world, "deleted", 2)
+    for topic in (kept, deleted):
+        world.produce(topic, 20, 1)
+    with world.mirroring():
+        eventually(lambda: arrived(world, kept) == arrived(world, deleted) == 20)
+        world.source_admin.delete_topics([deleted])[deleted].result()
+        eventually(lambda: deleted not in world.source_admin.list_topics(timeout=5).topics)
+        world.produce(kept, 20, 1)
+        began = time.monotonic()
+        eventually(lambda: arrived(world, kept) == 40)
+        assert time.monotonic() - began < 10
+    assert not [row for row in world.rows("anomalies") if row["topic"] == deleted]

@@ -1,0 +1,125 @@
+"""Slots that keep failing rest while others advance, longer each time, and are named after the retry timeout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mirrorlake.jobs.mirror.stuck import LONGEST_REST_S, SILENT_S, StuckPartitions
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.model.slot import SlotState
+
+RETRY_S = 300.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def state(slot: int, epoch: int = 0) -> SlotState:
+    return SlotState(
+        source="a",
+        target="b",
+        source_cluster_id="",
+        slot=slot,
+        slots=2,
+        generation=1,
+        transactional_id="x",
+        producer_id=7,
+        producer_epoch=epoch,
+    )
+
+
+def planned(slot: int) -> Range:
+    return Range("t", slot, topic_id="", partitions=2, slot=slot, start=0, end=10)
+
+
+class Job:
+    """Makes plans of two slots, of which some fail."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.stuck = StuckPartitions(self.clock)
+        self.states = {0: state(0), 1: state(1)}
+
+    def plan(self, *, fails: tuple[int, ...] = (), work: tuple[int, ...] = (0, 1)) -> list[int]:
+        """Plans once, and lets the attempts of the planned slots succeed unless they fail."""
+        self.stuck.observe(self.states)
+        slots = [one.slot for one in self.stuck.planned([planned(slot) for slot in work], self.states)]
+        for slot in slots:
+            if slot not in fails:
+                self.states[slot] = replace(self.states[slot], producer_epoch=self.states[slot].producer_epoch + 1)
+        return slots
+
+
+def test_a_slot_that_fails_rests_while_the_other_advances_and_is_tried_again_later_each_time() -> None:
+    job, tried = Job(), 0
+    for _ in range(3_600):
+        tried += 0 in job.plan(fails=(0,))
+        job.clock.now += 1
+    assert 15 < tried < 30, "1 + 2 + 4 + ... + 256 s, then every 300 s"
+    assert LONGEST_REST_S == 300
+
+
+def test_a_slot_that_advances_again_is_planned_each_time() -> None:
+    job = Job()
+    for _ in range(10):
+        job.plan(fails=(0,))
+        job.clock.now += 100
+    job.clock.now += LONGEST_REST_S
+    assert job.plan() == [0, 1]
+    assert all(job.plan() == [0, 1] for _ in range(5))
+
+
+def test_nobody_rests_where_nothing_advances_or_nothing_else_is_to_be_done() -> None:
+    job = Job()
+    assert all(job.plan(fails=(0, 1)) == [0, 1] for _ in range(10))
+    assert all(job.plan(fails=(0,), work=(0,)) == [0] for _ in range(10))
+    job.plan(fails=(0,))
+    job.plan(fails=(0,))
+    assert job.plan(fails=(0,)) == [1]
+    assert job.plan(fails=(0,), work=(0,)) == [0], "the other has nothing to do now"
+
+
+def test_partitions_of_a_slot_that_keeps_failing_are_named_after_the_retry_timeout_in_the_same_words() -> None:
+    job, said = Job(), set()
+    for number in range(100):
+        ranges = [planned(0), replace(planned(1), start=number, end=200)]
+        job.plan(fails=(0,))
+        job.clock.now += 10
+        job.stuck.observe(job.states)
+        found = job.stuck.failing(ranges, RETRY_S)
+        assert found.keys() <= {("t", 0)}
+        said.update(found.values())
+    assert len(said) == 1
+    assert "slot 0 has committed nothing since" in said.pop()
+
+
+def test_a_leader_is_named_as_silent_only_after_the_time_of_an_election() -> None:
+    clock = Clock()
+    stuck, failed = StuckPartitions(clock), {("t", 3): "no leader"}
+    assert not stuck.is_electing
+    assert stuck.silent(failed) == {}
+    assert stuck.is_electing, "a run that ends with what there is waits for it"
+    clock.now += SILENT_S
+    other_words = {("t", 3): "connection refused"}
+    assert stuck.silent(other_words) == {("t", 3): "the leader of t-3 does not answer: no leader"}, "one row, not two"
+    assert not stuck.is_electing
+    assert stuck.silent({}) == {}
+    assert stuck.silent(failed) == {}, "it had a leader in between"
+
+
+def test_a_partition_that_stays_where_it_is_while_its_slot_advances_is_named_after_the_retry_timeout() -> None:
+    clock = Clock()
+    stuck, reasons = StuckPartitions(clock), []
+    for number in range(100):
+        ranges = [planned(0), replace(planned(1), start=number, end=200)]
+        reasons.append(stuck.failing(ranges, RETRY_S))
+        clock.now += 10
+    assert not any(reasons[:30])
+    assert all(found.keys() == {("t", 0)} for found in reasons[31:])
+    assert "nothing was copied from offset 0 on since" in reasons[-1]["t", 0]
+    assert stuck.failing([replace(planned(0), start=1)], RETRY_S) == {}
