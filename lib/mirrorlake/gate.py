@@ -66,10 +66,11 @@ class Gate:
             known = [_describe(expectation.configuration.to_json_dict()) for expectation in suite.expectations]
             dropped = [_describe(wanted) for wanted in specification["expectations"] if _describe(wanted) not in known]
             raise ConfigurationError(
-                f"expectations {path}: Great Expectations does not know {'; '.join(dropped)}; a suite is evaluated "
-                "whole or not at all"
+                f"expectations {path}: Great Expectations does not know {'; '.join(dropped)}. Correct these "
+                "expectations: a suite is only evaluated as a whole"
             )
         context = gx.get_context(mode="ephemeral")
+        self._kept = context.validation_results_store
         context.variables.progress_bars = {"globally": False}
         batch = (
             context.data_sources.add_pandas(self.name)
@@ -107,6 +108,8 @@ class Gate:
             batch_parameters={"dataframe": frame},
             result_format={"result_format": "BASIC", "partial_unexpected_count": SHOWN_UNEXPECTED},
         )
+        for key in self._kept.list_keys():  # otherwise 14 kB would stay for each evaluation
+            self._kept.remove_key(key)
         results = []
         for result in outcome.results:
             found = result.to_json_dict()
@@ -137,7 +140,7 @@ class Gate:
         if len(results) != self.expectations:
             raise GateError(
                 f"{subject}: {len(results)} of the {self.expectations} expectations of suite {self.name} were "
-                "evaluated. Nothing is committed unless all of them are"
+                "evaluated. Nothing is committed unless all expectations are evaluated"
             )
         return results
 
@@ -171,7 +174,9 @@ def _read(path: Path) -> dict[str, Any]:
     ):
         raise ConfigurationError(f"expectations {path} are not a suite: an object with name and expectations")
     if not specification["expectations"]:
-        raise ConfigurationError(f"expectations {path} are empty: an empty suite would let everything pass")
+        raise ConfigurationError(
+            f"expectations {path} are empty, and an empty suite would pass everything. Add an expectation"
+        )
     return specification
 
 

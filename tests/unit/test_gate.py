@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -296,3 +298,21 @@ def test_evaluations_are_counted_and_those_that_did_not_pass(tmp_path: Path) -> 
         for name in ("evaluations", "failures")
     }
     assert counted == {"evaluations": 3, "failures": 2}
+
+
+def test_evaluations_leave_nothing_in_memory() -> None:
+    gate, frame = Gate(ROOT / "expectations/offset_syncs.json"), runs_frame([], passes_over_losses=False)
+
+    def evaluate(times: int) -> int:
+        for _ in range(times):
+            gate.evaluate(frame, "a->b", "cycle")
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    evaluate(3)
+    tracemalloc.start()
+    try:
+        before = evaluate(1)
+        assert evaluate(8) - before < 8 * 7_000, "Great Expectations keeps 14 kB for each result that stays"
+    finally:
+        tracemalloc.stop()
