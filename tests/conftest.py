@@ -19,6 +19,8 @@ CLEANER = {
     "log.retention.check.interval.ms": "1000",
     "log.initial.task.delay.ms": "1000",
 }
+# By default, what a client has sent in the last ten seconds counts, so that only a long backlog is throttled.
+QUOTAS = {"quota.window.num": "5"}
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
 
@@ -52,7 +54,7 @@ def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     base, jars = tmp_path_factory.mktemp("clusters"), root / ".local/jars/kafka"
     # the log cleaner wakes up every 15 s otherwise
     with (
-        running(LocalCluster("source", base / "source", jars, properties=CLEANER)) as source,
-        running(LocalCluster("target", base / "target", jars)) as target,
+        running(LocalCluster("source", base / "source", jars, properties=CLEANER | QUOTAS)) as source,
+        running(LocalCluster("target", base / "target", jars, properties=QUOTAS)) as target,
     ):
         yield source.bootstrap_servers, target.bootstrap_servers

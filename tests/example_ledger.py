@@ -207,7 +207,7 @@ def fill(ledger: Ledger) -> Ledger:
                 "13:53:00",
                 status="deleted",
                 sync="held",
-                reason="the group is gone on the source; on the target it stays",
+                reason="the group was deleted on the source; it stays on the target",
             ),
         ],
     )

@@ -57,25 +57,12 @@ def _is_executor(process: psutil.Process) -> bool:
         return False
 
 
-def test_slots_are_copied_by_executors_on_every_worker(world: World, cluster: SparkCluster) -> None:
+def test_executors_on_every_worker_copy_slots_and_one_that_is_killed_in_the_midst_costs_nothing(
+    world: World, cluster: SparkCluster
+) -> None:
     plain, transactional = world.topic("plain", 4), world.topic("transactional", 2)
-    world.produce(plain, 2_000, 4)
+    world.produce(plain, 3_000, 4)
     world.produce_transactions(transactional, 20, 20, seed=2)
-    output, _ = (process := start(world, cluster)).communicate(timeout=240)
-    assert process.returncode == 0, output
-    assert "slots=2 " in output
-    world.assert_equal(plain, transactional)
-    world.assert_nothing_open()
-    copied = world.ledger.of_flow("offset_syncs", world.flow).select("transactional_id").distinct().count()
-    assert copied == 2
-    logs = [path.read_text(errors="replace") for path in cluster.directory.glob("worker-*/app-*/*/stderr")]
-    assert len(logs) == 2
-    assert all("Finished task" in log for log in logs), "both have worked"
-
-
-def test_an_executor_killed_in_the_midst_costs_nothing(world: World, cluster: SparkCluster) -> None:
-    topic = world.topic("orders", 4)
-    world.produce(topic, 3_000, 4)
     world.write_config(**{"mirrorlake.batch.max.records": "400"})
     process = start(world, cluster)
     lines = []
@@ -87,8 +74,16 @@ def test_an_executor_killed_in_the_midst_costs_nothing(world: World, cluster: Sp
             break
     lines += process.stdout.readlines()
     assert process.wait(240) == 0, "".join(lines)
+    assert any("slots=2 " in line for line in lines)
     deadline = time.monotonic() + 30
     while executors(cluster) and time.monotonic() < deadline:
         time.sleep(0.1)
-    world.assert_equal(topic)
+    world.assert_equal(plain, transactional)
     world.assert_nothing_open()
+    copied = len({row["transactional_id"] for row in world.rows("offset_syncs")})
+    assert copied == 2
+    workers = [path for path in cluster.directory.glob("worker-*") if path.is_dir()]
+    assert len(workers) == 2
+    for worker in workers:
+        logs = [path.read_text(errors="replace") for path in worker.glob("app-*/*/stderr")]
+        assert any("Finished task" in log for log in logs), f"{worker.name} has worked"

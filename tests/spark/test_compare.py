@@ -259,8 +259,8 @@ def test_what_differs_in_a_record_is_said(outcome: Any) -> None:
 
 def test_a_record_at_the_wrong_place_is_named_with_its_right_one(outcome: Any) -> None:
     assert outcome["neighbours swapped"][2] == {
-        6: "the map has it at downstream offset 91",
-        7: "the map has it at downstream offset 92",
+        6: "the map has the record at downstream offset 91",
+        7: "the map has the record at downstream offset 92",
     }
-    assert outcome["lost before it was mapped"][2][2] == "it is in no run of the map"
-    assert outcome["doubled at the end"][2] == {1: "one more copy of it"}
+    assert outcome["lost before it was mapped"][2][2] == "the record is in no run of the map"
+    assert outcome["doubled at the end"][2] == {1: "an additional copy of the record"}

@@ -15,6 +15,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.gap import RESETS
 
+from tests.empty_ledger import ledger_in
 from tests.example_ledger import DAY, at, checkpoint, fill, verification, write_flow
 from tests.log_lines import logged
 from tests.log_model import Log, store
@@ -22,9 +23,7 @@ from tests.log_model import Log, store
 
 @pytest.fixture(scope="module")
 def ledger(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    return fill(
-        Ledger(spark, "spark_catalog", "maintenance_test", str(tmp_path_factory.mktemp("maintenance"))).ensure_tables()
-    )
+    return fill(ledger_in(spark, "maintenance_test", tmp_path_factory.mktemp("maintenance")))
 
 
 def answers(ledger: Ledger, source: str, logs: list[Log]) -> dict[int, dict[int, tuple[int, str]]]:
@@ -183,7 +182,7 @@ def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said
     )
     assert sum(report.expired for report in result.tables) == 0
     assert any(
-        note.startswith("flow west->east: its map is kept, as the start of the source's logs isn't known")
+        note.startswith("flow west->east: its map is kept, as the log start offsets of the source are not known")
         for note in result.notes
     )
     assert any(note == f"flow live->east is not in {config}: its map is kept" for note in result.notes)

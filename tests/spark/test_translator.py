@@ -98,5 +98,5 @@ def test_a_topic_whose_transform_decides_about_partitions_is_not_covered(example
 
 
 def test_where_others_write_to_the_remote_topics_nothing_is_translated(example: Ledger, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="others write to the remote topics"):
+    with pytest.raises(ConfigurationError, match="other programs write to the remote topics"):
         Translator(flow(tmp_path, **{"mirrorlake.topics.shared": "true"}), example)

@@ -131,11 +131,14 @@ class Ledger:
         columns, clustering = TABLES[name]
         definition = f"({columns}) USING DELTA CLUSTER BY ({clustering})"
         with self._writing(name):
+            is_new = False
             if self.warehouse:
                 # A session forgets its catalog. To register an existing table is ten times faster than to create it.
-                exists = (Path(self._directory(name)) / "_delta_log").is_dir()
-                definition = f"{'USING DELTA' if exists else definition} LOCATION '{self._directory(name)}'"
+                is_new = not (Path(self._directory(name)) / "_delta_log").is_dir()
+                definition = f"{definition if is_new else 'USING DELTA'} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
+            if is_new:
+                return
             known = {*self.read(name).columns}
             missing = [column for column in column_definitions(name) if column.split()[0] not in known]
             if missing:  # the table was made by an earlier version
@@ -222,8 +225,8 @@ class Ledger:
                 frame.write.format("delta").mode("append").saveAsTable(self.table(name))
         except Exception as error:
             raise LedgerError(
-                f"table {self.table(name)} can't be written: {first_line(error)}. What is committed on the target "
-                "stays correct"
+                f"table {self.table(name)} can't be written: {first_line(error)}. Records that are committed on the "
+                "target stay correct"
             ) from None
 
     def change(self, name: str, statement: str, **frames: DataFrame) -> list[Row]:
@@ -239,7 +242,8 @@ class Ledger:
                 return self.spark.sql(statement, None, **frames).collect()
         except Exception as error:
             raise LedgerError(
-                f"table {self.table(name)} can't be changed: {first_line(error)}. It is as it was; run this again"
+                f"table {self.table(name)} can't be changed: {first_line(error)}. The table is unchanged. Run the "
+                "notebook again"
             ) from None
 
     # -- offset_syncs -------------------------------------------------------------------------------
@@ -317,8 +321,8 @@ class Ledger:
             raise
         except Exception as error:
             raise LedgerError(
-                f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. What is committed on "
-                "the target stays correct"
+                f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. Records that are "
+                "committed on the target stay correct"
             ) from None
         appended(runs, time.monotonic() - began)
 

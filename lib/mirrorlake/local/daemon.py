@@ -19,6 +19,11 @@ if __name__ == "__main__":
     import pyarrow  # noqa: F401
     from pyspark import daemon
 
+    import mirrorlake.jobs.checkpoint.offset_source
+    import mirrorlake.jobs.mirror.copy.task
+    import mirrorlake.jobs.mirror.range_source
+    import mirrorlake.jobs.verification.run_digests  # noqa: F401
+
     gc.collect()
     gc.freeze()
     daemon.manager()

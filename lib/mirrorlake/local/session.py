@@ -33,8 +33,12 @@ REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
 # compiling then.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
 
-# Compiling a query takes longer than running it on a few thousand rows.
-UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
+SMALL_QUERIES = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
 
 
 def local_session(
@@ -105,7 +109,7 @@ def local_session(
             f"spark.executorEnv.{name}": value for name, value in worker.items()
         },  # of executors on other workers; in local mode there are none
         "spark.executorEnv.TZ": "UTC",
-        **(UNCOMPILED if quick_start else {}),
+        **(SMALL_QUERIES if quick_start else {}),
         **({"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}),
         **settings,
     }
