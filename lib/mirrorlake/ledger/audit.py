@@ -76,7 +76,7 @@ def use_views(ledger: Ledger) -> None:
     try:
         ensure_views(ledger)
     except LedgerError as error:
-        log.warning(event("views_not_updated", schema=ledger.schema, error=error, used="those that are there"))
+        log.warning(event("views_not_updated", schema=ledger.schema, error=error, used="the existing views"))
     ledger.spark.sql(f"USE `{ledger.catalog}`.`{ledger.schema}`")
 
 

@@ -226,7 +226,9 @@ class Maintenance:
             try:
                 found += _log_starts(Flow.from_properties(properties, name))
             except MirrorlakeError as error:
-                self._note(f"flow {name}: its map is kept, as the start of the source's logs isn't known: {error}")
+                self._note(
+                    f"flow {name}: its map is kept, as the log start offsets of the source are not known: {error}"
+                )
         return found
 
     def _note(self, text: str) -> None:

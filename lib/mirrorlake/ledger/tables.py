@@ -13,11 +13,11 @@ OFFSET_SYNCS = """
   target_topic STRING NOT NULL COMMENT 'remote topic on the target',
   target_partition INT NOT NULL COMMENT 'partition on the target',
   upstream_start BIGINT NOT NULL COMMENT 'first source offset of the run',
-  upstream_end BIGINT NOT NULL COMMENT 'source offset after its last one',
+  upstream_end BIGINT NOT NULL COMMENT 'source offset after the last one',
   downstream_start BIGINT NOT NULL COMMENT 'target offset of the first record',
   downstream_end BIGINT NOT NULL COMMENT 'target offset after the last one',
   records BIGINT NOT NULL,
-  bytes BIGINT NOT NULL COMMENT 'of the record batches, compressed as they are',
+  bytes BIGINT NOT NULL COMMENT 'size of the record batches, as compressed',
   first_timestamp TIMESTAMP COMMENT 'smallest base timestamp of a batch',
   last_timestamp TIMESTAMP COMMENT 'largest timestamp of a batch',
   digest STRING
@@ -26,10 +26,10 @@ OFFSET_SYNCS = """
   producer_id BIGINT NOT NULL,
   producer_epoch INT NOT NULL,
   sync_partition INT NOT NULL COMMENT 'partition of the offset-syncs topic that this row was read from',
-  sync_offset BIGINT NOT NULL COMMENT 'offset there',
-  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that record, written just before the commit',
-  inferred BOOLEAN COMMENT 'rebuilt from the contents of both logs at a take-over; bytes are of keys and values',
-  incarnation INT COMMENT 'how often the log was set back or replaced before this run'
+  sync_offset BIGINT NOT NULL COMMENT 'offset in that partition',
+  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit',
+  inferred BOOLEAN COMMENT 'derived from the contents of both logs at a take-over; bytes counts keys and values',
+  incarnation INT COMMENT 'number of resets of the partition before this run'
 """
 
 CHECKPOINTS = """
@@ -40,16 +40,16 @@ CHECKPOINTS = """
   partition INT,
   target_topic STRING,
   target_partition INT,
-  upstream_offset BIGINT COMMENT 'what the group has committed on the source: the next record it wants',
-  downstream_offset BIGINT COMMENT 'the first mirrored record at or after it',
-  metadata STRING COMMENT 'what the group committed along with its offset',
-  source_lag BIGINT COMMENT 'offsets the group has still to read on the source',
+  upstream_offset BIGINT COMMENT 'committed offset of the group on the source: its next record',
+  downstream_offset BIGINT COMMENT 'target offset of the first mirrored record at or after upstream_offset',
+  metadata STRING COMMENT 'metadata that the group committed with its offset',
+  source_lag BIGINT COMMENT 'offsets that the group has not read yet on the source',
   status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored, not_covered or deleted',
-  reason STRING COMMENT 'why, in words',
+  reason STRING COMMENT 'explanation of the status',
   cycle_id STRING NOT NULL,
   created_at TIMESTAMP NOT NULL,
-  target_offset BIGINT COMMENT 'what the group had on the target before this cycle',
-  sync STRING COMMENT 'what was done on the target: committed, in_step, held, waiting, refused, or off'
+  target_offset BIGINT COMMENT 'committed offset of the group on the target before this cycle',
+  sync STRING COMMENT 'outcome on the target: committed, in_step, held, waiting, refused, or off'
 """
 
 GAPS = """
@@ -57,25 +57,25 @@ GAPS = """
   target STRING NOT NULL,
   topic STRING NOT NULL COMMENT 'topic on the source',
   partition INT NOT NULL COMMENT 'partition on the source',
-  from_offset BIGINT NOT NULL COMMENT 'first source offset that has nothing on the target',
+  from_offset BIGINT NOT NULL COMMENT 'first source offset without a record on the target',
   to_offset BIGINT NOT NULL COMMENT 'source offset after the last one',
   kind STRING NOT NULL
-    COMMENT 'why nothing was mirrored: explained, a loss, or a reset; docs/sql.md lists the kinds',
+    COMMENT 'cause of the gap: explained, a loss, or a reset; docs/sql.md lists the kinds',
   incarnation INT NOT NULL
-    COMMENT 'of the log that has these offsets; of a reset, the one that ended: its map is void from from_offset on',
-  downstream_offset BIGINT NOT NULL COMMENT 'where on the target it falls: the end of what was mirrored before it',
+    COMMENT 'number of earlier resets of the partition; a reset makes the map up to it void from from_offset on',
+  downstream_offset BIGINT NOT NULL COMMENT 'target offset of the gap: the end of the records mirrored before it',
   sync_partition INT NOT NULL COMMENT 'partition of the offset-syncs topic that this row was read from',
-  sync_offset BIGINT NOT NULL COMMENT 'offset there',
-  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that record, written just before the commit'
+  sync_offset BIGINT NOT NULL COMMENT 'offset in that partition',
+  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit'
 """
 
 EXPECTATION_RESULTS = """
   suite STRING NOT NULL,
-  subject STRING NOT NULL COMMENT 'what was looked at',
+  subject STRING NOT NULL COMMENT 'flow that was checked',
   expectation STRING NOT NULL,
   success BOOLEAN NOT NULL,
   observed STRING COMMENT 'JSON',
-  unexpected STRING COMMENT 'JSON: the first values that were not expected',
+  unexpected STRING COMMENT 'JSON: the first unexpected values',
   evaluated_at TIMESTAMP NOT NULL,
   cycle_id STRING NOT NULL
 """
@@ -90,7 +90,7 @@ ANOMALIES = """
   to_offset BIGINT COMMENT 'source offset after the last one concerned',
   records BIGINT,
   detail STRING,
-  action STRING COMMENT 'what mirrorlake did',
+  action STRING COMMENT 'action that mirrorlake or the operator took',
   detected_at TIMESTAMP NOT NULL
 """
 
@@ -98,13 +98,13 @@ TOPOLOGY_CHANGES = """
   source STRING NOT NULL,
   target STRING NOT NULL,
   kind STRING NOT NULL COMMENT 'create_topic, add_partitions, set_config, reset_config, create_acl or delete_acl',
-  topic STRING COMMENT 'topic on the source that it was for',
-  target_topic STRING NOT NULL COMMENT 'remote topic on the target, or the name an access right is for',
-  name STRING COMMENT 'the property',
+  topic STRING COMMENT 'topic on the source that the change is for',
+  target_topic STRING NOT NULL COMMENT 'remote topic on the target, or the resource name of the ACL',
+  name STRING COMMENT 'name of the property',
   before STRING,
   after STRING,
-  note STRING COMMENT 'why it differs from the source',
-  outcome STRING NOT NULL COMMENT 'applied, or why it was refused',
+  note STRING COMMENT 'reason for a difference from the source',
+  outcome STRING NOT NULL COMMENT 'applied, or the reason why the target refused the change',
   changed_at TIMESTAMP NOT NULL
 """
 
@@ -117,24 +117,24 @@ VERIFICATIONS = """
   partition INT,
   target_topic STRING,
   target_partition INT,
-  upstream_from BIGINT COMMENT 'first source offset that was looked at',
+  upstream_from BIGINT COMMENT 'first source offset that was compared',
   upstream_to BIGINT COMMENT 'source offset after the last one',
-  downstream_from BIGINT COMMENT 'first target offset that was looked at',
-  downstream_to BIGINT COMMENT 'target offset after the last one: where the map goes on, or the end of the log',
-  records BIGINT NOT NULL COMMENT 'records of the source that were held against their copies',
-  digested BIGINT NOT NULL COMMENT 'of those: recognised by the digests of their batches, unopened',
+  downstream_from BIGINT COMMENT 'first target offset that was compared',
+  downstream_to BIGINT COMMENT 'target offset after the last one: the next offset of the map, or the end of the log',
+  records BIGINT NOT NULL COMMENT 'records of the source that were compared with their copies',
+  digested BIGINT NOT NULL COMMENT 'of these records: compared by the digests of their batches only',
   missing BIGINT NOT NULL COMMENT 'on the source, and not on the target',
   duplicated BIGINT NOT NULL COMMENT 'more copies on the target than the source has',
-  out_of_order BIGINT NOT NULL COMMENT 'on the target, but not at the place that the map says',
-  different BIGINT NOT NULL COMMENT 'at its place, with another key, value, headers or timestamp',
+  out_of_order BIGINT NOT NULL COMMENT 'on the target, but not at the offset of the map',
+  different BIGINT NOT NULL COMMENT 'at the offset of the map, with another key, value, headers or timestamp',
   unexpected BIGINT NOT NULL COMMENT 'on the target, and not on the source',
   not_comparable BIGINT NOT NULL
-    COMMENT 'gone from one side since, by retention or compaction: neither right nor wrong',
+    COMMENT 'deleted on one side since, by retention or compaction: neither equal nor different',
   status STRING NOT NULL COMMENT 'equal, different, not_comparable or not_covered',
   passed BOOLEAN NOT NULL COMMENT 'records were compared, and there is no difference',
-  verified_to TIMESTAMP COMMENT 'committed_at of the last run that was looked at',
-  offset_syncs_version BIGINT NOT NULL COMMENT 'Delta version of offset_syncs that was the map',
-  gaps_version BIGINT NOT NULL COMMENT 'and of gaps, which says what of it was void',
+  verified_to TIMESTAMP COMMENT 'committed_at of the last run that was compared',
+  offset_syncs_version BIGINT NOT NULL COMMENT 'Delta version of offset_syncs that was used as the map',
+  gaps_version BIGINT NOT NULL COMMENT 'Delta version of gaps, whose resets make parts of the map void',
   detail STRING,
   started_at TIMESTAMP NOT NULL,
   finished_at TIMESTAMP NOT NULL
@@ -147,16 +147,16 @@ VERIFICATION_FINDINGS = """
   target STRING NOT NULL,
   topic STRING NOT NULL,
   partition INT NOT NULL,
-  upstream_offset BIGINT COMMENT 'of the record on the source; null: there is none',
+  upstream_offset BIGINT COMMENT 'offset of the record on the source; null if there is none',
   target_topic STRING NOT NULL,
   target_partition INT NOT NULL,
-  downstream_offset BIGINT COMMENT 'where the record is on the target, or where the map has one that is missing',
+  downstream_offset BIGINT COMMENT 'offset of the record on the target; of a missing record, its offset in the map',
   kind STRING NOT NULL COMMENT 'missing, duplicated, out_of_order, different or unexpected',
-  detail STRING COMMENT 'which of key, value, headers and timestamp differ, or where the record should be'
+  detail STRING COMMENT 'the parts that differ (key, value, headers, timestamp), or the offset of the record in the map'
 """
 
 FAILOVERS = """
-  failover_id STRING NOT NULL COMMENT 'of one rehearsal or run; its rows are one for each group and partition',
+  failover_id STRING NOT NULL COMMENT 'id of a rehearsal or run, which has one row for each group and partition',
   source STRING NOT NULL,
   target STRING NOT NULL,
   mode STRING NOT NULL COMMENT 'rehearse or run',
@@ -166,28 +166,29 @@ FAILOVERS = """
   target_topic STRING,
   target_partition INT,
   status STRING NOT NULL
-    COMMENT 'exact, clamped, before_mirror, not_mirrored or not_covered; no_groups where none is known',
-  upstream_offset BIGINT COMMENT 'where the group was on the source',
-  seen_in STRING COMMENT 'where that was read: source, or ledger (table checkpoints)',
-  seen_at TIMESTAMP COMMENT 'when; of the ledger, since when it has known it',
-  downstream_offset BIGINT COMMENT 'its place on the target',
-  previous_target_offset BIGINT COMMENT 'what the group had on the target before',
+    COMMENT 'exact, clamped, before_mirror, not_mirrored or not_covered; no_groups if no group is known',
+  upstream_offset BIGINT COMMENT 'offset of the group on the source',
+  seen_in STRING COMMENT 'where upstream_offset was read: source, or ledger (table checkpoints)',
+  seen_at TIMESTAMP COMMENT 'when upstream_offset was read; from the ledger: since when it is known',
+  downstream_offset BIGINT COMMENT 'offset at which the group continues on the target',
+  previous_target_offset BIGINT COMMENT 'committed offset of the group on the target before',
   mirrored_to BIGINT COMMENT 'source offset up to which the partition was mirrored',
-  source_end BIGINT COMMENT 'end of the source partition; with a dead source, as it was last seen',
-  not_mirrored BIGINT COMMENT 'records between the two; null with a dead source',
-  lag_seen BIGINT COMMENT 'with a dead source: offsets between the two',
-  rpo_seconds DOUBLE COMMENT 'age of the oldest record not mirrored; source dead: of the last commit of its slot',
+  source_end BIGINT COMMENT 'end offset of the source partition; with a dead source, the last known one',
+  not_mirrored BIGINT COMMENT 'records from mirrored_to to source_end; null with a dead source',
+  lag_seen BIGINT COMMENT 'with a dead source: offsets from mirrored_to to source_end',
+  rpo_seconds DOUBLE
+    COMMENT 'age of the oldest record not mirrored; with a dead source: age of the last commit of its slot',
   re_reads BIGINT COMMENT 'records the group would have read again from previous_target_offset',
   skips BIGINT COMMENT 'records the group would have missed from previous_target_offset',
-  again BIGINT COMMENT 'records it reads again all the same, as both sides have written at once',
-  blocks ARRAY<STRING> COMMENT 'what spoke against it: kind and reason',
+  again BIGINT COMMENT 'records that it reads again in any case, as both clusters were written at the same time',
+  blocks ARRAY<STRING> COMMENT 'reasons against the move, each with its kind',
   accepted ARRAY<STRING> COMMENT 'kinds of blocks that signed_by has accepted',
   go BOOLEAN NOT NULL,
-  proof STRING COMMENT 'what a rehearsal found at the place',
+  proof STRING COMMENT 'result of the rehearsal at downstream_offset',
   outcome STRING NOT NULL
     COMMENT 'rehearsed, committed, in_step, refused (with the reason), held, no_place, or closed (no groups)',
   signed_by STRING,
-  at TIMESTAMP COMMENT 'as of when the positions are; null for now',
+  at TIMESTAMP COMMENT 'time of the positions; null for now',
   created_at TIMESTAMP NOT NULL
 """
 
@@ -199,14 +200,14 @@ CYCLES = """
   cycle_id STRING NOT NULL COMMENT 'as in expectation_results',
   finished_at TIMESTAMP NOT NULL,
   duration_ms DOUBLE NOT NULL COMMENT 'from the beginning of the plan to the end of the commit',
-  stages_ms MAP<STRING, DOUBLE> NOT NULL COMMENT 'where that time went',
-  records BIGINT COMMENT 'mirrored',
-  bytes BIGINT COMMENT 'of the record batches, compressed as they are',
-  runs BIGINT COMMENT 'rows for offset_syncs',
-  partitions BIGINT COMMENT 'that were copied',
-  lag BIGINT COMMENT 'source offsets that were still to be mirrored',
-  positions BIGINT COMMENT 'of groups that were translated',
-  unfinished BIGINT COMMENT 'of these: clamped'
+  stages_ms MAP<STRING, DOUBLE> NOT NULL COMMENT 'time of each stage',
+  records BIGINT COMMENT 'mirrored records',
+  bytes BIGINT COMMENT 'size of the record batches, as compressed',
+  runs BIGINT COMMENT 'runs, which become rows of offset_syncs',
+  partitions BIGINT COMMENT 'partitions that were copied',
+  lag BIGINT COMMENT 'source offsets not mirrored yet',
+  positions BIGINT COMMENT 'positions of groups that were translated',
+  unfinished BIGINT COMMENT 'of these positions: clamped'
 """
 
 TABLES: Mapping[str, tuple[str, str]] = {

@@ -45,9 +45,9 @@ class UnrecordedKind(StrEnum):
 
 
 UNRECORDED: Mapping[UnrecordedKind, str] = {
-    UnrecordedKind.BEFORE_MIRROR: "before the first record that was mirrored: gone from the source by then, or the "
-    "flow began later",
-    UnrecordedKind.UNKNOWN: "not recorded: mirrored by a version that kept no gaps",
+    UnrecordedKind.BEFORE_MIRROR: "before the first mirrored record: the source had already deleted these offsets, or "
+    "the flow started later",
+    UnrecordedKind.UNKNOWN: "not recorded: an earlier version without the table gaps mirrored this range",
 }
 
 CAUSES: Mapping[str, str] = dict((*EXPLAINED.items(), *LOSS.items(), *UNRECORDED.items()))

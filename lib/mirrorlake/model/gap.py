@@ -35,28 +35,27 @@ class GapKind(StrEnum):
 
 
 EXPLAINED: Mapping[GapKind, str] = {
-    GapKind.MARKER: "the marker of a transaction",
+    GapKind.MARKER: "transaction marker",
     GapKind.ABORTED: "records of an aborted transaction",
-    GapKind.COMPACTED: "taken by compaction",
-    GapKind.MIRRORED: "records that a flow had brought to the source",
+    GapKind.COMPACTED: "removed by log compaction",
+    GapKind.MIRRORED: "records that another flow had mirrored to the source",
     GapKind.FILTERED: "left out by the flow's transform",
-    GapKind.DEAD_LETTER: "put into the dead-letter topic: the flow's transform could not be applied",
+    GapKind.DEAD_LETTER: "written to the dead-letter topic, as the flow's transform failed",
 }
 RESETS: Mapping[GapKind, str] = {
-    GapKind.TRUNCATED: "the source has lost the end of its log (unclean leader election, lost disks); what it holds at "
-    "these offsets now is mirrored anew",
-    GapKind.RECREATED: "the topic was deleted and created anew on the source; its new records are mirrored from the "
-    "first on",
-    GapKind.TARGET_RECREATED: "the remote topic was deleted and created anew; what the source still holds is mirrored "
-    "again",
+    GapKind.TRUNCATED: "the source's log was truncated (unclean leader election, lost disks); its new records at "
+    "these offsets are mirrored after the earlier ones",
+    GapKind.RECREATED: "the topic was deleted and created anew on the source; the new topic is mirrored from its "
+    "first record",
+    GapKind.TARGET_RECREATED: "the remote topic was deleted and created anew; all records that the source still has "
+    "are mirrored again",
 }
 LOSS: Mapping[GapKind, str] = {
     GapKind.RETENTION: "deleted on the source before they were mirrored (retention or DeleteRecords)",
     GapKind.HOLE: "missing in the source's log, though the topic isn't compacted",
     GapKind.CORRUPT: "the batch is corrupt on the source (CRC)",
     GapKind.TOO_LARGE: "a record is larger than the remote topic allows",
-    GapKind.DROPPED: "written on the source and not mirrored before it was failed over; left behind there at the "
-    "failback",
+    GapKind.DROPPED: "not mirrored before the failover, and left on the source at the failback (diverged = drop)",
     **RESETS,
 }
 

@@ -1,15 +1,15 @@
--- The rows of gaps that hold now, as for current_runs; resets themselves are left out. Runs and gaps together are all that a flow has passed.
+-- The rows of gaps that hold now, without the resets and without the gaps that a reset has made void. Runs and gaps together cover all offsets that a flow has passed.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
 -- topic: topic on the source
 -- partition: partition on the source
--- from_offset: first source offset that isn't on the target
+-- from_offset: first source offset without a record on the target
 -- to_offset: source offset after the last one
--- kind: why: see unmirrored
--- incarnation: how often the source's log was set back or replaced before
--- downstream_offset: where on the target it falls: the end of what was mirrored before it
--- committed_at: just before the commit
+-- kind: cause of the gap: see unmirrored
+-- incarnation: number of resets of the partition before the gap
+-- downstream_offset: target offset of the gap: the end of the records mirrored before it
+-- committed_at: time just before the commit
 WITH found AS (
   SELECT g.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(g.incarnation, 0)), x -> x.from_offset)) AS void_from
   FROM {gaps} g

@@ -1,4 +1,4 @@
--- Where every group is now, on both sides: its newest checkpoint in each partition.
+-- The current offsets of every group on both clusters: its newest checkpoint in each partition.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
@@ -7,13 +7,13 @@
 -- partition: partition on the source
 -- target_topic: remote topic on the target
 -- target_partition: partition on the target
--- upstream_offset: what the group has committed on the source: the next record it wants
--- downstream_offset: the first mirrored record at or after it
+-- upstream_offset: committed offset of the group on the source: its next record
+-- downstream_offset: target offset of the first mirrored record at or after upstream_offset
 -- status: exact, clamped, before_mirror, not_mirrored, not_covered or deleted
--- reason: why, in words
--- sync: what was done on the target: committed, in_step, held, waiting, refused, or off
--- target_offset: what the group had on the target before that
--- since: when it was seen there first
+-- reason: explanation of the status
+-- sync: outcome on the target: committed, in_step, held, waiting, refused, or off
+-- target_offset: committed offset of the group on the target before that cycle
+-- since: when the checkpoint job first saw the group at upstream_offset
 SELECT
   source, target, group_id, topic, partition, target_topic, target_partition, upstream_offset, downstream_offset, status, reason, sync, target_offset,
   valid_from AS since

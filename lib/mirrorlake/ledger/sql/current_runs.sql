@@ -1,4 +1,4 @@
--- The runs of offset_syncs that hold now: what a reset of the source's or the remote topic's log has made void is left out, and a run across its first offset is cut there.
+-- The runs of offset_syncs that hold now. Runs that a reset has made void are left out; a run across the first offset of a reset is cut there.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
@@ -7,14 +7,14 @@
 -- target_topic: remote topic on the target
 -- target_partition: partition on the target
 -- upstream_start: first source offset of the run
--- upstream_end: source offset after its last one
+-- upstream_end: source offset after the last one
 -- downstream_start: target offset of the first record
 -- downstream_end: target offset after the last one
--- records: how many there are
+-- records: number of records
 -- first_timestamp: smallest base timestamp of a batch of the whole run
 -- last_timestamp: largest timestamp of a batch of the whole run
--- incarnation: how often the source's log was set back or replaced before
--- committed_at: just before the commit
+-- incarnation: number of resets of the partition before the run
+-- committed_at: time just before the commit
 WITH runs AS (
   SELECT r.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(r.incarnation, 0)), x -> x.from_offset)) AS void_from
   FROM {offset_syncs} r

@@ -1,4 +1,4 @@
--- Where every group was, and when: each row of checkpoints about a partition, with the time during which it held.
+-- The offsets of every group over time: each row of checkpoints about a partition, with the time during which it was valid.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
@@ -7,15 +7,15 @@
 -- partition: partition on the source
 -- target_topic: remote topic on the target
 -- target_partition: partition on the target
--- upstream_offset: what the group had committed on the source: the next record it wanted
--- downstream_offset: the first mirrored record at or after it
+-- upstream_offset: committed offset of the group on the source: its next record
+-- downstream_offset: target offset of the first mirrored record at or after upstream_offset
 -- status: exact, clamped, before_mirror, not_mirrored, not_covered or deleted
--- reason: why, in words
--- sync: what was done on the target: committed, in_step, held, waiting, refused, or off
--- target_offset: what the group had on the target before that
--- source_lag: offsets the group had still to read on the source when it moved there
--- valid_from: when it was seen there first
--- valid_to: when it was seen elsewhere, or was gone; null while it holds
+-- reason: explanation of the status
+-- sync: outcome on the target: committed, in_step, held, waiting, refused, or off
+-- target_offset: committed offset of the group on the target before that cycle
+-- source_lag: offsets that the group had not read yet on the source at valid_from
+-- valid_from: when the checkpoint job first saw the group at upstream_offset
+-- valid_to: when the checkpoint job saw another offset, or the group was deleted; null while the row is valid
 WITH seen AS (
   SELECT *,
          lead(created_at) OVER (PARTITION BY source, target, group_id, topic, partition ORDER BY created_at) AS moved_at,

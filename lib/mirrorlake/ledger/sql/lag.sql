@@ -1,16 +1,16 @@
--- How far behind: the mirror itself (group_id is null) and every group, in each partition. In offsets; markers of transactions have some of them, too.
+-- The lag of the mirror (group_id is null) and of every group in each partition, in offsets. Transaction markers count, too.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
 -- group_id: the consumer group; null in the mirror's own rows
 -- topic: topic on the source
 -- partition: partition on the source
--- upstream_offset: the next source offset that the group wants, or that is to be mirrored
--- log_end: end of the source's log when the checkpoint job looked last and a group had moved; null if it never has
--- log_end_at: when that was
--- source_lag: offsets from upstream_offset to the end of the source's log, as far as is known (what is mirrored was there)
--- downstream_offset: the place on the target
--- target_lag: offsets from there to the end of what is mirrored; null in the mirror's own rows
+-- upstream_offset: the next source offset that the group reads, or that the mirror copies
+-- log_end: end offset of the source at the last cycle of the checkpoint job in which a group had moved; null if there was none
+-- log_end_at: time of that cycle
+-- source_lag: offsets from upstream_offset to log_end, or to the mirrored end if that is later
+-- downstream_offset: the corresponding target offset
+-- target_lag: offsets from downstream_offset to the mirrored end on the target; null in the mirror's own rows
 -- mirrored_at: when the last run of the partition was committed
 WITH mirrored AS (
   SELECT source, target, topic, partition, max(upstream_end) AS upstream_next, coalesce(max_by(downstream_end, upstream_end), 0) AS downstream_end, max(mirrored_at) AS mirrored_at

@@ -1,18 +1,18 @@
--- The map from the side of the questions: each source offset from 0 up is in exactly one row of its partition, and its place on the target is
--- downstream_start + greatest(0, offset - upstream_start). What translate looks up; join it to translate many positions at once.
+-- The offset map as ranges: each source offset from 0 up is in exactly one row of its partition. Its target offset is downstream_start + greatest(0, offset -
+-- upstream_start). translate reads this view; join the view to translate many positions at once.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
 -- topic: topic on the source
 -- partition: partition on the source
--- from_offset: first source offset that this row answers for
--- to_offset: source offset after the last one; null where there is no end
--- target_topic: remote topic on the target; null where nothing of the partition is mirrored yet
+-- from_offset: first source offset of the row
+-- to_offset: source offset after the last one; null in the last row
+-- target_topic: remote topic on the target; null if no record of the partition is mirrored yet
 -- target_partition: partition on the target
--- upstream_start: first source offset of the run; null behind the last run, where everything falls on its end
--- downstream_start: target offset that belongs to it
--- status: exact; clamped, past what the ledger knows to be mirrored; before_mirror, before the first run; not_covered, a transform has spread the partition over several, so that this is
--- the place of one record, and none of a reader
+-- upstream_start: first source offset of the run; null after the last run, where every offset maps to downstream_start
+-- downstream_start: target offset that corresponds to upstream_start; after the last run, its end
+-- status: exact; clamped, past the mirrored end in the ledger; before_mirror, before the first run; not_covered, a transform has spread the partition over several, so that
+-- the row is valid for single records only
 WITH passed AS (
   SELECT source, target, topic, partition, target_topic, target_partition, upstream_start, upstream_end, downstream_start, downstream_end, upstream_end AS passed
   FROM {current_runs}

@@ -1,15 +1,16 @@
--- Where a source offset is on the target: the first mirrored record at or after it. One row for each question.
+-- The target offset of a source offset: that of the first mirrored record at or after it. One row for each call.
 --
 -- source STRING: alias of the cluster that was read
 -- target STRING: alias of the cluster that was written
 -- topic STRING: topic on the source
 -- partition INT: partition on the source
--- upstream_offset BIGINT: the offset there, from 0 up
+-- upstream_offset BIGINT: offset on the source, from 0 up
 --
 -- target_topic STRING: remote topic on the target
 -- target_partition INT: partition on the target
--- downstream_offset BIGINT: the offset there
--- status STRING: exact; clamped, past what the ledger knows to be mirrored; before_mirror, before the first run; not_covered, see offset_map; not_mirrored, nothing is known of the partition
+-- downstream_offset BIGINT: offset on the target
+-- status STRING: exact; clamped, past the mirrored end in the ledger; before_mirror, before the first run; not_covered, see offset_map; not_mirrored, the ledger has no row
+-- of the partition
 SELECT
   m.target_topic, m.target_partition, m.downstream_start + greatest(0, q.upstream_offset - m.upstream_start) AS downstream_offset,
   coalesce(m.status, 'not_mirrored') AS status

@@ -1,5 +1,5 @@
--- Where a time is on both sides, as far as runs say: the start of the first run with a record at or after it. Nothing at or after it is skipped; what lies before it in that run
--- is read, too.
+-- The offsets of a time on both clusters, as exact as runs: the start of the first run with a record at or after the time. No record at or after the time is skipped;
+-- earlier records of that run are read, too.
 --
 -- source STRING: alias of the cluster that was read
 -- target STRING: alias of the cluster that was written
@@ -10,8 +10,8 @@
 -- upstream_offset BIGINT: the run's first offset on the source; the mirrored end if no record is that late
 -- target_topic STRING: remote topic on the target
 -- target_partition INT: partition on the target
--- downstream_offset BIGINT: its first offset on the target
--- first_timestamp TIMESTAMP: smallest base timestamp of a batch of that run; null if no record is that late
+-- downstream_offset BIGINT: the run's first offset on the target; the mirrored end if no record is that late
+-- first_timestamp TIMESTAMP: smallest base timestamp of a batch of the run; null if no record is that late
 SELECT
   coalesce(found.upstream_start, ending.upstream_end) AS upstream_offset, ending.target_topic, ending.target_partition,
   coalesce(found.downstream_start, ending.downstream_end) AS downstream_offset, found.first_timestamp

@@ -6,12 +6,12 @@
 -- partition: partition on the source
 -- from_offset: first source offset concerned
 -- to_offset: source offset after the last one
--- offsets: how many there are
--- kind: the kind in the table gaps; before_mirror or unknown where it says nothing
--- is_loss: true if a record was there that can't be had any more, or can't be written; null where that isn't known
--- cause: the kind in words
--- downstream_offset: where on the target it falls; null where that isn't known
--- committed_at: when it was passed; null where that isn't known
+-- offsets: number of offsets
+-- kind: kind in the table gaps; before_mirror or unknown where the table has no row
+-- is_loss: true if a record existed that can't be read any more, or can't be written; null where that isn't known
+-- cause: explanation of the kind
+-- downstream_offset: target offset of the gap; null where that isn't known
+-- committed_at: time at which the flow passed the range; null where that isn't known
 WITH covered AS (
   SELECT source, target, topic, partition, upstream_start AS from_offset, upstream_end AS to_offset FROM {current_runs}
   UNION ALL

@@ -1,4 +1,4 @@
--- What is mirrored, but not covered by any verification that has passed, samples left aside: stretches of source offsets, with nothing verified in between.
+-- Ranges of mirrored source offsets that no passed verification covers. Samples do not count.
 --
 -- source: alias of the cluster that was read
 -- target: alias of the cluster that was written
@@ -6,7 +6,7 @@
 -- partition: partition on the source
 -- from_offset: first source offset that is mirrored and not verified
 -- to_offset: source offset after the last one
--- records: mirrored records in between; a verification from before a reset of the log does not count
+-- records: mirrored records of the range; a verification from before a reset of the log does not count
 WITH passed AS (
   SELECT v.source, v.target, v.topic, v.partition, v.upstream_from,
          least(v.upstream_to, array_min(transform(filter(e.resets, x -> x.committed_at > v.started_at), x -> x.from_offset))) AS upstream_to
