@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -155,11 +156,12 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
     untouched = states(world), states(home)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(
-        ConfigurationError, match=r"can't be written to parquet:.*file/tail: .*Nothing was decided about them"
+        ConfigurationError,
+        match=r"can't be written to parquet:.*file/tail: .*No decision about these records was recorded",
     ):
         failback(world, "drop", f"parquet:{tmp_path}/file/tail", mode="begin", signed_by="ann")
     assert (states(world), states(home)) == untouched
-    assert world.ledger.of_flow("anomalies", world.flow).filter("kind = 'diverged'").isEmpty()
+    assert not [row for row in world.rows("anomalies") if row["kind"] == "diverged"]
     begun = failback(world, "drop", f"parquet:{tmp_path}/tail", mode="begin", signed_by="ann")
     assert (begun.divergence.records, begun.decided) == (36, "drop")
     assert stored(world.spark.read.parquet(f"{tmp_path}/tail")) == tail
@@ -176,7 +178,7 @@ def test_names_that_are_changed_and_changed_back_the_whole_story_with_the_tail_e
         world.spark.sql(f"DROP TABLE {table}")
     world.spark.read.parquet(f"{tmp_path}/tail").filter("partition = 0").write.parquet(f"{tmp_path}/part")
     for place, said in (
-        ("parquet:{}/part", "exists, and does not hold the diverged records of 1 partitions"),
+        ("parquet:{}/part", "exists, but lacks the diverged records of 1 partitions"),
         ("delta:nowhere_at_all.tail", "can't be written"),
     ):
         with pytest.raises(ConfigurationError, match=said):
@@ -303,9 +305,8 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
         skipped = sum(
             record[1] not in carried for offset, record in copies[line.partition] if offset < line.downstream_offset
         )
-        assert [reason.split()[0] for kind, reason in line.blocks if kind == "uncarried"] == [str(skipped)] * (
-            skipped > 0
-        )
+        said = [re.findall(r"[\d,]+", reason)[0] for kind, reason in line.blocks if kind == "uncarried"]
+        assert said == [f"{skipped:,}"] * (skipped > 0)
         assert skipped or line.group_id == new, "nothing was left to be carried"
     home.mirror()
 

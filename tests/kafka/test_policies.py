@@ -133,7 +133,7 @@ def test_groups_of_topics_that_both_sides_write_are_recorded_and_not_moved(
     there.checkpoint()
     row = there.checkpoints()[group, topic, 0]
     assert (row["downstream_offset"], row["status"], row["sync"]) == (70, "exact", "held")
-    assert "others write to the remote topic too" in row["reason"]
+    assert "other programs write to the remote topic too" in row["reason"]
     assert not there.committed(group)
 
 

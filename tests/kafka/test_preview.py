@@ -105,7 +105,7 @@ def test_a_topic_that_is_not_there_not_mirrored_or_not_transformed_is_refused(wo
         f"{world.alias}-missing": f"cluster {world.alias} has no topic {world.alias}-missing; did you mean "
         f"{world.alias}-misssing?",
         f"{world.alias}-orders": f"topic {world.alias}-orders has no transform.*gdpr",
-        "elsewhere": "topic elsewhere is none of the flow's",
+        "elsewhere": "topic elsewhere does not belong to the flow",
     }
     for topic, message in refused.items():
         with pytest.raises(ConfigurationError, match=message):

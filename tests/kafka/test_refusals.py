@@ -63,7 +63,7 @@ def test_another_source_cluster_behind_the_same_alias_is_refused(world: World) -
     world.write_config(
         **{f"{world.alias}.bootstrap.servers": world.target_servers, "mirrorlake.same.cluster.allowed": "true"}
     )
-    with pytest.raises(SourceError, match="what was mirrored so far came from cluster"):
+    with pytest.raises(SourceError, match="the records mirrored so far came from cluster"):
         world.mirror()
 
 
@@ -254,7 +254,9 @@ def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_
     assert world.mirror().records == 100
 
 
-def test_a_wrong_password_is_said_and_not_shown(world: World, secured: LocalCluster) -> None:
+def test_a_wrong_password_is_said_and_not_shown_and_tried_once(
+    world: World, secured: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     world.topic()
     as_limited(world, secured, password=f"wrong-{SECRET}")
     with pytest.raises(TargetError, match=r"can't be reached .*Authentication") as caught:
@@ -262,3 +264,6 @@ def test_a_wrong_password_is_said_and_not_shown(world: World, secured: LocalClus
     assert SECRET not in str(caught.value)
     assert [line for line in world.lines if line.startswith(f"ERROR mirror_failed flow={world.flow_name} ")]
     assert SECRET not in "".join(world.lines)
+    ended = [record for record in caplog.records if record.name == "kafka.net.connection"]
+    rejected = [record for record in ended if "SaslAuthenticationFailedError" in record.getMessage()]
+    assert len(rejected) == 1, "accounts are locked after repeated ones"

@@ -151,7 +151,7 @@ def test_a_query_past_what_is_mirrored_has_to_wait_and_then_its_files_are_comple
     run(topic_frame(world, world.source_servers, topic).select("value"), tmp_path / "query", to_files)
     with pytest.raises(
         TargetError,
-        match=rf"topic {topic}, partition 0, offset 200 \(offsets/0, source 0\): the position is clamped .* let the "
+        match=rf"topic {topic}, partition 0, offset 200 \(offsets/0, source 0\): the position is clamped .* Let the "
         rf"mirror and its ledger catch up",
     ):
         moved(world, tmp_path / "query")

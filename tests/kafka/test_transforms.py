@@ -124,7 +124,7 @@ def test_keys_headers_timestamps_and_partitions_are_what_the_transform_says(worl
             (b"k" + key, value, [("from", str(offset).encode())], stamp - 3_600_000)
             for offset, (key, value, _, (_, stamp)) in records
         ]
-    rows = world.ledger.of_flow("offset_syncs", world.flow).collect()
+    rows = world.rows("offset_syncs")
     assert {(row["partition"], row["target_partition"]) for row in rows} == {(0, 1), (1, 0)}
     group = world.commit("g", {(topic, 0): 3})
     world.checkpoint()

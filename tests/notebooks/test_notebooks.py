@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook.runtime import Parameters, parameters
 from mirrorlake.parameters import resolve, seconds
 
+from tests.empty_ledger import ledger_in, put_tables
 from tests.example_ledger import fill, write_flow
 from tests.notebooks.warm_jvm import WarmJvm
 from tests.world import World, consume_as
@@ -51,6 +51,8 @@ def run(name: str, output: Path, jvm: WarmJvm | None, /, *, fails_with: str = ""
         str(ROOT / f"notebooks/{name}.ipynb"),
         str(output),
     ]
+    if "warehouse" in given:
+        put_tables(given["warehouse"], given.get("schema", "mirrorlake"))
     for parameter, value in given.items():
         words += ["-p", parameter, value]
     environment = os.environ | (jvm.environment if jvm else {})
@@ -252,7 +254,7 @@ def test_a_transform_is_tried_on_records_and_nothing_is_written(
 def test_what_a_program_keeps_is_translated_by_the_ledger_alone_which_is_then_maintained(
     spark: Any, tmp_path: Path, jvm: WarmJvm
 ) -> None:
-    ledger = fill(Ledger(spark, "spark_catalog", "notebooks", str(tmp_path)).ensure_tables())
+    ledger = fill(ledger_in(spark, "notebooks", tmp_path))
     config = write_flow(tmp_path)
     given = {"config": str(config), "flow": "west->east", "warehouse": ledger.warehouse, "schema": ledger.schema}
 

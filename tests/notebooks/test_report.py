@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrorlake.ledger.store import Ledger
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
+from tests.empty_ledger import ledger_in
 from tests.report_ledger import HOURS, UNTIL, fill_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
 def page(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes the report of an example day of two flows, by the command that the README names."""
     directory = tmp_path_factory.mktemp("report")
-    ledger = fill_report(Ledger(spark, "spark_catalog", "report", str(directory)).ensure_tables())
+    ledger = fill_report(ledger_in(spark, "report", directory))
     made = subprocess.run(
         [
             "make",

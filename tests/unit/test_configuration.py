@@ -80,7 +80,7 @@ def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: P
         (
             "a->b",
             {"sync.group.offsets.enabled": "true", "emit.checkpoints.enabled": "false"},
-            "Offsets are synced from checkpoints: set both to true, or sync.group.offsets.enabled to false",
+            "offsets are synced from checkpoints. Set both to true, or set sync.group.offsets.enabled = false",
         ),
         (
             "a->b",
@@ -88,7 +88,7 @@ def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: P
             "supported are DefaultReplicationPolicy, IdentityReplicationPolicy",
         ),
         ("a->b", {"replication.policy.separator": "/"}, "allowed are characters that a topic name may have"),
-        ("a->b", {"mirrorlake.transaction.timeout.ms": "5000"}, "allowed is at least twice as much"),
+        ("a->b", {"mirrorlake.transaction.timeout.ms": "5000"}, "Set it to at least twice mirrorlake.batch.max.ms"),
     ],
 )
 def test_bad_configuration_is_refused_with_property_value_and_what_is_allowed(

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from mirrorlake.ledger.views import FUNCTIONS, VIEWS, Definition
+from mirrorlake.ledger.views import CAUSES, FUNCTIONS, VIEWS, Definition
+from mirrorlake.model.gap import EXPLAINED, LOSS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -70,6 +71,14 @@ def test_the_page_on_sql_says_of_every_view_what_the_catalog_says() -> None:
             *definition.parameters,
             *((column, "", says) for column, _, says in definition.columns),
         ]
+
+
+def test_the_page_on_sql_lists_every_kind_of_gap_with_its_cause() -> None:
+    section = (ROOT / "docs/sql.md").read_text().partition("## unmirrored")[2].partition("\n## ")[0]
+    losses = {**dict.fromkeys(EXPLAINED, "false"), **dict.fromkeys(LOSS, "true")}
+    assert re.findall(r"^\| (\w+) \| (true|false|null) \| (.*) \|$", section, re.MULTILINE) == [
+        (kind, losses.get(kind, "null"), cause) for kind, cause in CAUSES.items()
+    ]
 
 
 def test_every_import_of_a_document_works() -> None:

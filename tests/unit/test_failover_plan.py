@@ -39,7 +39,7 @@ STATE = SlotState("a", "b", "id", 0, 1, 1, "x", 1, 0)
         ({"mode": "run"}, "signed_by is empty"),
         ({"accept": "lag, everything"}, "accept names 'everything'"),
         ({"at": "yesterday"}, "parameter at is 'yesterday'"),
-        ({"at": "2999-01-01 00:00:00"}, "has yet to come"),
+        ({"at": "2999-01-01 00:00:00"}, "is in the future"),
         ({"max_lag": "-1"}, "max_lag is '-1'"),
         ({"groups": "("}, "valid regular expression"),
         ({"partial": "perhaps"}, "parameter partial is 'perhaps'"),

@@ -74,6 +74,7 @@ def test_the_defaults_of_a_flow() -> None:
         "batch_max_transformed_records": 200_000,
         "batch_max_bytes": 1 << 30,
         "batch_max_ms": 5_000,
+        "batch_max_decompressed_bytes": 256 << 20,
         "transaction_timeout_ms": 60_000,
         "retry_timeout_ms": 300_000,
         "connect_timeout_ms": 30_000,

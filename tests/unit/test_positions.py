@@ -67,8 +67,8 @@ def test_a_position_that_is_not_exact_is_refused_unless_that_is_allowed_or_it_do
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "one of the parameters"),
-        ({"positions": "{}", "at": "2026-11-01"}, "one of the parameters"),
+        ({}, "exactly one of the parameters"),
+        ({"positions": "{}", "at": "2026-11-01"}, "exactly one of the parameters"),
         ({"at": "2026-11-01", "allow": "clamped, all"}, "parameter allow names all"),
         ({"at": "2026-11-01", "sources": "first"}, "parameter sources is 'first'"),
         ({"at": "2026-11-01", "output": "/"}, "output / exists already"),
@@ -189,7 +189,7 @@ def test_a_position_that_counts_and_is_not_exact_leaves_nothing_behind(tmp_path:
 def test_a_query_that_goes_on_meanwhile_is_noticed(tmp_path: Path) -> None:
     checkpoint = SparkCheckpoint.read(write(tmp_path / "query", {0: [{"t": {"0": 9}}]}, 0))
     write(tmp_path / "query", {}, 1)
-    with pytest.raises(ConfigurationError, match="has gone on while it was copied"):
+    with pytest.raises(ConfigurationError, match="has run during the copy"):
         checkpoint.write(doubled(checkpoint), tmp_path / "copy")
     assert [path.name for path in tmp_path.iterdir()] == ["query"]
 
@@ -203,7 +203,7 @@ def test_only_the_sources_that_are_named_are_translated(tmp_path: Path) -> None:
     assert files(checkpoint.write(doubled(checkpoint), tmp_path / "copy"))["offsets/0"].endswith(
         b'\n{"t": {"0": 1}}\n{"a.u":{"0":4}}'
     )
-    with pytest.raises(ConfigurationError, match="source 2 is not one of Kafka; it has 2 sources"):
+    with pytest.raises(ConfigurationError, match=r"source 2 is not a Kafka source\. The query has 2 sources"):
         SparkCheckpoint.read(source, [2])
 
 
@@ -211,9 +211,9 @@ def test_only_the_sources_that_are_named_are_translated(tmp_path: Path) -> None:
     ("offsets", "commits", "version", "message"),
     [
         ({}, 0, "v1", "holds no plan of a batch"),
-        ({0: [{"t": {"0": 1}}]}, 0, "v2", "has format 'v2'; known is v1"),
-        ({0: ['{"logOffset":3}', "7"]}, 1, "v1", "any source is not one of Kafka"),
-        ({4: [{"t": {"0": 1}}]}, 3, "v1", "offsets/3, where it begins, is missing"),
+        ({0: [{"t": {"0": 1}}]}, 0, "v2", "has format 'v2', but mirrorlake reads v1 only"),
+        ({0: ['{"logOffset":3}', "7"]}, 1, "v1", "no source is a Kafka source"),
+        ({4: [{"t": {"0": 1}}]}, 3, "v1", "offsets/3, which holds its first offsets, is missing"),
     ],
 )
 def test_what_is_no_checkpoint_of_a_kafka_query_is_refused(

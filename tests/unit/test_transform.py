@@ -132,8 +132,8 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
         (of("where", ""), "property mirrorlake.transform.gdpr.where is empty"),
         (
             of("value", "sha2(value, '${env:SALT}')"),
-            r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}; its value would be readable in "
-            r"Spark's plans",
+            r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}\. Remove the reference: "
+            r"Spark's plans would show its value",
         ),
         (of("on.error", "skip"), "mirrorlake.transform.gdpr.on.error is 'skip' .*allowed is stop or dead-letter"),
         (
@@ -143,13 +143,13 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
         (of("value.format", "xml"), "gdpr.value.format is 'xml' .*allowed is bytes or json or avro or confluent-avro"),
         (
             of("value.schema", None),
-            "gdpr.value.schema is missing: mirrorlake.transform.gdpr.value.format = json needs one",
+            "gdpr.value.schema is missing, but mirrorlake.transform.gdpr.value.format = json needs a schema",
         ),
-        (of("key.schema", "x INT"), "gdpr.key.schema has no use: set mirrorlake.transform.gdpr.key.format"),
+        (of("key.schema", "x INT"), "gdpr.key.schema has no effect: set mirrorlake.transform.gdpr.key.format"),
         (of("value.format", "avro"), "gdpr.value.schema is 'country STRING', which is not JSON"),
         (
             {**of("where", None), **of("value.format", None), **of("value.schema", None)},
-            "transform gdpr does nothing to records; give at least one of",
+            "transform gdpr changes nothing. Set at least one of",
         ),
         (
             {"mirrorlake.dead.letter.topic": "a/b"},

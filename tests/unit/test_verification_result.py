@@ -19,7 +19,7 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
     [
         ({"mode": "everything"}, "allowed is incremental, full, time, sample"),
         ({"mode": "time"}, "needs from_time, to_time, or both"),
-        ({"mode": "full", "to_time": "2026-11-01"}, "they belong to time"),
+        ({"mode": "full", "to_time": "2026-11-01"}, "they belong to mode = time"),
         ({"mode": "time", "from_time": "yesterday"}, "from_time is 'yesterday'"),
         ({"mode": "time", "from_time": "2026-11-02", "to_time": "2026-11-01"}, "not before to_time"),
         ({"version": "-1"}, "version is '-1'"),
@@ -27,7 +27,7 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
         ({"mode": "sample", "fraction": "0"}, "above 0 and up to 1"),
         ({"mode": "sample", "fraction": "1.5"}, "above 0 and up to 1"),
         ({"mode": "sample", "fraction": "half"}, "above 0 and up to 1"),
-        ({"mode": "full", "fraction": "0.5"}, "it belongs to sample"),
+        ({"mode": "full", "fraction": "0.5"}, "fraction belongs to mode = sample"),
         ({"topics": "("}, "not a valid regular expression"),
     ],
 )

@@ -129,15 +129,15 @@ COPYING = (
     ),
     Mutant(
         "a transaction counts as aborted beyond its marker",
-        "protocol/record_batch.py",
+        "protocol/batches/record_batch.py",
         "        if batch.is_abort_marker:\n",
         "        if batch.is_abort_marker and not self._aborting:\n",
         (f"{BATCHES}::test_data_of_aborted_transactions_is_dropped_up_to_the_abort_marker_and_no_further",),
     ),
     Mutant(
         "a corrupt batch passes",
-        "protocol/record_batch.py",
-        "        return self.crc == (",
+        "protocol/batches/record_batch.py",
+        "        return self.is_whole and self.crc == (",
         "        return self.magic == 2 or self.crc == (",
         (f"{BATCHES}::test_a_flipped_byte_is_noticed_anywhere_behind_the_crc",),
     ),
@@ -414,4 +414,99 @@ MOVING_GROUPS = (
     ),
 )
 
-MUTANTS = (*COPYING, *COMMITTING, *TAKING_OVER, *PLANNING, *TRANSLATING, *MOVING_GROUPS)
+HOSTILE_DATA = (
+    Mutant(
+        "a record that was rejected for its size is sent again",
+        f"{COPY}/source_reader.py",
+        "            and (*stretch.key, batch.base_offset) not in self.limits.refused\n",
+        "",
+        (f"{LOSSES}::test_a_lone_record_larger_than_the_remote_topic_allows_by_then_stops_the_flow_or_is_left_out",),
+    ),
+    Mutant(
+        "a lack of memory counts as corruption",
+        "protocol/batches/codecs.py",
+        "zstandard.ZstdError, snappy.UncompressError,",
+        "zstandard.ZstdError, snappy.UncompressError, MemoryError,",
+        ("tests/unit/test_codecs.py::test_a_lack_of_memory_is_not_a_corrupt_batch",),
+    ),
+    Mutant(
+        "a batch is opened whatever it becomes",
+        "protocol/batches/codecs.py",
+        "        found += member.decompress(payload, limit_bytes + 1 - len(found))\n",
+        "        found += member.decompress(payload)\n",
+        ("tests/unit/test_codecs.py::test_a_small_batch_that_becomes_a_large_one_takes_no_more_memory_than_allowed",),
+    ),
+    Mutant(
+        "a batch with a wrong length is passed over",
+        "protocol/batches/record_batch.py",
+        "            yield _broken(view[at:], offset)\n            return\n",
+        "            return\n",
+        (f"{BATCHES}::test_a_length_that_cannot_be_right_is_a_batch_that_is_not_whole_and_the_last_one",),
+    ),
+)
+
+THROTTLED = "tests/kafka/test_throttling.py::test_a_throttled_backlog_arrives_without_an_attempt_in_vain"
+
+FIELD_CONDITIONS = (
+    Mutant(
+        "a request to a throttled connection fails",
+        "protocol/frames.py",
+        "        if not connection.connected or not (connection.paused or connection._request_buffer):\n",
+        "        if True:\n",
+        (THROTTLED,),
+    ),
+    Mutant(
+        "throttled time is not counted",
+        "protocol/frames.py",
+        "        self.throttled_s += seconds\n",
+        "        self.throttled_s += 0 * seconds\n",
+        (THROTTLED,),
+    ),
+    Mutant(
+        "a TLS handshake has no deadline",
+        "protocol/frames.py",
+        "                await self._net.wait_read(self._sock, timeout_at=timeout_at)\n",
+        "                await self._net.wait_read(self._sock)\n",
+        ("tests/kafka/test_silence.py::test_a_port_that_says_nothing_ends_the_job_within_the_connect_timeout",),
+    ),
+    Mutant(
+        "a transaction that another job has ended is a failed request",
+        "protocol/transaction.py",
+        "                    if error.code in TRANSACTION_OVER:\n                        over.append(error)\n"
+        "                        return\n",
+        "",
+        ("tests/kafka/test_faults.py::test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well",),
+    ),
+    Mutant(
+        "the first partitions of a backlog come first",
+        f"{COPY}/source_reader.py",
+        "            self._order[stretch.key] = self._order.pop(stretch.key)\n",
+        "            self._order = dict.fromkeys(sorted(self._order))\n",
+        (f"{MIRRORING}::test_all_partitions_of_a_backlog_advance_together",),
+    ),
+    Mutant(
+        "a Produce request has a batch of every partition",
+        f"{COPY}/target_writer.py",
+        "            has_room = not batches or sizes.get(node, 0) + size <= REQUEST_BYTES\n",
+        "            has_room = True\n",
+        ("tests/unit/test_target_writer.py::test_a_request_is_bounded_and_each_partition_keeps_its_order",),
+    ),
+    Mutant(
+        "results of the gate stay in memory",
+        "gate.py",
+        "            self._kept.remove_key(key)\n",
+        "            pass\n",
+        ("tests/unit/test_gate.py::test_evaluations_leave_nothing_in_memory",),
+    ),
+)
+
+MUTANTS = (
+    *COPYING,
+    *COMMITTING,
+    *TAKING_OVER,
+    *PLANNING,
+    *TRANSLATING,
+    *MOVING_GROUPS,
+    *HOSTILE_DATA,
+    *FIELD_CONDITIONS,
+)

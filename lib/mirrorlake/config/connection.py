@@ -53,8 +53,8 @@ class Connection:
         get = dict(self.properties).get
         if not get("bootstrap.servers"):
             raise ConfigurationError(
-                f"property {self.alias}.bootstrap.servers is missing: the addresses of cluster {self.alias}, "
-                "host:port, separated by commas"
+                f"property {self.alias}.bootstrap.servers is missing. Set it to the addresses of cluster "
+                f"{self.alias}: host:port, separated by commas"
             )
         for server in self.bootstrap_servers:
             if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}|\$\{.*", server):
@@ -72,7 +72,8 @@ class Connection:
                 )
             if not get("sasl.jaas.config"):
                 raise ConfigurationError(
-                    f"property {self.alias}.sasl.jaas.config is missing: security.protocol is {self.security_protocol}"
+                    f"property {self.alias}.sasl.jaas.config is missing. Set it, as security.protocol = "
+                    f"{self.security_protocol} needs user name and password"
                 )
         for store in ("truststore", "keystore"):
             location, kind = get(f"ssl.{store}.location"), get(f"ssl.{store}.type", "JKS").upper()

@@ -25,9 +25,7 @@ CREATION = "target.topic.creation."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
 # The reason to record for a group's position in a topic that `Flow.scatters`.
-SCATTERED = (
-    "the topic's transform decides about partitions, so no single position on the target corresponds to this one"
-)
+SCATTERED = "the topic's transform sets the partition, so no single offset on the target corresponds to the position"
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,7 @@ class Flow:
         source, target: the aliases of the clusters.
         batch_max_records, batch_max_transformed_records: the limits of one micro-batch of the whole flow.
         batch_max_bytes, batch_max_ms: the limits of one micro-batch of each slot.
+        batch_max_decompressed_bytes: the limit of one record batch that must be opened.
         refresh_topics_interval_s, refresh_groups_interval_s: the time between two looks for new ones; 0 if there is one
             look only.
         topic_creation: the properties that remote topics are created with, whatever the source has.
@@ -98,6 +97,7 @@ class Flow:
     batch_max_transformed_records: int
     batch_max_bytes: int
     batch_max_ms: int
+    batch_max_decompressed_bytes: int
     transaction_timeout_ms: int
     retry_timeout_ms: int
     connect_timeout_ms: int
@@ -191,15 +191,15 @@ class Flow:
             name = remote[topic] = self.policy.remote_topic(topic)
             if not is_topic_name(name) or self.policy.is_internal_topic(name):
                 raise ConfigurationError(
-                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is not "
-                    "a valid topic name (1 to 249 letters, digits, . _ -, and not an internal one). Correct the "
-                    "replication policy, or take the topic out of the flow (topics.exclude)"
+                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is "
+                    "not a valid topic name (1 to 249 letters, digits, . _ -, and not an internal topic). Correct "
+                    "the replication policy, or exclude the topic (topics.exclude)"
                 )
             if origin.setdefault(name, topic) != topic and not self.topics_shared:
                 raise ConfigurationError(
                     f"flow {self.name}: topics {origin[name]} and {topic} would both be called {name} on cluster "
-                    f"{self.target}. Correct the replication policy, or set mirrorlake.topics.shared = true if they "
-                    "are meant to be merged"
+                    f"{self.target}. Correct the replication policy. To merge both topics, set "
+                    "mirrorlake.topics.shared = true"
                 )
         return remote
 
@@ -269,23 +269,24 @@ def _require_no_ring(scope: Scope) -> None:
     ring = find_ring(scope)
     if ring and scope.read("mirrorlake.records") != "local":
         raise ConfigurationError(
-            f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring in which topics keep their names, so "
-            "records would go round for ever. Set mirrorlake.records = local for them (each flow then takes only "
-            "records that were first written on its source), or use DefaultReplicationPolicy"
+            f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring and keep the names of topics, so records "
+            "would be mirrored in circles. Set mirrorlake.records = local for all of them, or use "
+            "DefaultReplicationPolicy. With local, each flow mirrors only records that were first written on its "
+            "source"
         )
 
 
 def _require_no_contradiction(flow: Flow) -> None:
     if flow.sync_group_offsets_enabled and not flow.emit_checkpoints_enabled:
         raise ConfigurationError(
-            f"flow {flow.name}: sync.group.offsets.enabled is true, but emit.checkpoints.enabled is false. Offsets "
-            "are synced from checkpoints: set both to true, or sync.group.offsets.enabled to false"
+            f"flow {flow.name}: sync.group.offsets.enabled is true, but emit.checkpoints.enabled is false. Group "
+            "offsets are synced from checkpoints. Set both to true, or set sync.group.offsets.enabled = false"
         )
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(
-            f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, which is too "
-            f"short for a batch of mirrorlake.batch.max.ms={flow.batch_max_ms} and its gate; allowed is at least "
-            "twice as much"
+            f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, too short for a "
+            f"micro-batch of mirrorlake.batch.max.ms = {flow.batch_max_ms} and its gate. Set it to at least twice "
+            "mirrorlake.batch.max.ms"
         )
 
 

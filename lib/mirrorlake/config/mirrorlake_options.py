@@ -55,6 +55,14 @@ BATCHES = (
         field="batch_max_ms",
     ),
     Option(
+        "mirrorlake.batch.max.decompressed.bytes",
+        Integer(1 << 20),
+        str(256 << 20),
+        "Bytes that one record batch may have once it is decompressed, which a task needs as memory. Most batches are "
+        "copied without being opened.",
+        field="batch_max_decompressed_bytes",
+    ),
+    Option(
         "mirrorlake.transaction.timeout.ms",
         Integer(1_000, LONGEST_TRANSACTION_MS),
         "60000",

@@ -69,7 +69,7 @@ class Properties:
         aliases = split_list(self.values.get("clusters", ""))
         if not aliases:
             raise ConfigurationError(
-                f"{self.path}: property clusters is missing: the aliases of the clusters, separated by commas"
+                f"{self.path}: property clusters is missing. Set it to the aliases of the clusters, separated by commas"
             )
         doubled = sorted({alias for alias in aliases if aliases.count(alias) > 1})
         if doubled:

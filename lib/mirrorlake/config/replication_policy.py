@@ -39,6 +39,11 @@ class DefaultReplicationPolicy:
         """Whether a remote name tells where a topic came from. Derived classes may choose any names."""
         return type(self) is DefaultReplicationPolicy
 
+    @property
+    def keeps_topics_apart(self) -> bool:
+        """Whether two topics never have the same remote topic. Derived classes may choose any names."""
+        return type(self) in (DefaultReplicationPolicy, IdentityReplicationPolicy)
+
     def remote_topic(self, topic: str) -> str:
         """Names `topic` on the target (formatRemoteTopic)."""
         return f"{self.source}{self.separator}{topic}"

@@ -84,8 +84,8 @@ class Start:
         )
         if start.flow.offsets or start.new.offsets:
             raise ConfigurationError(
-                "properties mirrorlake.start and mirrorlake.start.new: offsets are those of one topic; use "
-                "mirrorlake.start.topic.<topic>"
+                "properties mirrorlake.start and mirrorlake.start.new can't be offsets, as offsets belong to one "
+                "topic. Set mirrorlake.start.topic.<topic>"
             )
         return start
 

@@ -113,8 +113,8 @@ class Transform:
             _require_sound(scope.flow, f"{prefix}{part}", part, text)
         if "topics" not in given:
             raise ConfigurationError(
-                f"flow {scope.flow}: property {prefix}topics is missing: the topics that transform {name} is for, "
-                "names and regexes"
+                f"flow {scope.flow}: property {prefix}topics is missing. Set it to the topics of transform {name}: "
+                "names and regexes, separated by commas"
             )
         transform = cls(
             name,
@@ -133,7 +133,7 @@ class Transform:
         )
         if not transform.expressions and not transform.formats and not transform.translated_ids:
             raise ConfigurationError(
-                f"flow {scope.flow}: transform {name} does nothing to records; give at least one of "
+                f"flow {scope.flow}: transform {name} changes nothing. Set at least one of "
                 f"{', '.join(f'{prefix}{part}' for part in EXPRESSIONS)}"
             )
         return transform
@@ -170,15 +170,15 @@ def _require_sound(flow: str, name: str, part: str, text: str) -> None:
         near = difflib.get_close_matches(part, KNOWN, 1)
         raise ConfigurationError(
             f"flow {flow}: property {name} is unknown"
-            + (f"; did you mean {near[0]}?" if near else "")
+            + (f"; did you mean {near[0]}?" if near else ".")
             + f" Allowed are {', '.join(KNOWN)}"
         )
     if not text:
         raise ConfigurationError(f"flow {flow}: property {name} is empty; leave it out, or give it a value")
     if reference := secret_reference.REFERENCE.search(text):
         raise ConfigurationError(
-            f"flow {flow}: property {name} holds the reference {reference[0]}; its value would be readable in "
-            "Spark's plans, so transforms may hold no references"
+            f"flow {flow}: property {name} holds the reference {reference[0]}. Remove the reference: Spark's plans "
+            "would show its value"
         )
 
 
@@ -186,9 +186,9 @@ def _format(scope: Scope, prefix: str) -> Format:
     name, schema = scope.read(f"{prefix}format"), scope.read(f"{prefix}schema")
     if bool(schema) != (name != BYTES):
         wrong = (
-            f"is missing: {prefix}format = {name} needs one"
+            f"is missing, but {prefix}format = {name} needs a schema"
             if name != BYTES
-            else f"has no use: set {prefix}format to what it describes"
+            else f"has no effect: set {prefix}format to the format that the schema describes"
         )
         raise ConfigurationError(
             f"flow {scope.flow}: property {prefix}schema {wrong} (DDL for json, a schema in JSON for avro and "

@@ -176,8 +176,8 @@ class _Reader:
         for name in wanted:
             if name not in known:
                 raise LedgerError(
-                    f"the tables of {self.ledger.catalog}.{self.ledger.schema} know no flow {name}; they know "
-                    f"{', '.join(known) or 'none'}"
+                    f"the tables of {self.ledger.catalog}.{self.ledger.schema} have no rows of flow {name}; they "
+                    f"have rows of {', '.join(known) or 'no flow'}"
                 )
         return wanted or known
 

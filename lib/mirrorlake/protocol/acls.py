@@ -44,7 +44,7 @@ class Acl:
         """Parses a binding from the text that `str` made of it."""
         found = DESCRIPTION.fullmatch(text)
         if found is None:
-            raise LedgerError(f"table topology_changes: '{text}' describes no access right")
+            raise LedgerError(f"table topology_changes: '{text}' is not an ACL")
         permission, operation, principal, host, pattern, name = found.groups()
         return cls(
             name=name, pattern=pattern, principal=principal, host=host, operation=operation, permission=permission
@@ -100,7 +100,7 @@ def acl_changes(
     for remote, acl in sorted(wanted.items()):
         if remote not in have:
             note = (
-                f"the source has {acl.operation}: remote topics are read-only"
+                f"the source's ACL is for {acl.operation}, but remote topics are read-only"
                 if acl.operation != remote.operation
                 else None
             )

@@ -164,7 +164,7 @@ class Admin:
         except KafkaException as error:
             if error.args[0].code() in (KafkaError.SECURITY_DISABLED, *NEEDED):
                 return None
-            raise self._refused("listing access rights", "DESCRIBE", error) from None
+            raise self._refused("listing ACLs", "DESCRIBE", error) from None
         return [
             Acl(
                 name=acl.name,
@@ -187,7 +187,7 @@ class Admin:
         (future,) = self.client.delete_acls(
             [AclBindingFilter(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S
         ).values()
-        return self._wait({acl.name: (f"taking back {acl}", future)}, "ALTER")
+        return self._wait({acl.name: (f"deleting ACL {acl}", future)}, "ALTER")
 
     def idle_groups(self, groups: Iterable[str]) -> dict[str, bool]:
         """Returns, for each group, whether it has no members; a group that the cluster doesn't know has none.

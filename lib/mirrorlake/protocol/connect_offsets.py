@@ -60,9 +60,11 @@ class MirrorMaker:
             found = self._target.client.list_groups(group, timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
             raise refused(TargetError, what, "DESCRIBE", error) from None
-        problem = next((f"{one.error}" for one in found if one.error), None if found else "it is not listed")
+        problem = next((f"{one.error}" for one in found if one.error), None if found else "the group is not listed")
         if problem is not None:
-            raise TargetError(f"{what}: {problem}. It can't be told whether MirrorMaker 2 runs", retriable=True)
+            raise TargetError(
+                f"{what}: {problem}. mirrorlake can't tell whether MirrorMaker 2 is running", retriable=True
+            )
         if any(one.members for one in found):
             raise TargetError(
                 f"flow {self._flow.name}: MirrorMaker 2 runs: group {self._names.group_id} on cluster "
@@ -89,8 +91,7 @@ class MirrorMaker:
         if len(found) > 1:
             raise ConfigurationError(
                 f"flow {self._flow.name}: topic {self._names.offsets_topic} on cluster {self._flow.target} holds "
-                f"offsets of several connectors ({', '.join(sorted(found))}). "
-                "Say which one is meant (parameter connector)"
+                f"offsets of several connectors ({', '.join(sorted(found))}). Set parameter connector to one of them"
             )
         self._connector = next(iter(found), self._connector)
         return next(iter(found.values()), {})

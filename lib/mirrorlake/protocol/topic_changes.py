@@ -6,7 +6,7 @@ that are copied and reset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -19,8 +19,9 @@ REMOTE_CONFIG = {
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
+BEFORE_3_6 = {"message.timestamp.difference.max.ms": str(2**63 - 1)}  # in place of the two bounds (KIP-937)
 LARGEST_MESSAGE, LARGEST_MESSAGE_DEFAULT = "max.message.bytes", "1048588"
-NEEDED = "mirroring needs it: batches are not opened"
+NEEDED = "mirroring needs this value, as record batches are copied unopened"
 NEEDED_SIZE = "every record of the source must fit into the remote topic"
 
 
@@ -81,8 +82,20 @@ class Entry:
     fixed: bool = False  # read-only or sensitive
 
 
+def remote_config(known: Collection[str]) -> dict[str, str]:
+    """Returns the properties that a remote topic needs, by the names that its cluster knows; all names if none."""
+    if not known or REMOTE_CONFIG.keys() <= set(known):
+        return REMOTE_CONFIG
+    return {name: value for name, value in (REMOTE_CONFIG | BEFORE_3_6).items() if name in known}
+
+
 def creation(
-    flow: Flow, topic: str, remote: str, partitions: int, source: Mapping[str, Entry]
+    flow: Flow,
+    topic: str,
+    remote: str,
+    partitions: int,
+    source: Mapping[str, Entry],
+    known: Collection[str] = (),
 ) -> tuple[Change, dict[str, str]]:
     """Plans the creation of a missing remote topic.
 
@@ -92,6 +105,7 @@ def creation(
         remote: the remote topic.
         partitions: the number of partitions of the source topic.
         source: the configuration of the source topic.
+        known: the properties of topics that the target knows, as far as it has been asked.
 
     Returns:
         The change, and the configuration of the new topic.
@@ -103,7 +117,7 @@ def creation(
     )
     if source.get(LARGEST_MESSAGE, Entry(None)).value not in (None, LARGEST_MESSAGE_DEFAULT):
         config[LARGEST_MESSAGE] = str(source[LARGEST_MESSAGE].value)
-    config |= dict(flow.topic_creation) | REMOTE_CONFIG
+    config |= dict(flow.topic_creation) | remote_config(known)
     replicas = (
         f"replication factor {flow.replication_factor}"
         if flow.replication_factor > 0
@@ -176,7 +190,7 @@ def config_changes(
         target: the configuration of the remote topic.
     """
     wanted = wanted_config(flow, source) if flow.sync_topic_configs_enabled else {}
-    wanted |= {name: (value, NEEDED) for name, value in REMOTE_CONFIG.items()}
+    wanted |= {name: (value, NEEDED) for name, value in remote_config(target).items()}
     size = source.get(LARGEST_MESSAGE, Entry(None)).value
     if size is not None and LARGEST_MESSAGE in target:
         now, (there, _) = target[LARGEST_MESSAGE], wanted.get(LARGEST_MESSAGE, (None, None))

@@ -118,8 +118,11 @@ def explain_failure(
     except (PySparkException, Py4JJavaError) as error:
         return root_cause(error)
     if not rows:
-        return "the record is not there any more"
-    return _what_is_wrong(part, rows[0]["it"]) or "it can be evaluated now; has something that it looks up changed?"
+        return "the source no longer has the record"
+    return (
+        _what_is_wrong(part, rows[0]["it"])
+        or "the expression can be evaluated now; a table that it looks up may have changed"
+    )
 
 
 def seen(records: DataFrame) -> DataFrame:
@@ -148,7 +151,7 @@ def decoded(side: str, how: Format) -> Column:
         return F.when(F.col(side).isNotNull(), F.coalesce(document, F.raise_error(F.lit("there is no JSON document"))))
     binary = F.col(side)
     if how.name == CONFLUENT_AVRO:
-        error = F.raise_error(F.lit("it does not begin with a zero and the four bytes of a schema id"))
+        error = F.raise_error(F.lit("the data does not begin with a zero byte and a schema id of four bytes"))
         binary = (
             F.when(F.col(side).isNull(), None)
             .when(_is_registered(side), F.expr(f"substring({side}, {REGISTRY_BYTES + 1})"))

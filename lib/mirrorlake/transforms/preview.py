@@ -132,19 +132,19 @@ def preview(spark: SparkSession, flow: Flow, topic: str, limit: int) -> Preview:
 def _transform_of(flow: Flow, topic: str) -> Transform:
     if not topic:
         raise ConfigurationError(
-            f"flow {flow.name}: parameter topic is empty; it names the topic of cluster {flow.source} that is looked at"
+            f"flow {flow.name}: parameter topic is empty. Set it to the topic of cluster {flow.source} to preview"
         )
     if not flow.mirrors_topic(topic):
         raise ConfigurationError(
-            f"flow {flow.name}: topic {topic} is none of the flow's (topics, topics.exclude), so nothing becomes of "
-            "its records"
+            f"flow {flow.name}: topic {topic} does not belong to the flow (topics, topics.exclude), so its records "
+            "are not mirrored"
         )
     transform = flow.transform_of(topic)
     if transform is None:
         others = ", ".join(f"{one.name} ({', '.join(one.topics.include)})" for one in flow.transforms) or "none"
         raise ConfigurationError(
-            f"flow {flow.name}: topic {topic} has no transform, so its records are mirrored as they are. Those that "
-            f"{TRANSFORMS} names, and their topics: {others}"
+            f"flow {flow.name}: topic {topic} has no transform, so its records are mirrored unchanged. Transforms of "
+            f"{TRANSFORMS}, with their topics: {others}"
         )
     return transform
 

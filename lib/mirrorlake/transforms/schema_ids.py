@@ -44,9 +44,7 @@ class RegistryClient:
         """
         answer = self._ask("POST", f"/subjects/{requests.utils.quote(subject, safe='')}/versions", schema)
         if answer is None:
-            raise self._error(
-                f"registering a schema for subject {subject} is refused: the registry has no place for it"
-            )
+            raise self._error(f"does not register the schema of subject {subject}")
         return int(str(answer["id"]))
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, object] | None:
@@ -100,7 +98,7 @@ class SchemaIds:
         if data is None:
             return None
         if len(data) < PREFIX.size or data[0] != MAGIC:
-            raise ValueError("it does not begin with a zero and the four bytes of a schema id")
+            raise ValueError("the data does not begin with a zero byte and a schema id of four bytes")
         _, schema_id = PREFIX.unpack_from(data)
         if (schema_id, subject) not in self._known:
             self._known[schema_id, subject] = self._look_up(schema_id, subject)
@@ -112,8 +110,8 @@ class SchemaIds:
             raise ValueError(f"schema id {schema_id} is not in the registry of cluster {self._source_alias}")
         if schema.get("references"):
             raise ValueError(
-                f"schema id {schema_id} refers to other schemas, which are not carried over; register it on the target "
-                "and leave its id as it is"
+                f"schema id {schema_id} refers to other schemas, which mirrorlake does not register. Register it on "
+                "the target with the same id, and set schema.ids = keep"
             )
         wanted = {name: schema[name] for name in ("schema", "schemaType") if schema.get(name)}
         return self._target.register(subject, wanted)

@@ -52,8 +52,8 @@ def validate(spark: SparkSession, transform: Transform) -> None:
     """
     if spark.conf.get("spark.sql.ansi.enabled") != "true":
         raise ConfigurationError(
-            f"transform {transform.name}: spark.sql.ansi.enabled is not true in this session, so that what can't be "
-            "evaluated would become NULL instead of an error. Set it"
+            f"transform {transform.name}: spark.sql.ansi.enabled is not true in this session, so failed expressions "
+            "would become NULL. Set spark.sql.ansi.enabled = true"
         )
     records = seen(spark.createDataFrame([], KAFKA))
     for side, how in transform.formats.items():
@@ -91,7 +91,7 @@ def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
         _is_open_star(node)
         for node in _nodes(records.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text))
     ):
-        yield "* stands for whatever columns there are; name those that are meant"
+        yield "* stands for all columns that exist. Name the columns"
     result = records.select(F.expr(text).alias("it"))
     records.filter(F.expr(text).isNull())  # Spark refuses aggregates, windows and generators in a filter
     found = result.schema["it"].dataType
@@ -134,10 +134,12 @@ def _dangers(result: DataFrame, records: DataFrame) -> Iterator[str]:
     plan, base = _plan(result), _plan(records)
     (expression,) = _list(plan.expressions())
     if not expression.deterministic():
-        yield "it gives something else each time it is evaluated; take a hash of something in the record instead"
+        yield "the expression is not deterministic. Use a hash of a field of the record instead"
     for node in _nodes(expression):
         if _kind(node) == "PythonUDF":
-            yield f"{node.name()} is a Python function, in which one record could end the job"
+            yield (
+                f"{node.name()} is a Python function, and a record on which it fails would end the job. Use SQL instead"
+            )
         elif _kind(node) == "InSubquery":
             yield from _unsafe(_list(node.values()))
         elif _kind(node) in ("ScalarSubquery", "ListQuery", "Exists"):
@@ -149,12 +151,12 @@ def _dangers(result: DataFrame, records: DataFrame) -> Iterator[str]:
 def _dangers_of_subquery(node: Any) -> Iterator[str]:
     compared = [plan for plan in _plans(node.plan()) if any(_is_correlated(plan_below) for plan_below in _plans(plan))]
     if _kind(node) == "ScalarSubquery" and compared and not _has_one_row(node.plan()):
-        yield "its subquery may find several rows; make it one with an aggregate such as max(...) and no GROUP BY"
+        yield "the subquery may return several rows. Use an aggregate such as max(...) without GROUP BY"
     for plan in compared:
         if _kind(plan) not in SAFE_PLANS:
             yield (
-                f"its subquery has {plan.nodeName()} around a comparison with the record; there, it may only filter "
-                "and aggregate (max, max_by, count, ...)"
+                f"the subquery has {plan.nodeName()} around a comparison with the record. Only filters and "
+                "aggregates (max, max_by, count, ...) are allowed there"
             )
         yield from _unsafe(expression for expression in _list(plan.expressions()) if _has_outer(expression))
 
@@ -164,10 +166,9 @@ def _unsafe(expressions: Iterable[Any]) -> Iterator[str]:
         for node in _nodes(expression):
             if not _is_safe(node):
                 yield (
-                    f"{node.sql()} is evaluated outside, for all records at once, and one that it fails for would end "
-                    "the job. In what a subquery compares with, and in "
-                    "arguments of SQL functions, use fields as they are, of the same types as what they are compared "
-                    "with, or try_cast(... AS ...)"
+                    f"{node.sql()} is evaluated for all records at once, outside of the expression, so one record on "
+                    "which it fails would end the job. In comparisons of subqueries and in arguments of SQL "
+                    "functions, use plain fields of the compared type, or try_cast(... AS ...)"
                 )
 
 

@@ -36,7 +36,7 @@ class ExternalPositions:
 
     def __post_init__(self) -> None:
         if bool(self.positions) == bool(self.at):
-            raise ConfigurationError("one of the parameters positions and at must be given, and not both")
+            raise ConfigurationError("exactly one of the parameters positions and at must be given")
         unknown = sorted({*self.allowed} - SAID.keys())
         if unknown:
             raise ConfigurationError(

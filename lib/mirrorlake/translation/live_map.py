@@ -97,10 +97,10 @@ class LiveMap:
         for (_, partition), end in ends.items():
             if last.get(partition, -1) >= end:
                 raise LedgerError(
-                    f"flow {self._flow.name}: table {self._ledger.table('offset_syncs')} has offset {last[partition]} "
-                    f"of {topic}-{partition}, which ends at {end}: the topic was created anew, or "
-                    "the target has lost records. Groups would be moved by a map that is another one's. Use another "
-                    "schema, or delete the flow's rows",
+                    f"flow {self._flow.name}: table {self._ledger.table('offset_syncs')} has offset "
+                    f"{last[partition]} of {topic}-{partition}, which ends at {end}: the topic was created anew, or "
+                    "the target has lost records. The table may hold the map of another topic, so no group is moved "
+                    "by it. Use another schema, or delete the flow's rows",
                     retriable=True,  # just after a leader election, the end may still rise again
                 )
         found = {partition: (last.get(partition, -1) + 1, end) for (_, partition), end in ends.items()}

@@ -24,13 +24,13 @@ Offsets = Mapping[str, Mapping[int, int]]  # topic, partition, offset
 
 EARLIEST, LATEST = -2, -1
 SAID = {
-    Status.CLAMPED: "it has read past what is mirrored, as far as the ledger knows: let the mirror and its ledger "
-    "catch up, and translate again",
-    Status.BEFORE_MIRROR: "it stands before the first record that is mirrored, so that it would miss what the source "
-    "had before",
-    Status.NOT_COVERED: "its records are spread over several partitions of the target, so that no one place there is "
-    "this one",
-    Status.NOT_MIRRORED: "the partition isn't mirrored by this flow",
+    Status.CLAMPED: "the reader is past what is mirrored, as far as the ledger knows. Let the mirror and its "
+    "ledger catch up, and translate again",
+    Status.BEFORE_MIRROR: "the position is before the first mirrored record, so the reader would miss earlier "
+    "records of the source",
+    Status.NOT_COVERED: "a transform spreads the partition's records over several partitions of the target, so no "
+    "single offset corresponds to the position",
+    Status.NOT_MIRRORED: "the flow does not mirror the partition",
 }
 
 
@@ -109,7 +109,7 @@ class Translation:
                 whose, why = (f" ({text})" if text else "" for text in (position.label, position.reason))
                 raise TargetError(
                     f"{where}{whose}: the position is {position.status}{why}: "
-                    f"{SAID.get(position.status, 'it is not exact')}. Nothing was written"
+                    f"{SAID.get(position.status, 'the position is not exact')}. Nothing was written"
                 )
         return self
 
@@ -136,12 +136,12 @@ def parse(text: str) -> dict[str, dict[int, int]]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ConfigurationError(f'positions are no JSON ({error}); wanted is {{"topic": {{"0": 123}}}}') from None
+        raise ConfigurationError(f'positions are not JSON ({error}); expected is {{"topic": {{"0": 123}}}}') from None
     found = as_offsets(value)
     if found is None:
         raise ConfigurationError(
-            'positions have another form than {"topic": {"0": 123}}: topics, in each partitions, in each an offset '
-            "from 0 up (-2: earliest, -1: latest)"
+            'positions do not have the form {"topic": {"0": 123}}. Give each partition of each topic an offset from 0 '
+            "up (-2: earliest, -1: latest)"
         )
     return found
 

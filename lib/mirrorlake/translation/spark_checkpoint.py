@@ -95,16 +95,16 @@ class SparkCheckpoint:
         initial = {number: offsets for number in chosen if (offsets := _initial(directory, number))}
         missing = sorted({*sources} - plan.kafka.keys() - initial.keys())
         if missing or not (plan.kafka or initial):
-            what = f"source {missing[0]}" if missing else "any source"
+            what = f"source {missing[0]} is not a Kafka source" if missing else "no source is a Kafka source"
             raise ConfigurationError(
-                f"{directory / OFFSETS / str(last)}: {what} is not one of Kafka; it has {len(plan.lines)} sources, "
-                "from 0 up"
+                f"{directory / OFFSETS / str(last)}: {what}. The query has {len(plan.lines)} sources, numbered from 0"
             )
         before = _plan(directory, last - 1, sources) if last - 1 in planned else None
         is_committed = bool(committed) and committed[-1] >= last
         if before is None and last > 0 and not is_committed:
             raise ConfigurationError(
-                f"{directory}: batch {last} is to be repeated, but {OFFSETS}/{last - 1}, where it begins, is missing"
+                f"{directory}: batch {last} was not committed and is to be repeated, but {OFFSETS}/{last - 1}, which "
+                "holds its first offsets, is missing"
             )
         return cls(directory=directory, plan=plan, is_committed=is_committed, before=before, initial=initial)
 
@@ -160,7 +160,7 @@ class SparkCheckpoint:
             now = SparkCheckpoint.read(self.directory, sorted({*self.plan.kafka, *self.initial}))
             if (now.plan, now.is_committed) != (self.plan, self.is_committed):
                 raise ConfigurationError(
-                    f"the query of {self.directory} has gone on while it was copied: stop it, and translate again"
+                    f"the query of {self.directory} has run during the copy. Stop the query, and translate again"
                 )
             shutil.move(draft, output)
         finally:
@@ -214,8 +214,8 @@ def _plan(directory: Path, batch: int, sources: Sequence[int]) -> Plan:
     version, *rest = file.read_text().split("\n")
     if version != VERSION or not rest:
         raise ConfigurationError(
-            f"{file} has format '{version[:20]}'; known is {VERSION}. Spark may have been upgraded: mirrorlake must "
-            "be, too"
+            f"{file} has format '{version[:20]}', but mirrorlake reads {VERSION} only. If Spark was upgraded, "
+            "upgrade mirrorlake, too"
         )
     lines = tuple(rest[1:])
     kafka = {

@@ -41,8 +41,8 @@ class Translator:
     def __init__(self, flow: Flow, ledger: Ledger, *, ask_source: bool = True) -> None:
         if flow.topics_shared:
             raise ConfigurationError(
-                f"flow {flow.name}: others write to the remote topics, too (mirrorlake.topics.shared), so that no "
-                "single offset there is the place of a position"
+                f"flow {flow.name}: other programs write to the remote topics, too (mirrorlake.topics.shared), so no "
+                "single offset there corresponds to a position"
             )
         self.flow, self.ledger, self.ask_source = flow, ledger, ask_source
 
@@ -227,5 +227,5 @@ class Translator:
         if not self.flow.mirrors_topic(topic):
             return Status.NOT_MIRRORED, "the topic does not belong to the flow"
         if self.flow.scatters(topic):
-            return Status.NOT_COVERED, "the topic's transform decides about partitions"
+            return Status.NOT_COVERED, "the topic's transform sets the partition"
         return Status.NOT_MIRRORED, "the partition does not exist on the source"

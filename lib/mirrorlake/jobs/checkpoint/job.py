@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GONE = "the group is gone on the source; on the target it stays"
+GONE = "the group was deleted on the source; it stays on the target"
 SHARE_GROUP = (
-    "a share group (KIP-932) has no offset for each partition that could be translated; it begins on the target by its "
-    "own share.auto.offset.reset"
+    "a share group (KIP-932) has no committed offset for each partition; on the target it starts at its "
+    "share.auto.offset.reset"
 )
 SHARED = (
-    "others write to the remote topic too, so that no single offset there is this group's place "
-    "(mirrorlake.topics.shared)"
+    "other programs write to the remote topic too (mirrorlake.topics.shared), so no single offset there corresponds "
+    "to the group's position"
 )
 
 

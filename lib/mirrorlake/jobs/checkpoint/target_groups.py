@@ -83,7 +83,7 @@ def decide(
     if current == downstream_offset:
         return Decision(SyncOutcome.IN_STEP, None)
     if not group.is_idle:
-        return Decision(SyncOutcome.HELD, "somebody consumes with this group on the target")
+        return Decision(SyncOutcome.HELD, "a consumer uses this group on the target")
     if current is None or current < downstream_offset:
         return Decision(SyncOutcome.COMMITTED, None)
     if previous_upstream is not None and upstream_offset < previous_upstream and current == last_synced:
@@ -91,7 +91,9 @@ def decide(
             SyncOutcome.COMMITTED,
             f"its owner moved the group back on the source, from {previous_upstream} to {upstream_offset}",
         )
-    return Decision(SyncOutcome.HELD, f"the group is ahead on the target, at {current}; it is never moved back")
+    return Decision(
+        SyncOutcome.HELD, f"the group is ahead on the target, at {current}; the job never moves a group back there"
+    )
 
 
 def commit(
@@ -101,7 +103,7 @@ def commit(
     reasons = {}
     for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
         if error.code in GROUP_ACTIVE:
-            reasons[group] = "somebody has joined this group on the target"
+            reasons[group] = "a consumer has joined this group on the target"
         elif error.code in UNAUTHORIZED:
             reasons[group] = f"not authorised: the principal needs READ on this {UNAUTHORIZED[error.code]}"
         else:

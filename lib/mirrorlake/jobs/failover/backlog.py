@@ -9,9 +9,9 @@ from functools import partial
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.record_batch import Batch
 from mirrorlake.state.provenance import Provenance
 
 EXACT_OFFSETS = 100_000  # per partition; in a larger range, offsets are counted instead of records

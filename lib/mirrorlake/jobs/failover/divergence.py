@@ -148,14 +148,14 @@ class Divergence:
             missing = self._missing(spark.table(place) if is_table else reader.load(path))
         except Exception as error:
             raise ConfigurationError(
-                f"flow {self.flow.name}: the diverged records can't be written to {where}: {first_line(error)}. "
-                "Nothing was decided about them"
+                f"flow {self.flow.name}: the diverged records can't be written to {where}: {first_line(error)}. No "
+                "decision about these records was recorded"
             ) from None
         if missing:
             raise ConfigurationError(
-                f"flow {self.flow.name}: {where} exists, and does not hold the diverged records of {len(missing)} "
-                f"partitions, such as {missing[0].topic}-{missing[0].partition}: "
-                "name another place. Nothing was decided about them"
+                f"flow {self.flow.name}: {where} exists, but lacks the diverged records of {len(missing)} "
+                f"partitions, such as {missing[0].topic}-{missing[0].partition}. Name another place. No decision "
+                "about these records was recorded"
             )
 
     def _missing(self, stored: DataFrame) -> list[Tail]:

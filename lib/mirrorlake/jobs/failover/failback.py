@@ -149,7 +149,7 @@ class Failback:
     def _carry_out(self, choice: Choice, decide: str, export: str) -> FailbackResult:
         if decide not in ("", DROP, REAPPLY):
             raise ConfigurationError(
-                f"parameter diverged is '{decide}'; allowed is {DROP}, {REAPPLY}, or empty to look"
+                f"parameter diverged is '{decide}'; allowed is {DROP}, {REAPPLY}, or empty to decide nothing"
             )
         self.ledger.ensure_tables()
         # groups are on `here` now, and return to `there`
@@ -160,10 +160,9 @@ class Failback:
             divergence = diverged(self.away, self.ledger, there, here)
             if choice.mode == FailoverMode.BEGIN and divergence.records and not decide:
                 raise ConfigurationError(
-                    f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged; "
-                    "parameter diverged says what becomes of them: "
-                    f"{DROP} leaves them there for good, {REAPPLY} mirrors them behind what was written since. Nothing "
-                    "was changed"
+                    f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have "
+                    f"diverged. Set parameter diverged: {DROP} leaves these records there for good, {REAPPLY} "
+                    "mirrors them after the records written since. Nothing was changed"
                 )
             if export:
                 divergence.export(export)
@@ -171,9 +170,9 @@ class Failback:
                 return self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
         if choice.mode == FailoverMode.RUN and divergence.records:
             raise GateError(
-                f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged and "
-                "are not decided about; nothing was changed. "
-                f"Run this notebook with mode = {FailoverMode.BEGIN} and diverged = {DROP} or {REAPPLY} first"
+                f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged, "
+                "and no decision about them was recorded. Nothing was changed. Run this notebook with mode = "
+                f"{FailoverMode.BEGIN} and diverged = {DROP} or {REAPPLY} first"
             )
         result = Failover(
             spark=self.spark, config=self.config, flow=self.home, ledger=self.ledger, suites=self._suites
@@ -270,9 +269,8 @@ class Failback:
         states = offset_syncs.read_all_states(here, self.away.offset_syncs_topic, self.away.connect_timeout_ms)
         if closed_for(states.values()) is not ClosedFor.FAILOVER:
             raise ConfigurationError(
-                f"flow {self.away.name} was not failed over (its states on cluster {self.away.target} are not closed "
-                "for that), so there is nothing to come back from. "
-                "Run notebooks/failover.ipynb for it first"
+                f"flow {self.away.name} was not failed over: its states on cluster {self.away.target} are not closed "
+                "for a failover. Run notebooks/failover.ipynb for the flow first"
             )
         return states
 

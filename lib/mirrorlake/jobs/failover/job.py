@@ -174,7 +174,8 @@ class Failover:
         states = offset_syncs.read_all_states(target, self.flow.offset_syncs_topic, self.flow.connect_timeout_ms)
         if not states and self._back is None:
             raise ConfigurationError(
-                f"flow {self.flow.name}: nothing was ever mirrored; there is nothing to fail over to"
+                f"flow {self.flow.name}: no record was ever mirrored, so groups can't be moved to the target. Run "
+                "the flow's mirror job first"
             )
         if closed_for(states.values()):
             return 0
@@ -224,15 +225,15 @@ class Failover:
             what = (
                 f"group {wrong[0].group_id}, topic {wrong[0].topic}, partition {wrong[0].partition}: {wrong[0].proof}"
                 if wrong
-                else "No group that matches has a place, so that nothing was proven"
+                else "No matching group has an offset on the target, so nothing was checked"
             )
             raise GateError(
-                f"flow {self.flow.name}, rehearsal {result.failover_id}: {len(wrong)} of {len(proven)} places are not "
-                f"what the map says; do not fail over. {what}"
+                f"flow {self.flow.name}, rehearsal {result.failover_id}: {len(wrong)} of {len(proven)} offsets "
+                f"differ from the map. Do not fail over. {what}"
             )
         gone = sum((line.proof or "").startswith(Proof.GONE) for line in proven)
         if gone:
-            reason = "retention or compaction has taken their records"
+            reason = "retention or compaction has deleted their records"
             log.warning(event("places_not_proven", flow=self.flow.name, places=gone, reason=reason))
         return done
 
@@ -275,8 +276,8 @@ class Failover:
         error."""
         if not (choice.is_of_all and choice.closes):
             raise GateError(
-                f"flow {self.flow.name}: no group matches; nothing was changed. A flow that no group reads is closed "
-                "with groups empty and close = true"
+                f"flow {self.flow.name}: no group matches; nothing was changed. To close a flow that no group reads, "
+                "leave groups empty and set close = true"
             )
         done = replace(result, generation=self._close(situation.target))
         self._record(

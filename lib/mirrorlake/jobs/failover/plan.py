@@ -65,18 +65,19 @@ class FailoverOutcome(StrEnum):
 Block = tuple[BlockKind, str]  # with the reason
 
 BLOCKS: Mapping[BlockKind, str] = {
-    BlockKind.MEMBERS: "somebody consumes with the group, on the source or on the target",
-    BlockKind.STALE_MAP: "the ledger lacks what the target has; rehearse and run bring it up to date first",
+    BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
+    BlockKind.STALE_MAP: "the ledger lacks runs that are on the target; rehearse and run update it first",
     BlockKind.VERIFICATION: "the last verification of the partition has failed",
-    BlockKind.LAG: "more records are not mirrored than max_lag",
-    BlockKind.CLAMPED: "the group has read past what is mirrored (it reads that again if it ever arrives)",
-    BlockKind.NOT_MIRRORED: "the flow does not have the topic: the group has no place on the target for it",
-    BlockKind.NOT_COVERED: "no single offset on the target is the group's place",
+    BlockKind.LAG: "more than max_lag records are not mirrored",
+    BlockKind.CLAMPED: "the group has read past what is mirrored, and reads those records again if they are mirrored "
+    "later",
+    BlockKind.NOT_MIRRORED: "the flow does not have the topic, so the group has no offset on the target",
+    BlockKind.NOT_COVERED: "no single offset on the target corresponds to the group's position",
     BlockKind.AHEAD: "the group would be moved back on the target",
-    BlockKind.AGAIN: "both sides have written at once: the group has read what lies behind its place on the target, "
-    "and reads it again",
-    BlockKind.UNCARRIED: "both sides have written at once: the flow back has yet to carry what lies before the group's "
-    "place on the target, and the group would skip it",
+    BlockKind.AGAIN: "both clusters were written at the same time: records that the group has read "
+    "come after its offset on the target, and it reads them again",
+    BlockKind.UNCARRIED: "both clusters were written at the same time: the flow back has not mirrored the "
+    "records before the group's offset on the target yet, and the group would skip them",
 }
 # Statuses that block a line.
 BLOCKED: Mapping[Status, BlockKind] = {
@@ -150,8 +151,8 @@ class Choice:
             raise ConfigurationError(f"parameter accept names '{unknown[0]}'; allowed is {', '.join(BlockKind)}")
         if values["mode"] in (FailoverMode.RUN, FailoverMode.BEGIN) and not values["signed_by"].strip():
             raise ConfigurationError(
-                "parameter signed_by is empty: what is done is recorded with the name of who answers for it (mode = "
-                f"{values['mode']})"
+                "parameter signed_by is empty. Set it to the name of the responsible operator, which is recorded "
+                f"(mode = {values['mode']})"
             )
         groups = split_list(values["groups"])
         return cls(
@@ -175,7 +176,7 @@ def _time(text: str) -> datetime | None:
         raise ConfigurationError(f"parameter at is '{text}'; allowed is YYYY-MM-DD HH:MM:SS (UTC), or empty for now")
     at = datetime.fromisoformat(text.rstrip("Z"))
     if at > datetime.now(UTC).replace(tzinfo=None):
-        raise ConfigurationError(f"parameter at is '{text}', which has yet to come (times are UTC)")
+        raise ConfigurationError(f"parameter at is '{text}', which is in the future (times are UTC)")
     return at
 
 
@@ -289,9 +290,7 @@ def blocks_of(
         uncarried: records before its downstream offset that were written on the target and that the flow back has not
             carried yet.
     """
-    found: list[Block] = [
-        (BlockKind.MEMBERS, f"somebody consumes with this group on cluster {alias}") for alias in members_on
-    ]
+    found: list[Block] = [(BlockKind.MEMBERS, f"a consumer uses this group on cluster {alias}") for alias in members_on]
     if not is_complete:
         found.append((BlockKind.STALE_MAP, "the ledger is behind the states on the target"))
     if has_failed:
@@ -323,15 +322,16 @@ def blocks_of(
         found.append(
             (
                 BlockKind.AGAIN,
-                f"{line.again:,} records that it has read lie at or behind {line.downstream_offset} on the target",
+                f"{line.again:,} records that the group has read are at or after offset {line.downstream_offset} on "
+                "the target",
             )
         )
     if uncarried:
         found.append(
             (
                 BlockKind.UNCARRIED,
-                f"{uncarried:,} records before {line.downstream_offset} on the target were written there, and the flow "
-                "back has yet to carry them",
+                f"the flow back has not mirrored {uncarried:,} records yet that were written on the target before "
+                f"offset {line.downstream_offset}",
             )
         )
     return tuple(found)

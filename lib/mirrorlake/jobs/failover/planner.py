@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_TOPIC = "the flow does not have this topic"
-SHARED = "others write to the remote topic too (mirrorlake.topics.shared), and no flow back says what"
+SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
 

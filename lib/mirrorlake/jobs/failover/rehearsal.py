@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.failover.plan import Line
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.messages import Message, read_messages
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.messages import Message, read_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -127,7 +127,7 @@ class Rehearsal:
         ):  # first_timestamp is the minimum over the batches' first records, so it is no lower bound
             return (
                 f"{Proof.DIFFERS}: the timestamp of the record at {there[0]} on the target is {there[1]}, later than "
-                "any of its run's"
+                "every timestamp of its run"
             )
         if run["digest"] is None or run["bytes"] > DIGEST_BYTES or self._flow.transform_of(run["topic"]) is not None:
             return Proof.BOUNDS
@@ -140,8 +140,8 @@ class Rehearsal:
         if found == run["digest"]:
             return Proof.DIGEST
         return (
-            f"{Proof.DIFFERS}: offsets {run['downstream_start']} to {run['downstream_end']} on the target have digest "
-            f"{found}, the run {run['digest']}"
+            f"{Proof.DIFFERS}: offsets {run['downstream_start']} to {run['downstream_end']} on the target have "
+            f"digest {found}, but the run has {run['digest']}"
         )
 
     def _first(self, cluster: Cluster, key: PartitionKey, at: int, end: int) -> Message | None:

@@ -78,8 +78,8 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False) -> Hand
 def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
     if isinstance(flow.policy, RenameReplicationPolicy):
         raise ConfigurationError(
-            f"flow {flow.name}: MirrorMaker 2 can't rename topics as {type(flow.policy).__name__} does: it would begin "
-            "new remote topics"
+            f"flow {flow.name}: MirrorMaker 2 can't rename topics as {type(flow.policy).__name__} does, so it would "
+            "create new remote topics. The flow can't be handed back"
         )
     admin = Admin(flow.target_connection, "target", flow.name)
     mirrormaker = MirrorMaker(flow, admin, connector)

@@ -153,8 +153,8 @@ class Takeover:
         flow = self.flow
         if flow.topics_shared:
             raise ConfigurationError(
-                f"flow {flow.name}: others write to its remote topics too (mirrorlake.topics.shared), so that it can't "
-                "be told what was copied. Start anew"
+                f"flow {flow.name}: other programs write to its remote topics too (mirrorlake.topics.shared), so "
+                "mirrorlake can't recognise the copied records. Start the flow anew, without a take-over"
             )
         client_id, timeout_ms = f"{flow.name}|takeover", flow.connect_timeout_ms
         source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
@@ -286,14 +286,14 @@ class Takeover:
         if ahead.upstream_next > end[ahead.key]:
             raise SourceError(
                 f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
-                f"offset {ahead.upstream_next}, but the log of cluster {flow.source} ends at "
-                f"{end[ahead.key]}: the topic was created anew, or has lost records. Take it out of the flow "
-                "(topics.exclude), or delete the remote topic"
+                f"offset {ahead.upstream_next}, but the log of cluster {flow.source} ends at {end[ahead.key]}: the "
+                "topic was created anew, or has lost records. Exclude the topic (topics.exclude), or delete the "
+                "remote topic"
             )
         raise SourceError(
             f"flow {flow.name}, topic {ahead.topic}, partition {ahead.partition}: MirrorMaker 2 has copied up to "
-            f"offset {ahead.upstream_next}, but the transaction at offset "
-            f"{stable[ahead.key]} on cluster {flow.source} is still open. Take over when it has ended",
+            f"offset {ahead.upstream_next}, but the transaction at offset {stable[ahead.key]} on cluster "
+            f"{flow.source} is still open. Repeat the take-over when the transaction has ended",
             retriable=True,
         )
 
@@ -346,15 +346,14 @@ class Takeover:
         if values["target_records"]:
             raise TargetError(
                 f"flow {self.flow.name}: none of the {values['target_records']} records of {where} is in "
-                f"{key[0]}-{key[1]} on cluster {self.flow.source}: it is no copy, or was "
-                "transformed on the way (or its message.timestamp.type could not be read: needs DESCRIBE_CONFIGS). "
-                "Take the topic out of the flow (topics.exclude), or delete the remote topic"
+                f"{key[0]}-{key[1]} on cluster {self.flow.source}. Either the remote topic is no copy, or its "
+                "records were transformed, or its message.timestamp.type could not be read (needs DESCRIBE_CONFIGS). "
+                "Exclude the topic (topics.exclude), or delete the remote topic"
             )
         raise TargetError(
-            f"flow {self.flow.name}: everything in {where} has expired and MirrorMaker 2 has left no offset of it, so "
-            "that it can't be told where to go on. "
-            f"Set mirrorlake.start.topic.{key[0]} and delete the remote topic, or take the topic out of the flow "
-            "(topics.exclude)"
+            f"flow {self.flow.name}: all records of {where} have expired, and MirrorMaker 2 has left no offset of "
+            "the partition. The take-over therefore does not know the start offset. Set "
+            f"mirrorlake.start.topic.{key[0]} and delete the remote topic, or exclude the topic (topics.exclude)"
         )
 
     def _known(self, target: Cluster) -> tuple[dict[PartitionKey, Position], bool]:
@@ -413,7 +412,8 @@ class Takeover:
         require(
             results,
             f"flow {self.flow.name}, take-over {cycle_id}",
-            "nothing was changed; if the target's logs have grown meanwhile, stop what writes there",
+            "nothing was changed. If the target's logs have grown during the comparison, stop the program that "
+            "writes to them",
         )
 
     def _begin(self, source: Cluster, target: Cluster, findings: list[LogFinding]) -> int:
@@ -487,11 +487,11 @@ class Takeover:
             )
         unlisted = found.missing - sum(count for _, _, count in found.gaps)
         if unlisted:
-            yield anomaly(AnomalyKind.MISSING, unlisted, f"in more than the first {GAPS_SHOWN} gaps")
+            yield anomaly(AnomalyKind.MISSING, unlisted, f"in gaps after the first {GAPS_SHOWN}")
         if found.repeated:
             yield anomaly(AnomalyKind.REPEATED, found.repeated, "on the target more than once")
         if found.foreign:
-            detail = "on the target, and not on the source: written by others, or gone from the source since"
+            detail = "on the target, and not on the source: written by other producers, or deleted on the source since"
             yield anomaly(AnomalyKind.FOREIGN, found.foreign, detail)
 
 

@@ -67,8 +67,8 @@ changed AS (
     AND s.is_taken
 )
 SELECT topic, partition, upstream_offset, downstream_offset, {out_of_order} AS kind,
-  coalesce(concat('the map has it at downstream offset ', place), 'it is in no run of the map') AS detail,
-    NULL AS content, NULL AS timestamp
+  coalesce(concat('the map has the record at downstream offset ', place), 'the record is in no run of the map')
+    AS detail, NULL AS content, NULL AS timestamp
 FROM moved
 UNION ALL
 SELECT c.topic, c.partition, c.upstream_offset, c.downstream_offset, {different}, coalesce(nullif(o.differs, ''),
@@ -77,7 +77,7 @@ FROM changed c JOIN unexplained o ON o.topic = c.topic AND o.partition = c.parti
   AND o.target.offset = c.downstream_offset
 UNION ALL
 SELECT l.topic, l.partition, l.upstream_offset, l.place, {missing}, CASE WHEN NOT l.is_mapped
-  THEN 'it is in no run of the map' END, NULL, NULL
+  THEN 'the record is in no run of the map' END, NULL, NULL
 FROM lost l LEFT ANTI JOIN changed c ON c.topic = l.topic AND c.partition = l.partition
   AND c.upstream_offset = l.upstream_offset
 UNION ALL
@@ -98,9 +98,9 @@ SELECT f.topic, f.partition, coalesce(c.upstream_offset, f.upstream_offset) AS u
     THEN {unexpected} ELSE {duplicated} END AS kind,
   CASE
     WHEN f.kind <> {stray} THEN f.detail
-    WHEN c.upstream_offset IS NOT NULL THEN 'one more copy of it'
+    WHEN c.upstream_offset IS NOT NULL THEN 'an additional copy of the record'
     WHEN f.upstream_offset IS NOT NULL THEN 'the map has a source record here that the source does not have'
-    ELSE 'it is in no run of the map'
+    ELSE 'the record is in no run of the map'
   END AS detail
 FROM {found} f LEFT JOIN copies c ON f.kind = {stray} AND c.topic = f.topic AND c.partition = f.partition
   AND c.downstream_offset = f.downstream_offset

@@ -185,9 +185,9 @@ class Verification:
             if transform is None and key in known:
                 continue
             reason = (
-                f"its records are changed on the way (transform {transform.name})"
+                f"transform {transform.name} changes the records"
                 if transform
-                else "nothing of it has been mirrored by this version of the map"
+                else "this version of the map has no record of the partition"
             )
             start, end = there.get(key, (None, None))
             found[key] = PartitionVerification(

@@ -20,9 +20,9 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import quiet_kafka
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, check
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.record_batch import AbortedTransactions, Batch, read_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -88,7 +88,8 @@ class RawLog:
                 if not any(batch.end_offset > at for batch in read_log(found.records)):
                     raise ResponseError(
                         ErrorCode.LEADER_NOT_AVAILABLE,
-                        f"{self._key[0]}-{self._key[1]} gives nothing at offset {at}, below its end",
+                        f"the leader of {self._key[0]}-{self._key[1]} returns no batch at offset {at}, below the end "
+                        "offset",
                     )
             return found
 

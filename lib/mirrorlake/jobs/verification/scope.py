@@ -91,7 +91,7 @@ class VerificationScope:
         if (mode == VerificationMode.TIME) != bool(begin or end):
             rule = "needs from_time, to_time, or both"
             if mode != VerificationMode.TIME:
-                rule = f"has no from_time and to_time; they belong to {VerificationMode.TIME}"
+                rule = f"takes no from_time and to_time; they belong to mode = {VerificationMode.TIME}"
             raise ConfigurationError(f"parameter mode is {mode}, which {rule}")
         if begin and end and begin >= end:
             raise ConfigurationError(f"parameter from_time is '{from_time}', which is not before to_time ('{to_time}')")
@@ -103,7 +103,8 @@ class VerificationScope:
         part = _fraction(fraction)
         if part < 1 and mode != VerificationMode.SAMPLE:
             raise ConfigurationError(
-                f"parameter fraction is '{fraction}', but mode is {mode}; it belongs to {VerificationMode.SAMPLE}"
+                f"parameter fraction is '{fraction}', but mode is {mode}; fraction belongs to mode = "
+                f"{VerificationMode.SAMPLE}"
             )
         return cls(
             mode=VerificationMode(mode),

@@ -23,10 +23,10 @@ Counts = defaultdict[PartitionKey, defaultdict[Any, int]]
 
 OF_MAP = """
 SELECT topic, partition, upstream_start AS upstream_offset, downstream_start AS downstream_offset, {duplicated} AS kind,
-  concat('the map has ', overlap, ' source offsets from here on twice') AS detail FROM {segments} WHERE overlap > 0
+  concat('the map has ', overlap, ' source offsets twice, from this one on') AS detail FROM {segments} WHERE overlap > 0
 UNION ALL
 SELECT topic, partition, upstream_start, downstream_start, {out_of_order},
-  concat('the map goes back on the target for ', mapped, ' records from here on')
+  concat('the target offsets of the map go back for ', mapped, ' records, from this one on')
 FROM {segments} WHERE is_behind
 """
 
@@ -271,18 +271,20 @@ def _notes(of_map: VerifiedMap, extent: Extent, total: Any, left_out: int, chang
             f"({extent.source_start:,} on the source, {extent.target_start:,} on the target)"
         )
     if left_out:
-        yield f"{left_out:,} records were left out: other flows, other producers or another mirror have written them"
+        yield (
+            f"{left_out:,} records were not compared: other flows, other producers or another mirror have written them"
+        )
     if extent.elsewhere:
-        yield f"{extent.elsewhere:,} records were mirrored to another remote topic before, and not verified"
+        yield f"{extent.elsewhere:,} records were mirrored to another remote topic before, and not compared"
     if extent.void:
         yield (
-            f"{extent.void:,} records on the target are of a log that the source has lost since (table gaps), and were "
-            "passed over"
+            f"{extent.void:,} records on the target are of a log that the source has lost since (table gaps), and "
+            "were not compared"
         )
     if extent.taken_over_to >= 0:
-        yield "in part copied by another mirror, whose omissions and repetitions are in anomalies"
+        yield "another mirror has copied a part; its missing and repeated records are in anomalies"
     if of_map.is_shared:
-        yield "others write to the remote topic too: what is there and not in the map was not judged"
+        yield "other programs write to the remote topic too; records outside the map were not compared"
 
 
 def _counted(rows: DataFrame, of: str, records: str = "") -> Counts:
