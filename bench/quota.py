@@ -44,7 +44,9 @@ def main() -> int:
             with connected(servers[side], side) as cluster, quota(cluster, f"{alias}->t|copy", name, given.quota):
                 found = drain(spark, clusters, TOPIC, given.records, alias)
             share = found.bytes / found.seconds / given.quota
-            rows.append({"side": side, "bytes": found.bytes, "seconds": round(found.seconds, 1), "share": round(share, 3)})
+            rows.append(
+                {"side": side, "bytes": found.bytes, "seconds": round(found.seconds, 1), "share": round(share, 3)}
+            )
             print(f"{name} of the {side}: {found.bytes:,} bytes in {found.seconds:.1f} s, {share:.0%} of the quota")
         spark.stop()
     (HOME / "quota.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))

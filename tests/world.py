@@ -34,7 +34,6 @@ from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.metrics import of_process as of_this_process
 from mirrorlake.model.gap import RESETS
-from mirrorlake.protocol.cluster import Cluster, check
 
 from tests.empty_ledger import put_tables
 from tests.log_lines import of_process
