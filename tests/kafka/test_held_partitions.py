@@ -42,14 +42,18 @@ def arrived(world: World, topic: str) -> int:
         return 0
 
 
-def test_a_partition_whose_leader_is_down_holds_back_only_itself(world: World, pair: LocalCluster) -> None:
+@pytest.mark.parametrize("is_frozen", [False, True], ids=["stopped", "frozen"])
+def test_a_partition_whose_leader_is_down_holds_back_only_itself(
+    world: World, pair: LocalCluster, is_frozen: bool
+) -> None:
+    stop, start = (pair.freeze_broker, pair.thaw_broker) if is_frozen else (pair.stop_broker, pair.start_broker)
     alive, dead = topic_on(world, "alive", 1), topic_on(world, "dead", 2)
     for topic in (alive, dead):
         world.produce(topic, 20, 1)
     with world.mirroring():
         eventually(lambda: arrived(world, alive) == arrived(world, dead) == 20)
         try:
-            pair.stop_broker(2)
+            stop(2)
             for count in range(40, 121, 20):
                 world.produce(alive, 20, 1)
                 began = time.monotonic()
@@ -58,7 +62,8 @@ def test_a_partition_whose_leader_is_down_holds_back_only_itself(world: World, p
             eventually(lambda: world.metric("held_partitions") == 1, 60)
             assert last_s < 10
         finally:
-            pair.start_broker(2)
+            start(2)
+        eventually(lambda: world.source_admin.list_topics(dead, timeout=5).topics[dead].partitions[0].leader == 2)
         world.produce(dead, 20, 1)
         eventually(lambda: arrived(world, dead) == 40)
         eventually(lambda: world.metric("held_partitions") == 0)

@@ -172,6 +172,14 @@ class LocalCluster:
         if wait:
             self.wait_ready()
 
+    def freeze_broker(self, node_id: int) -> None:
+        """Stops the threads of a broker (SIGSTOP): its connections stay open and say nothing."""
+        os.kill(self._broker(node_id).pid, signal.SIGSTOP)
+
+    def thaw_broker(self, node_id: int) -> None:
+        """Lets a frozen broker go on."""
+        os.kill(self._broker(node_id).pid, signal.SIGCONT)
+
     def wait_ready(self) -> None:
         """Waits until all brokers have joined and both coordinators respond.
 

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 )  # fmt: skip
 
 from mirrorlake.config.connection import Connection
-from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.protocol.acls import Acl
 from mirrorlake.protocol.topic_changes import Entry
 
@@ -84,9 +84,24 @@ class Admin:
     """
 
     def __init__(self, connection: Connection, side: str, flow: str) -> None:
-        self.client = AdminClient(connection.librdkafka(log_level=0))
+        self._connection = connection
+        self._client: AdminClient | None = None
+        self._settings: Mapping[str, Any] = {}
         self._kind = SourceError if side == "source" else TargetError
         self._flow, self._cluster = flow, connection.alias
+
+    @property
+    def client(self) -> AdminClient:
+        """Returns a client with the present values of references, so that a password can be rotated."""
+        try:
+            settings = self._connection.librdkafka(log_level=0)
+        except ConfigurationError:  # a file that a password is read from may be missing for a moment
+            if self._client is None:
+                raise
+            return self._client
+        if self._client is None or settings != self._settings:
+            self._client, self._settings = AdminClient(settings), settings
+        return self._client
 
     def partitions(self) -> dict[str, int]:
         """Returns the number of partitions of each topic."""

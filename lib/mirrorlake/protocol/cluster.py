@@ -17,7 +17,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import kafka.errors
@@ -31,7 +31,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from kafka.protocol.producer import ProduceRequest
 
 from mirrorlake.config.connection import Connection
-from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.frames import Manager
@@ -51,6 +51,7 @@ IN_FLIGHT = 5  # requests in flight on one connection; a broker remembers as man
 SECOND_OPINION_S = 3
 OLDEST_BROKER = (2, 8)
 LISTING_S = 2.0
+LOOK_S = 1.0
 RECEIVE_LIMIT_BYTES = 512 << 20
 SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
@@ -66,6 +67,10 @@ PASSING = (
     kafka.errors.KafkaTimeoutError,
     kafka.errors.UnknownBrokerIdError,
 )
+
+
+class SilentBrokerError(kafka.errors.KafkaTimeoutError):  # type: ignore[misc]  # kafka-python has no types
+    """Raised when a broker does not answer in time. The request may still be answered."""
 
 
 class ResponseError(Exception):
@@ -98,12 +103,30 @@ class Topic:
     """The metadata of a topic: its id, and the leader of each partition.
 
     `operations` holds the operations that this principal may perform (KIP-430), None if they were not requested.
+    `epochs` holds the leader epoch of each partition.
     """
 
     name: str
     topic_id: str
     leaders: Mapping[int, int]
     operations: frozenset[int] | None = None
+    epochs: Mapping[int, int] = field(default_factory=dict)
+
+    def not_older_than(self, known: Topic) -> Topic:
+        """Returns this topic, with the leaders of `known` where those have a newer epoch.
+
+        A broker that is behind must not take back what another one has said (KAFKA-9212).
+        """
+        if not self.topic_id or self.topic_id != known.topic_id:
+            return self
+        newer = {index for index, epoch in known.epochs.items() if epoch > self.epochs.get(index, epoch)}
+        if not newer:
+            return self
+        return replace(
+            self,
+            leaders={index: (known if index in newer else self).leaders[index] for index in self.leaders},
+            epochs={index: (known if index in newer else self).epochs[index] for index in self.epochs},
+        )
 
     def allows(self, operation: int) -> bool:
         """Returns False if the principal is known to lack this permission."""
@@ -189,16 +212,17 @@ class Cluster:
         self.transaction_version = 0
         self.limits = Limits()
         self._names: dict[str, str] = {}
+        self._known_security: dict[str, object] = {}
         self._coordinators: dict[str, int] = {}
         self._connect_timeout_ms = connect_timeout_ms
         self._manager = Manager(
             self.net,
-            **connection.kafka_python(
-                client_id=client_id,
-                receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
-                socket_options=SOCKET_OPTIONS,
-                reconnect_backoff_max_ms=1_000,
-            ),
+            self._security,
+            bootstrap_servers=connection.kafka_python()["bootstrap_servers"],
+            client_id=client_id,
+            receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
+            socket_options=SOCKET_OPTIONS,
+            reconnect_backoff_max_ms=1_000,
         )
 
     # -- connecting ---------------------------------------------------------------------------------
@@ -231,6 +255,20 @@ class Cluster:
             logger.removeHandler(causes)
         self.call("first contact", self._learn, self._connect_timeout_ms)
         return self
+
+    def _security(self) -> dict[str, object]:
+        """Returns the security settings, with the present values of references.
+
+        A file that a password is read from may be missing for a moment. The last values remain in use then.
+        """
+        try:
+            found = self.connection.kafka_python()
+        except ConfigurationError:
+            if not self._known_security:
+                raise
+            return self._known_security
+        self._known_security = {name: value for name, value in found.items() if name != "bootstrap_servers"}
+        return self._known_security
 
     def _second_opinion(self) -> list[str]:
         """Returns the errors that librdkafka finds when it connects.
@@ -339,6 +377,14 @@ class Cluster:
         known = self.topics.get(topic)
         return known.leaders.get(partition, -1) if known else -1
 
+    def leader_epoch(self, topic: str, partition: int) -> int:
+        """Returns the leader epoch of a partition that goes with `leader`, -1 if it is unknown.
+
+        With it, a broker that was the leader before, and does not know it yet, refuses a request (KIP-320).
+        """
+        known = self.topics.get(topic)
+        return known.epochs.get(partition, -1) if known else -1
+
     async def coordinator(self, transactional_id: str) -> int:
         """Returns the node id of a transaction coordinator."""
         if transactional_id not in self._coordinators:
@@ -351,15 +397,43 @@ class Cluster:
 
     async def brokers(self) -> list[int]:
         """Returns the node ids of all brokers, from fresh metadata."""
-        await self._manager.cluster.refresh_metadata()
+        await self.update_metadata([])
         return [broker.node_id for broker in self._manager.cluster.brokers()]
 
     async def send_any(self, request: Any) -> Any:
-        """Sends a request to the least loaded broker, and returns the response."""
+        """Sends a request to the least loaded broker, and returns the response; asks another one if it is silent.
+
+        Only for requests that are safe to repeat.
+        """
         node = self._manager.least_loaded_node()
         if node is None:
             raise kafka.errors.NodeNotReadyError("no broker is reachable")
-        return await self._manager.send(request, node_id=node)
+        while True:
+            future = self._manager.send(request, node_id=node)
+            try:
+                return await self.answer(future, node)
+            except SilentBrokerError:
+                other = self._manager.least_loaded_node()
+                if other in (None, node) or self.is_silent(other):
+                    return await future
+                node = other
+
+    def is_silent(self, node: int) -> bool:
+        """Returns True if a broker has not answered for some seconds, though it was asked."""
+        return self._manager.is_silent(node)
+
+    async def answer(self, future: Any, node: int) -> Any:
+        """Awaits the response of one broker.
+
+        Raises:
+            SilentBrokerError: the broker has sent nothing for some seconds. The request stays in flight.
+        """
+        while True:
+            try:
+                return await self._within(future, time.monotonic() + LOOK_S)
+            except SilentBrokerError:
+                if self.is_silent(node):
+                    raise
 
     async def _refresh_brokers(self) -> None:
         with contextlib.suppress(ResponseError, WireError):  # the next attempt will report it
@@ -378,7 +452,6 @@ class Cluster:
 
     async def update_metadata(self, topics: list[str] | None, *, operations: bool = False) -> dict[str, Topic]:
         """Does the same as `refresh`, for use inside the event loop, without retries."""
-        await self._manager.cluster.refresh_metadata()  # the manager keeps its own list of brokers
         version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         response = await self.send_any(
@@ -386,6 +459,7 @@ class Cluster:
                 topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
             )
         )
+        self._manager.cluster.update_metadata(response)  # the manager keeps its own list of brokers
         self.cluster_id = response.cluster_id or ""
         found: dict[str, Topic] = {}
         for topic in response.topics:
@@ -397,13 +471,14 @@ class Cluster:
                 continue
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 check(topic.error_code, f"{topic.name} (needs DESCRIBE)")
-            leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
-            found[topic.name] = Topic(
+            now = Topic(
                 topic.name,
                 str(topic.topic_id or ""),
-                leaders,
+                {partition.partition_index: partition.leader_id for partition in topic.partitions},
                 frozenset(topic.authorized_operations) if operations else None,
+                {partition.partition_index: partition.leader_epoch for partition in topic.partitions},
             )
+            found[topic.name] = now.not_older_than(self.topics.get(topic.name, now))
         self.topics.update({name: topic for name, topic in found.items() if topic.leaders})
         self._names.update({topic.topic_id: topic.name for topic in found.values()})
         return found
@@ -441,6 +516,12 @@ class Cluster:
                 "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
             ), {}
         return found, {key: str(error) for key, error in failed.items()}
+
+    def high_watermarks(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """Lists the high watermark of each partition; leaves out those whose leader does not answer in time."""
+        wanted = list(partitions)
+        found, _ = self.net.run(lambda: self._list_each(wanted, LATEST_TIMESTAMP, READ_UNCOMMITTED, LISTING_S))
+        return {key: offset for key, (offset, _) in found.items()}
 
     async def _each_stable_end(
         self, partitions: list[PartitionKey]
@@ -483,7 +564,7 @@ class Cluster:
                     name=topic,
                     partitions=[
                         ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                            partition_index=index, current_leader_epoch=-1, timestamp=at
+                            partition_index=index, current_leader_epoch=self.leader_epoch(topic, index), timestamp=at
                         )
                         for _, index in group
                     ],
@@ -519,7 +600,7 @@ class Cluster:
         """Awaits the response of a request, at most until `deadline` on the monotonic clock.
 
         Raises:
-            kafka.errors.KafkaTimeoutError: there is no response by then. The request stays in flight.
+            SilentBrokerError: there is no response by then. The request stays in flight.
         """
         if deadline == float("inf"):
             return await future
@@ -529,9 +610,7 @@ class Cluster:
             if not waiting.is_done:
                 outcome(value)
 
-        timer = self.net.call_at(
-            deadline, lambda: settle(waiting.failure, kafka.errors.KafkaTimeoutError("no answer in time"))
-        )
+        timer = self.net.call_at(deadline, lambda: settle(waiting.failure, SilentBrokerError("no answer in time")))
         future.add_callback(lambda value: settle(waiting.success, value))
         future.add_errback(lambda error: settle(waiting.failure, error))
         try:
@@ -586,7 +665,7 @@ class Cluster:
                 partitions=[
                     FetchRequest.FetchTopic.FetchPartition(
                         partition=index,
-                        current_leader_epoch=-1,
+                        current_leader_epoch=self.leader_epoch(topic, index),
                         fetch_offset=offsets[topic, index],
                         log_start_offset=-1,
                         partition_max_bytes=partition_max_bytes,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ LEAST_ROOM_BYTES = 32 << 10
 LENGTH = struct.Struct(">i")
 REJECTED = (kafka.errors.SaslAuthenticationFailedError, kafka.errors.AuthorizationError)
 THROTTLED = "throttle"  # kafka-python's name of the reason
+SILENT_S = 5.0  # a broker answers in less, and bytes of a large response arrive more often
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -216,16 +217,51 @@ class TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
 class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
     """kafka-python's connection manager, with connections as this module describes them.
 
+    Args:
+        net: the event loop.
+        security: returns the security settings of the configuration. Each new connection has the present ones, so
+            that a password can be rotated.
+        configs: kafka-python's configuration.
+
     Attributes:
         throttled_s: the seconds for which brokers have throttled this client, summed over its connections.
     """
 
     throttled_s = 0.0
 
+    def __init__(self, net: Any, security: Callable[[], Mapping[str, object]] = dict, **configs: Any) -> None:
+        super().__init__(net, **{**configs, **security()})
+        self._security = security
+        self._connecting_since: dict[Any, float] = {}  # until a connection is established
+
+    def is_silent(self, node_id: Any) -> bool:
+        """Returns True if a broker has sent nothing for SILENT_S, though it was asked for something.
+
+        Such a broker may be stopped, overloaded, or behind a line that is cut.
+        """
+        conn, now = self._conns.get(node_id), time.monotonic()
+        if conn is None:
+            return False
+        if not conn.connected:
+            return now > self._connecting_since.get(node_id, now) + SILENT_S
+        if not conn.in_flight_requests:
+            return False
+        _, _, sent_at, *_ = conn.in_flight_requests[0]
+        return bool(now > max(sent_at, conn.transport.last_read) + SILENT_S)
+
     @property
     def auth_failures(self) -> list[str]:
         """Returns the reasons with which brokers rejected a login."""
         return [str(found) for found in self._auth_failures.values()]
+
+    def get_connection(self, node_id: Any, *args: Any, **options: Any) -> Any:
+        """Returns the connection to a broker; makes one, with the present security settings, if there is none."""
+        if node_id not in self._conns and not self.connection_delay(node_id):
+            security = self._security()
+            if any(self.config[name] != value for name, value in security.items()):
+                self.config.update(security)
+                self._auth_failures.clear()
+        return super().get_connection(node_id, *args, **options)
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         """Connects to a broker; the TLS handshake has the deadline of the connection, unlike kafka-python's.
@@ -257,17 +293,23 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         return transport
 
     def least_loaded_node(self) -> Any:
-        """Returns the node id for a request that any broker can answer: a paused one rather than none."""
+        """Returns the node id for a request that any broker can answer: a paused or silent one rather than none."""
         found = super().least_loaded_node()
-        if found is not None:
+        if found is None:
+            return next((node_id for node_id, conn in self._conns.items() if conn.connected), None)
+        if not self.is_silent(found):
             return found
-        return next((node_id for node_id, conn in self._conns.items() if conn.connected), None)
+        others = [broker.node_id for broker in self.cluster.brokers() if not self.connection_delay(broker.node_id)]
+        return next((node_id for node_id in others if not self.is_silent(node_id)), found)
 
     def _add_throttled(self, seconds: float) -> None:
         self.throttled_s += seconds
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **options: Any) -> None:
+        self._connecting_since.setdefault(node.node_id, time.monotonic())
         await super()._connect(node, conn, *args, **options)
+        if conn.connected:
+            self._connecting_since.pop(node.node_id, None)
         if isinstance(conn.init_future.exception, REJECTED):  # kafka-python would log in again and again
             self._auth_failures[node.node_id] = conn.init_future.exception
         if conn.connected:  # no request is in flight yet, so no response can be half received

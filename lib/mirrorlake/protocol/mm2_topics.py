@@ -153,6 +153,7 @@ class Mm2Topic:
         if trouble != self._trouble:
             log.warning(event("mm2_topic_not_written", flow=self._flow, topic=self._topic, error=trouble))
         self._trouble, self._not_before = trouble, time.monotonic() + RETRY_S
+        self._producer = None  # the next one has the present password
 
 
 class Emitter:

@@ -31,12 +31,22 @@ class Pace:
         self._limits, self._throttled_ms, self._clock, self._deadline = limits, throttled_ms, clock, deadline
         self._began, self._throttled_before_ms = clock(), throttled_ms()
 
+    @property
+    def is_over(self) -> bool:
+        """Returns True from the deadline on."""
+        return self._clock() >= self._deadline
+
+    @property
+    def is_throttled(self) -> bool:
+        """Returns True if the source has throttled this attempt."""
+        return self._throttled_ms() > self._throttled_before_ms
+
     def next_bytes(self, written_bytes: int) -> int:
         """Returns the size of the next Fetch responses, after `written_bytes` were written."""
         left_s = max(0.0, self._deadline - self._clock())
         at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s)
         # The source withholds a response that is above its quota, and the wait for it is shorter if it is small.
-        most = THROTTLED_FETCH_BYTES if self._throttled_ms() > self._throttled_before_ms else FETCH_BYTES
+        most = THROTTLED_FETCH_BYTES if self.is_throttled else FETCH_BYTES
         round_bytes = min(most, self._limits.round_bytes)
         self._limits.round_bytes = min(FETCH_BYTES, 2 * round_bytes)
         return int(min(round_bytes, at_this_rate))

@@ -84,6 +84,7 @@ class SlotCopy:
         self._stretches: dict[PartitionKey, Stretch] = {}
         self._transformed: dict[PartitionKey, Stretch] = {}
         self._warnings: list[str] = []
+        self._state_end = -1  # of the slot's states, as they were read
 
     def run(self, ranges: Iterable[Range], records: Iterable[Sequence[TransformedRecord]] = ()) -> SlotReport:
         """Copies the ranges and leaves the transaction open.
@@ -157,7 +158,8 @@ class SlotCopy:
         """Compares the plan with the slot's last committed state, and keeps the ranges that are left."""
         topic = self.flow.offset_syncs_topic
         self.target.refresh([topic], self.flow.connect_timeout_ms)
-        state = offset_syncs.read_states(self.target, topic, [self.slot], self.flow.connect_timeout_ms).get(self.slot)
+        states, ends = offset_syncs.read_states_and_ends(self.target, topic, [self.slot], self.flow.connect_timeout_ms)
+        self._state_end, state = ends[self.slot], states.get(self.slot)
         if state is None:
             raise TargetError(
                 f"flow {self.flow.name}: {topic}-{self.slot} on cluster {self.flow.target} has no state, but the "
@@ -304,13 +306,15 @@ class SlotCopy:
     async def _copy(self, intake: Intake, outlet: Outlet, deadline: float) -> None:
         """Copies partitions without a transform."""
         pace = Pace(self.target.limits, lambda: self.source.throttled_ms, self._clock, deadline)
+        longest = deadline + self.flow.transaction_timeout_ms / 2000
         try:
             pending = intake.fetch(pace.next_bytes(outlet.bytes))
             while pending:
-                for future in pending:
-                    await intake.accept(future)
-                is_enough = intake.is_full or self._clock() >= deadline
-                pending = [] if is_enough else intake.fetch(pace.next_bytes(outlet.bytes))
+                for node, future in pending:
+                    await intake.accept(node, future)
+                # A throttled source may return nothing until the deadline. Another attempt would begin where this did.
+                is_over = pace.is_over if intake.bytes or not pace.is_throttled else self._clock() >= longest
+                pending = [] if intake.is_full or is_over else intake.fetch(pace.next_bytes(outlet.bytes))
                 for stretch in self._stretches.values():
                     intake.pack(stretch)
                 await outlet.produce(self._stretches.values())
@@ -424,7 +428,7 @@ class SlotCopy:
             closed=before.closed,
             closed_for=before.closed_for,
         )
-        self.target.net.run(lambda: write_state(self.target, self.flow, producer, state))
+        self.target.net.run(lambda: write_state(self.target, self.flow, producer, state, after=self._state_end))
 
     def _throttled_ms(self) -> dict[str, float]:
         return {cluster.side: cluster.throttled_ms for cluster in (self.source, self.target)}

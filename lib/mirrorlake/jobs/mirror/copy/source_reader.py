@@ -76,32 +76,41 @@ class Intake:
         """True if the transaction should hold no more."""
         return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
 
-    def fetch(self, max_bytes: int = FETCH_BYTES) -> list[Any]:
+    def fetch(self, max_bytes: int = FETCH_BYTES) -> list[tuple[int, Any]]:
         """Sends a Fetch request to each leader for the offsets that are left, with a limit for each response.
 
-        Partitions without a leader are tried again the next time. Spark reads the topics that have a transform.
+        Partitions without a leader are tried again the next time. Those of a leader that is silent are left out, so
+        that they don't hold up the others. Spark reads the topics that have a transform.
+
+        Returns:
+            The node ids of the leaders, each with the future of its response, for `accept`.
         """
         wanted: dict[int, dict[PartitionKey, int]] = {}
         for stretch in (self._stretches[key] for key in self._order):
-            if not stretch.is_done and self.flow.transform_of(stretch.topic) is None:
-                wanted.setdefault(self.source.leader(*stretch.key), {})[stretch.key] = stretch.upstream_next
+            leader = self.source.leader(*stretch.key)
+            if stretch.is_done or self.source.is_silent(leader) or self.flow.transform_of(stretch.topic) is not None:
+                continue
+            wanted.setdefault(leader, {})[stretch.key] = stretch.upstream_next
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
         return [
-            self.source.fetch(
+            (
                 node,
-                offsets,
-                max_bytes=max_bytes,
-                partition_max_bytes=min(max_bytes, PARTITION_FETCH_BYTES),
-                max_wait_ms=FETCH_WAIT_MS,
-                epochs=epochs,
+                self.source.fetch(
+                    node,
+                    offsets,
+                    max_bytes=max_bytes,
+                    partition_max_bytes=min(max_bytes, PARTITION_FETCH_BYTES),
+                    max_wait_ms=FETCH_WAIT_MS,
+                    epochs=epochs,
+                ),
             )
             for node, offsets in wanted.items()
         ]
 
-    async def accept(self, future: Any) -> None:
+    async def accept(self, node: int, future: Any) -> None:
         """Processes the response to a Fetch request; after a retriable error, metadata is refreshed."""
         try:
-            answers = list(self.source.fetched(await future))
+            answers = list(self.source.fetched(await self.source.answer(future, node)))
             if self.provenance:
                 await self.provenance.learn(batch for answer in answers for batch in _committed(answer))
             for fetched in answers:

@@ -1,0 +1,172 @@
+"""A target with logins behind a bad network: lines that are long, slow, silent or cut, and passwords that change."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from mirrorlake.jobs.mirror.copy import slot_copy
+from mirrorlake.local.cluster import Broker, LocalCluster, running
+from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
+
+from tests.world import World, config_of, configure, eventually
+
+MECHANISM = "SCRAM-SHA-256"
+TRANSACTION_TIMEOUT_MS = 8_000
+FIRST_PASSWORD, SECOND_PASSWORD = "first-canary", "second-canary"
+
+
+class LoginCluster(LocalCluster):
+    """A local cluster whose clients log in behind the proxy; the test itself uses the plain listener."""
+
+    def _server_properties(self, broker: Broker) -> dict[str, str]:
+        properties = super()._server_properties(broker)
+        protocols = "listener.security.protocol.map"
+        properties[protocols] = properties[protocols].replace("PROXIED:PLAINTEXT", "PROXIED:SASL_PLAINTEXT")
+        return properties
+
+
+@pytest.fixture(scope="module")
+def cluster(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    login = f"listener.name.proxied.{MECHANISM.lower()}.sasl.jaas.config"
+    properties = {
+        "listener.name.proxied.sasl.enabled.mechanisms": MECHANISM,
+        login: "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    }
+    made = LoginCluster(
+        "login", tmp_path_factory.mktemp("login"), root / ".local/jars/kafka", properties=properties, proxied=True
+    )
+    with running(made):
+        yield made
+
+
+@pytest.fixture
+def proxy(cluster: LocalCluster) -> Iterator[Proxy]:
+    with proxied(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def world(servers: tuple[str, str], cluster: LocalCluster, proxy: Proxy, tmp_path: Path) -> World:
+    world = World(servers[0], cluster.bootstrap_servers, tmp_path)
+    set_password(world, FIRST_PASSWORD)
+    world.write_config(
+        **{
+            "t.bootstrap.servers": cluster.proxied_servers,
+            "t.security.protocol": "SASL_PLAINTEXT",
+            "t.sasl.mechanism": MECHANISM,
+            "t.sasl.jaas.config": (
+                "org.apache.kafka.common.security.scram.ScramLoginModule required "
+                f'username="mirror" password="${{file:{secret_of(world)}:password}}";'
+            ),
+            "mirrorlake.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+            "mirrorlake.batch.max.ms": "2000",
+            "mirrorlake.batch.max.records": "400",
+            "mirrorlake.connect.timeout.ms": "10000",
+        }
+    )
+    return world
+
+
+def secret_of(world: World) -> Path:
+    return world.directory / "secret.properties"
+
+
+def set_password(world: World, password: str) -> None:
+    """Sets the password on the cluster, and in the file that the flow's properties refer to."""
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    change = UserScramCredentialUpsertion("mirror", info, password.encode())
+    world.target_admin.alter_user_scram_credentials([change])["mirror"].result()
+    secret_of(world).write_text(f"password={password}\n")
+
+
+def batches(world: World) -> int:
+    """Returns the number of micro-batches that the job has logged."""
+    return sum("micro_batch_committed" in line for line in world.lines)
+
+
+@contextmanager
+def mirrored_through(world: World, proxy: Proxy) -> Iterator[str]:
+    """Mirrors a growing topic while the block troubles the line, then the rest, and compares both sides."""
+    topic = world.topic(partitions=4)
+    world.produce(topic, 2_000, 4)
+    with world.mirroring():
+        eventually(lambda: batches(world), what="the first micro-batch")
+        yield topic
+        proxy.line(NetworkLine())
+        before = batches(world)
+        world.produce(topic, 500, 4, seed=2)
+        eventually(lambda: batches(world) > before, what="a micro-batch after the trouble")
+    world.mirror()
+    assert world.assert_equal(topic) >= 2_500
+    world.assert_nothing_open()
+
+
+def test_a_long_and_slow_line_is_only_slow(world: World, proxy: Proxy) -> None:
+    with mirrored_through(world, proxy) as topic:
+        proxy.line(NetworkLine(delay_ms=100, bytes_per_s=125_000))
+        before = batches(world)
+        world.produce(topic, 1_000, 4, seed=3)
+        eventually(lambda: batches(world) > before + 1, what="micro-batches over the slow line")
+    assert not [line for line in world.lines if "retrying" in line or "slots_failed" in line]
+
+
+@pytest.mark.parametrize("silent_s", [3, TRANSACTION_TIMEOUT_MS / 1000 + 3], ids=["healed", "timed_out"])
+def test_a_line_that_is_silent_for_a_while_loses_and_doubles_nothing(
+    world: World, proxy: Proxy, silent_s: float
+) -> None:
+    with mirrored_through(world, proxy) as topic:
+        world.produce(topic, 1_000, 4, seed=3)
+        proxy.line(NetworkLine(is_silent=True))
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() > began + silent_s)
+
+
+def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(world: World, proxy: Proxy) -> None:
+    dice, over = random.Random(7), threading.Event()
+
+    def cut() -> None:
+        while not over.wait(dice.uniform(0.05, 0.4)):
+            proxy.cut()
+
+    with mirrored_through(world, proxy) as topic:
+        cutting = threading.Thread(target=cut)
+        cutting.start()
+        for seed in range(3, 13):
+            world.produce(topic, 300, 4, seed=seed)
+        over.set()
+        cutting.join()
+
+
+def test_a_target_that_is_out_of_reach_is_waited_for_and_no_transaction_stays_open_meanwhile(
+    world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_copy, "PRODUCE_TIMEOUT_MS", 3_000)
+    with mirrored_through(world, proxy) as topic:
+        proxy.line(NetworkLine(is_open=False))
+        proxy.cut()
+        world.produce(topic, 500, 4, seed=3)
+        eventually(lambda: any("retrying" in line for line in world.lines), what="a retry")
+        eventually(lambda: not world.open_transactions(), what="the end of the transactions")
+
+
+def test_a_rotated_password_is_used_by_every_connection_of_a_job_that_runs(world: World, proxy: Proxy) -> None:
+    world.write_config(**{"sync.topic.configs.interval.seconds": "1"})
+    with mirrored_through(world, proxy) as topic:
+        set_password(world, SECOND_PASSWORD)
+        proxy.cut()
+        before = batches(world)
+        world.produce(topic, 500, 4, seed=3)
+        eventually(lambda: batches(world) > before, what="a micro-batch with the new password")
+        configure(world, topic, {"retention.ms": "7200000"})
+        remote = world.remote(topic)
+        eventually(lambda: config_of(world.target_admin, remote)["retention.ms"] == "7200000")
+    for password in (FIRST_PASSWORD, SECOND_PASSWORD):
+        assert not [line for line in world.lines if password in line]
