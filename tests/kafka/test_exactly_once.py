@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,11 +21,13 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
+from confluent_kafka import Producer
 from mirrorlake.errors import FencedError, GateError, MirrorlakeError, TargetError
 from mirrorlake.failpoint import VARIABLE
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.copy import task
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
+from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.ledger import store
 from mirrorlake.ledger.tables import TABLES
@@ -36,7 +39,7 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
-from tests.world import World, eventually, read_committed
+from tests.world import ROOT, World, eventually, read_committed
 
 SCRIPT = Path(__file__).with_name("run_mirror.py")
 
@@ -94,6 +97,23 @@ def test_a_driver_killed_between_the_commits_of_two_slots_leaves_nothing_lost_or
     commits = [sum(map(bool, runs)) for runs in runs_of_commits(plain_world).values()]
     assert sorted(commits) == [1, 2], "the driver was to die between the two EndTxn of its second micro-batch"
     assert_carried_on(plain_world, topics)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_ends_a_job_in_a_backlog_and_leaves_no_transaction_open(plain_world: World, number: int) -> None:
+    plain_world.write_config(**{"mirrorlake.batch.max.records": "200"})
+    plain, transactional = sources(plain_world)
+    for seed in range(4, 14):
+        plain_world.produce(plain, 1_500, 3, seed=seed)
+    process = start(plain_world)
+    eventually(lambda: any(map(len, plain_world.target_records(plain).values())))
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, output
+    assert re.search(r"lag=[1-9]", output), "there was a backlog still"
+    assert plain_world.open_transactions() == []
+    plain_world.write_config(**{"mirrorlake.batch.max.records": "10000"})
+    assert_carried_on(plain_world, (plain, transactional))
 
 
 def runs_of_commits(world: World) -> dict[int, list[list[Any]]]:
@@ -408,22 +428,22 @@ def test_a_state_that_is_older_than_the_data_stops_the_job_before_a_record_is_do
     plain_world: World, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     plain_world.write_config(**{"mirrorlake.topics.shared": str(shared).lower(), "mirrorlake.on.loss": "continue"})
-    topic, honest = plain_world.topic(partitions=1), offset_syncs.read_states
+    topic, honest = plain_world.topic(partitions=1), offset_syncs.read_states_and_ends
     plain_world.produce(topic, 100, 1)
     plain_world.mirror()
     flow = plain_world.flow
     with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
         target.refresh([flow.offset_syncs_topic], 30_000)
-        stale = honest(target, flow.offset_syncs_topic, range(2), 30_000)
+        stale, _ = honest(target, flow.offset_syncs_topic, range(2), 30_000)
     plain_world.produce(topic, 100, 1, seed=1)
     plain_world.mirror()
 
-    def older(*given: object, **named: object) -> dict[int, SlotState]:
+    def older(*given: object, **named: object) -> tuple[dict[int, SlotState], dict[int, int]]:
         """Returns the states of now with the positions of then."""
-        found = honest(*given, **named)
-        return {slot: replace(state, positions=stale[slot].positions) for slot, state in found.items()}
+        found, ends = honest(*given, **named)
+        return {slot: replace(state, positions=stale[slot].positions) for slot, state in found.items()}, ends
 
-    monkeypatch.setattr(offset_syncs, "read_states", older)
+    monkeypatch.setattr(offset_syncs, "read_states_and_ends", older)
     plain_world.produce(topic, 100, 1, seed=2)
     with pytest.raises(TargetError, match="has committed records of this flow at offset 101 of"):
         plain_world.mirror()
@@ -432,3 +452,27 @@ def test_a_state_that_is_older_than_the_data_stops_the_job_before_a_record_is_do
     with pytest.raises(TargetError, match="has committed records of this flow at offset 101 of"):
         plain_world.mirror()  # the job has opened its generation from what it was told
     assert len(plain_world.target_records(topic)[0]) == 200
+
+
+def test_a_state_that_stands_behind_more_than_was_read_is_not_committed(plain_world: World) -> None:
+    topic, flow, written = plain_world.topic(partitions=1), plain_world.flow, list[str]()
+    plain_world.produce(topic, 100, 1)
+    plain_world.mirror()
+    plain_world.produce(topic, 100, 1, seed=1)
+
+    def write_between(step: str) -> None:
+        if step == "task.copied" and not written:
+            written.append(step)
+            last = max(read_committed(flow_servers, flow.offset_syncs_topic)[0])[1]
+            producer = Producer({"bootstrap.servers": flow_servers})
+            producer.produce(flow.offset_syncs_topic, last[1], last[0], partition=0)
+            assert producer.flush(30) == 0
+
+    flow_servers = plain_world.target_servers
+    suite = ROOT / "expectations/offset_syncs.json"
+    job = MirrorJob(InProcessEngine(failpoint=write_between), plain_world.config, flow, plain_world.ledger, suite, "")
+    assert job.run(None, None).records == 100
+    assert written
+    assert any("but the state was appended at" in line for line in plain_world.lines)
+    plain_world.assert_equal(topic)
+    plain_world.assert_nothing_open()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import FencedError
+from mirrorlake.errors import FencedError, TargetError
 from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
@@ -12,8 +12,14 @@ from mirrorlake.state import offset_syncs
 
 
 async def write_state(
-    target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int = 0
-) -> int:
+    target: Cluster,
+    flow: Flow,
+    producer: transaction.Producer,
+    state: SlotState,
+    *,
+    after: int,
+    sequence: int = 0,
+) -> None:
     """Produces a slot's state into its open transaction.
 
     Args:
@@ -21,10 +27,12 @@ async def write_state(
         flow: the flow of the slot.
         producer: the producer of the open transaction.
         state: the state to write.
+        after: the end to which the slot's states were read, after the transaction was begun.
         sequence: the sequence number of the record in this transaction.
 
-    Returns:
-        The offset of the record in the offset-syncs topic.
+    Raises:
+        ResponseError, WireError: the state could not be appended.
+        TargetError: there are records behind those that were read. The transaction must not be committed.
     """
     key = (flow.offset_syncs_topic, state.slot)
     if target.transaction_version < 2:
@@ -33,7 +41,14 @@ async def write_state(
         target.leader(*key), producer.transactional_id, {key: offset_syncs.encode(state, sequence)}, PRODUCE_TIMEOUT_MS
     )
     ((_, offset),) = target.produced(response)
-    return offset
+    if offset != after + sequence:
+        raise TargetError(
+            f"flow {flow.name}: {key[0]}-{key[1]} on cluster {flow.target} was read up to offset {after}, but the "
+            f"state was appended at {offset}, so a broker that is not the leader any more has answered, or another "
+            "program writes to the topic. Nothing was committed. Only the flow's own principal should have WRITE on "
+            "the topic",
+            retriable=True,
+        )
 
 
 def fenced(flow: Flow, generation: int, newer: int) -> FencedError:

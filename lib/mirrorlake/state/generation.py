@@ -131,7 +131,9 @@ def _open_generation(
         slot: transaction.begin(target, flow.transactional_id(slot), timeout_ms, transaction.END_TIMEOUT_MS)
         for slot in partitions
     }
-    states = offset_syncs.read_states(target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms)
+    states, ends = offset_syncs.read_states_and_ends(
+        target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms
+    )
     newest = _newest(states)
     if newest >= generation:
         return False
@@ -188,7 +190,7 @@ def _open_generation(
                 ),
                 producer_ids=tuple(producer_ids),
             )
-            if not _write(target, flow, producer=producer, state=state, sequence=sequence):
+            if not _write(target, flow, producer=producer, state=state, after=ends[slot], sequence=sequence):
                 return False
     for slot, producer in producers.items():
         outcome = transaction.end(target, producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
@@ -214,10 +216,12 @@ def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning)
     return replace(added, positions=positions, inferred=inferred)
 
 
-def _write(target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, sequence: int) -> bool:
+def _write(
+    target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, after: int, sequence: int
+) -> bool:
     """Writes one state; returns False if another job has ended the transaction."""
     try:
-        target.net.run(lambda: write_state(target, flow, producer=producer, state=state, sequence=sequence))
+        target.net.run(lambda: write_state(target, flow, producer, state, after=after, sequence=sequence))
     except ResponseError as error:
         if error.code in TRANSACTION_OVER:
             return False

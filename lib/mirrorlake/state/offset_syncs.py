@@ -33,6 +33,17 @@ TOPIC_CONFIG = {
 }
 
 
+def topic_config(replication_factor: int) -> dict[str, str]:
+    """Returns the configuration of a new offset-syncs topic.
+
+    A majority of its replicas must have a state before it is acknowledged, so that one lost disk loses no position.
+    """
+    if replication_factor < 1:  # the cluster's defaults for both
+        return TOPIC_CONFIG
+    in_sync = replication_factor // 2 + 1 if replication_factor > 2 else 1
+    return {**TOPIC_CONFIG, "min.insync.replicas": str(in_sync)}
+
+
 def encode(state: SlotState, base_sequence: int) -> bytes:
     """Encodes a state as a record batch of the slot's producer, in its open transaction."""
     producer = Producer(state.transactional_id, state.producer_id, state.producer_epoch)
@@ -47,10 +58,17 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
 
 
 def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, SlotState]:
-    """Reads the last committed state of each slot; leaves out slots that have committed none.
+    """Reads the last committed state of each slot; leaves out slots that have committed none."""
+    return read_states_and_ends(target, topic, slots, timeout_ms)[0]
+
+
+def read_states_and_ends(
+    target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int
+) -> tuple[dict[int, SlotState], dict[int, int]]:
+    """Reads the last committed state of each slot, and returns the last stable offset of each slot, too.
 
     The search goes back from the last stable offset, because markers and aborted transactions may follow the
-    last committed record.
+    last committed record. Slots that have committed none are left out of the states.
 
     Args:
         target: the cluster that has the topic.
@@ -70,7 +88,7 @@ def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: i
         )
         if found:
             states[key[1]] = SlotState.from_json(found[-1])
-    return states
+    return states, {slot: end for (_, slot), end in stable.items()}
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:

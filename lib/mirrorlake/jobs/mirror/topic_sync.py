@@ -28,7 +28,7 @@ from mirrorlake.protocol.topic_changes import (
     growth,
     largest_message,
 )
-from mirrorlake.state.offset_syncs import TOPIC_CONFIG
+from mirrorlake.state.offset_syncs import TOPIC_CONFIG, topic_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,9 +70,8 @@ class Topology:
         have = self._target.partitions().get(topic, 0)
         refusals: Refusals = {}
         if have == 0:
-            refusals = self._target.create(
-                [NewTopic(topic, slots, self.flow.offset_syncs_replication_factor, config=TOPIC_CONFIG)]
-            )
+            factor = self.flow.offset_syncs_replication_factor
+            refusals = self._target.create([NewTopic(topic, slots, factor, config=topic_config(factor))])
         elif have < slots:
             refusals = self._target.grow({topic: slots})
         if refusals:
