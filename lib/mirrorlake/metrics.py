@@ -43,7 +43,10 @@ class Metrics:
             "throttled", "seconds", "Time for which brokers have throttled copying tasks, by side.", SIDE
         )
         self.open_transaction_seconds = self._gauge(
-            "open_transaction_age", "seconds", "Age of the oldest transaction that holds back readers of the target."
+            "open_transaction_age", "seconds", "Age of the oldest transaction on the source that the mirror waits for."
+        )
+        self.uncommitted_records = self._gauge(
+            "uncommitted", "records", "Source offsets between the last stable offsets and the high watermarks."
         )
 
         # The ledger

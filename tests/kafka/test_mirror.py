@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.jobs.mirror import holdups, uncommitted
 from mirrorlake.jobs.mirror.copy import pace, source_reader
 from mirrorlake.spark.timing import STAGES
 
@@ -69,19 +70,50 @@ def test_a_backlog_is_copied_in_many_bounded_micro_batches(spark_world: World) -
     assert 1 <= (spark_world.metric("ledger_appends_total") or 0) <= len(runs)
 
 
-def test_an_open_transaction_on_the_source_is_waited_for_and_not_copied(plain_world: World) -> None:
+@pytest.mark.parametrize("interval_s", [None, 0.2], ids=["drained", "continuous"])
+def test_an_open_transaction_on_the_source_is_waited_for_and_after_a_while_named(
+    plain_world: World, interval_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holdups, "LONG_MS", 1_000)
+    monkeypatch.setattr(uncommitted, "LOOK_S", 0.5)
     topic = plain_world.topic(partitions=1)
     plain_world.produce(topic, 100, 1)
-    producer = Producer({"bootstrap.servers": plain_world.source_servers, "transactional.id": f"{topic}-open"})
+    transactional_id = f"{topic}-open"
+    producer = Producer({"bootstrap.servers": plain_world.source_servers, "transactional.id": transactional_id})
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(topic, b"undecided", partition=0)
     producer.flush(30)
     plain_world.produce(topic, 50, 1, seed=2)
-    assert plain_world.mirror().records == 100
+    opened = time.monotonic()
+    if interval_s is None:
+        eventually(lambda: time.monotonic() > opened + 1)
+        assert plain_world.mirror().records == 100
+    else:
+        with plain_world.mirroring(interval_s):
+            eventually(lambda: plain_world.rows("anomalies"))
+    assert plain_world.metric("uncommitted_records") == 51
+    assert plain_world.metric("lag_records") == 0
+    assert (plain_world.metric("open_transaction_age_seconds") or 0) >= 1
+    (row,) = plain_world.rows("anomalies")
+    assert (row["kind"], row["topic"], row["partition"], row["from_offset"]) == ("open_transaction", topic, 0, 100)
+    assert f"a transaction of transactional.id {transactional_id}, producer id " in row["detail"]
     producer.commit_transaction(30)
     assert plain_world.mirror().records == 51
+    assert plain_world.metric("uncommitted_records") == plain_world.metric("open_transaction_age_seconds") == 0
     plain_world.assert_equal(topic)
+
+
+def test_a_topic_whose_remote_name_is_too_long_holds_back_only_itself(plain_world: World) -> None:
+    fits, long = plain_world.topic("fits", 1), plain_world.topic("x" * (249 - len(plain_world.alias) - 1), 1)
+    for topic in (fits, long):
+        plain_world.produce(topic, 20, 1)
+    assert plain_world.mirror().records == 20
+    plain_world.assert_equal(fits)
+    (row,) = plain_world.rows("anomalies")
+    assert (row["kind"], row["topic"]) == ("held", long)
+    assert "not a valid topic name" in row["detail"]
+    assert plain_world.metric("held_topics") == 1
 
 
 def test_new_topics_and_new_partitions_are_followed_while_it_runs(spark_world: World) -> None:

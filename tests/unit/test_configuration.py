@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -319,3 +320,13 @@ def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
 )
 def test_auto_offset_reset_is_found_wherever_mirrormaker_2_takes_it(name: str) -> None:
     assert flow(**{name: "latest"}).start.flow.word == "latest"
+
+
+def test_topics_of_one_remote_name_hold_back_each_other_but_never_one_that_is_mirrored() -> None:
+    found = flow(**{"topics.rename.regex": "(orders)-.*", "topics.rename.replacement": "$1"})
+    names = ["orders-v1", "orders-v2", "other", "x" * 249]
+    assert found.unnamed(names).keys() == {"orders-v1", "orders-v2"}
+    assert found.unnamed(names, {"orders-v1"}).keys() == {"orders-v2"}
+    shared = replace(found, topics_shared=True)
+    assert not shared.unnamed(names)
+    assert flow().unnamed(names).keys() == {"x" * 249}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,26 +182,43 @@ class Flow:
         """Finds the remote name of each source topic.
 
         Raises:
-            ConfigurationError: a remote name is not valid or is internal, or two topics have the same one although the
-                flow is not `topics_shared`.
+            ConfigurationError: a topic can't have a remote name; see `unnamed`.
         """
-        remote: dict[str, str] = {}
-        origin: dict[str, str] = {}
+        remote = {topic: self.policy.remote_topic(topic) for topic in sorted(topics)}
+        if reasons := self.unnamed(remote):
+            raise ConfigurationError(next(iter(reasons.values())))
+        return remote
+
+    def unnamed(self, topics: Iterable[str], mirrored: Collection[str] = ()) -> dict[str, str]:
+        """Finds the topics that can't have a remote name, with the reasons.
+
+        A remote name may not be valid, or be internal. Two topics may have the same one although the flow is not
+        `topics_shared`. A topic that is mirrored already keeps its name then.
+
+        Args:
+            topics: source topics.
+            mirrored: those of which the flow has positions.
+        """
+        reasons: dict[str, str] = {}
+        same: dict[str, list[str]] = {}
         for topic in sorted(topics):
-            name = remote[topic] = self.policy.remote_topic(topic)
+            name = self.policy.remote_topic(topic)
+            same.setdefault(name, []).append(topic)
             if not is_topic_name(name) or self.policy.is_internal_topic(name):
-                raise ConfigurationError(
+                reasons[topic] = (
                     f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is "
                     "not a valid topic name (1 to 249 letters, digits, . _ -, and not an internal topic). Correct "
                     "the replication policy, or exclude the topic (topics.exclude)"
                 )
-            if origin.setdefault(name, topic) != topic and not self.topics_shared:
-                raise ConfigurationError(
-                    f"flow {self.name}: topics {origin[name]} and {topic} would both be called {name} on cluster "
+        for name, several in same.items():
+            if len(several) > 1 and not self.topics_shared:
+                why = (
+                    f"flow {self.name}: topics {several[0]} and {several[1]} would both be called {name} on cluster "
                     f"{self.target}. Correct the replication policy. To merge both topics, set "
                     "mirrorlake.topics.shared = true"
                 )
-        return remote
+                reasons.update({topic: why for topic in several if topic not in mirrored})
+        return reasons
 
     @classmethod
     def load(cls, config: str | Path, name: str) -> Flow:

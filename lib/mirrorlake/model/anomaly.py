@@ -15,7 +15,8 @@ class AnomalyKind(StrEnum):
     FOREIGN = "foreign"  # another producer has written to a remote topic
     TRANSFORM = "transform"  # a record can't be transformed
     STOPPED = "stopped"  # any other error that has stopped a flow
-    HELD = "held"  # one topic can't be mirrored
+    HELD = "held"  # one topic or partition can't be mirrored
+    OPEN_TRANSACTION = "open_transaction"  # a transaction on the source has been open for long, and is waited for
     DIVERGED = "diverged"  # records of a failed-over source that were not mirrored before
     MISSING = "missing"  # found at a take-over: on the source, not on the target
     REPEATED = "repeated"  # found at a take-over: on the target more than once
@@ -30,6 +31,7 @@ class AnomalyAction(StrEnum):
     STOP = "stop"
     CONTINUE = "continue"
     OTHERS_GO_ON = "the others go on"
+    WAIT = "wait"
     FOUND_AT_TAKEOVER = "none: found when taking over"
 
 

@@ -47,6 +47,7 @@ from mirrorlake.errors import (
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
+from mirrorlake.jobs.mirror.holdups import Holdups
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.plan import MirrorPlan
 from mirrorlake.jobs.mirror.start_offsets import find_starts
@@ -61,7 +62,6 @@ from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.lag import lag
 from mirrorlake.model.slot import ClosedFor, Position
-from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster, ResponseError, Topic
@@ -119,8 +119,7 @@ class MirrorJob:
         self._runs = Counter[str]()
         self._ledger_query: StreamingQuery | NoStream | None = None
         self._topics: dict[str, int] = {}
-        self._held: dict[str, str] = {}
-        self._stuck: Mapping[PartitionKey, str] = {}
+        self._holdups = Holdups(flow, self._metrics, self._append_anomalies)
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
         self._mm2 = mm2_topics.Emitter(flow)
@@ -215,7 +214,10 @@ class MirrorJob:
         found = {
             name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
         }
-        topics = {name: topic.partitions for name, topic in found.items()}
+        unnamed = flow.unnamed(found)
+        if found and len(unnamed) == len(found):
+            raise ConfigurationError(next(iter(unnamed.values())))
+        topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
@@ -233,7 +235,7 @@ class MirrorJob:
         self._sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters()
-        self._ensure_topics(topics)
+        self._ensure_topics(topics, unnamed)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
         self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
         self._generation = begin_generation(
@@ -242,7 +244,8 @@ class MirrorJob:
             target=self._target,
             slots=slots,
             beginning=lambda known: Beginning(
-                () if known else tuple(self._first_positions(found)), closes=self._closed_for
+                () if known else tuple(self._first_positions({name: found[name] for name in topics})),
+                closes=self._closed_for,
             ),
             failpoint=self._failpoint,
         )
@@ -341,39 +344,10 @@ class MirrorJob:
             TargetError: no topic can be mirrored.
         """
         failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
-        if topics and len(failures) == len(topics):
+        if topics and topics.keys() <= failures.keys():
             raise TargetError(next(iter(failures.values())))
-        new = {topic: why for topic, why in failures.items() if self._held.get(topic) != why}
-        for topic, why in new.items():
-            log.warning(event("topic_held", flow=self.flow.name, topic=topic, reason=why))
-        for topic in self._held.keys() - failures.keys():
-            log.info(event("topic_released", flow=self.flow.name, topic=topic))
-        self._metrics.held_topics.labels(self.flow.name).set(len(failures))
-        self._held, self._topics = failures, topics
-        self._append_anomalies(
-            [
-                Anomaly.of_flow(self.flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, topic=topic)
-                for topic, why in new.items()
-            ]
-        )
-
-    def _note_stuck(self, stuck: Mapping[PartitionKey, str]) -> None:
-        """Logs and records partitions that do not advance while the others do."""
-        new = {key: why for key, why in stuck.items() if self._stuck.get(key) != why}
-        for (topic, partition), why in new.items():
-            log.warning(event("partition_held", flow=self.flow.name, topic=topic, partition=partition, reason=why))
-        for topic, partition in self._stuck.keys() - stuck.keys():
-            log.info(event("partition_released", flow=self.flow.name, topic=topic, partition=partition))
-        self._metrics.held_partitions.labels(self.flow.name).set(len(stuck))
-        self._stuck = stuck
-        self._append_anomalies(
-            [
-                Anomaly.of_flow(
-                    self.flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, topic=topic, partition=partition
-                )
-                for (topic, partition), why in new.items()
-            ]
-        )
+        self._holdups.topics(failures)
+        self._topics = topics
 
     def _tend(self) -> None:
         """Does the work between micro-batches: the ledger stream, the journal, and topic sync."""
@@ -395,6 +369,7 @@ class MirrorJob:
                 )
             )
         self._journal.write_if_due()
+        self._holdups.measure()
         if self._live.poll():  # the planner reports changes, when its plans follow them
             self._topology.flow = self.flow
         now, flow = time.monotonic(), self.flow
@@ -479,7 +454,8 @@ class MirrorJob:
             level = logging.WARNING if notice.is_warning else logging.INFO
             log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
         self._ensure_topics(dict(plan.topics), plan.held)
-        self._note_stuck(plan.stuck)
+        self._holdups.partitions(plan.stuck)
+        self._holdups.transactions(plan.uncommitted, plan.waiting_for)
         self._failpoint("driver.planned")
         return bool(plan.ranges)
 

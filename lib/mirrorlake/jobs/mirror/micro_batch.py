@@ -82,6 +82,20 @@ class MicroBatch:
             MirrorlakeError: a task was lost, or failed with an error that is not retriable; open transactions are
                 aborted.
         """
+        try:
+            return self._run(plan, tasks, cycle_id, clock, evaluated)
+        except KeyboardInterrupt:  # readers should not wait for the timeout of the transactions
+            self._abort({one.slot for one in plan.ranges})
+            raise
+
+    def _run(
+        self,
+        plan: MirrorPlan,
+        tasks: CopyTasks,
+        cycle_id: str,
+        clock: Stopwatch,
+        evaluated: Callable[[list[ExpectationResult]], None],
+    ) -> BatchOutcome:
         reports, failures = self._copy(plan, tasks)
         clock.lap("copy")
         self._failpoint("driver.copied")

@@ -10,6 +10,7 @@ from typing import Any
 from mirrorlake import errors
 from mirrorlake.config.reload import Notice
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.jobs.mirror.uncommitted import WaitingFor
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.transforms.frame import planned_ranges
@@ -29,6 +30,8 @@ class MirrorPlan:
         topics: number of partitions of each topic of the flow.
         held: reasons why topics are held, by topic.
         stuck: reasons why partitions do not advance, by topic and partition.
+        uncommitted: source offsets between the last stable offsets and the high watermarks.
+        waiting_for: transactions on the source that the flow waits for.
         notices: changes of the property file.
         error: the error that prevented a plan; None if there is none.
         plan_ms: duration of planning.
@@ -42,6 +45,8 @@ class MirrorPlan:
     topics: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     stuck: Mapping[PartitionKey, str] = field(default_factory=dict)
+    uncommitted: int = 0
+    waiting_for: tuple[WaitingFor, ...] = ()
     notices: tuple[Notice, ...] = ()
     error: MirrorlakeError | None = None
     plan_ms: float = 0.0
@@ -65,6 +70,8 @@ class MirrorPlan:
             topics={topic: partitions for topic, (partitions, _) in values.get("topics", {}).items()},
             held=values.get("held", {}),
             stuck={(topic, partition): why for topic, partition, why in values.get("stuck", ())},
+            uncommitted=values.get("uncommitted", 0),
+            waiting_for=tuple(WaitingFor(**one) for one in values.get("waiting_for", ())),
             notices=tuple(Notice(**notice) for notice in values.get("notices", ())),
             error=errors.from_json(error) if error else None,
             plan_ms=values.get("plan_ms", 0.0),

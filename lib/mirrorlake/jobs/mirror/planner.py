@@ -7,6 +7,7 @@ offsets. Planning reads no records of the source and has no side effects.
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 from dataclasses import asdict
 from typing import Any
 
@@ -18,6 +19,7 @@ from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.readiness import Readiness
 from mirrorlake.jobs.mirror.start_offsets import find_starts
 from mirrorlake.jobs.mirror.stuck import StuckPartitions
+from mirrorlake.jobs.mirror.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
@@ -47,6 +49,7 @@ class Planner:
         self._number = 0
         self._last: dict[str, Any] = {}
         self._topics: dict[str, Topic] = {}
+        self._unnamed: dict[str, str] = {}  # topics without a remote name, and why
         self._remote_ids: dict[str, str] = {}
         self._readiness = Readiness()
         self._starts: set[tuple[str, int, int]] = set()
@@ -55,6 +58,7 @@ class Planner:
         self._slot_of: dict[PartitionKey, int] = {}
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._uncommitted = Uncommitted()
         self._clusters: tuple[Cluster, Cluster] | None = None
 
     @property
@@ -111,7 +115,6 @@ class Planner:
             self._topics_due = 0.0
         source, target = self._connected()
         timeout_ms = self.flow.connect_timeout_ms
-        self._find_topics(source, target)
         topic = self.flow.offset_syncs_topic
         if topic not in target.topics:
             target.refresh([topic], timeout_ms)
@@ -125,12 +128,16 @@ class Planner:
                 "topic together with the flow's remote topics"
             )
         positions = merge_positions(states.values())
-        held = self._readiness.held(self.flow, self._topics, target, positions)
+        self._find_topics(source, target, {topic for topic, _ in positions})
+        held = self._unnamed | self._readiness.held(self.flow, self._topics, target, positions)
         waiting = self._readiness.waiting
         offered, silent = self._offered(
             source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)]
         )
         lag = total_lag(offered, positions)
+        self._uncommitted.look(
+            source, {(one.topic, one.partition): one.stable for one in offered}, is_only_look=self._until_now
+        )
         if self._until is not None:
             for partition in offered:  # a topic may be offered later than in the first plan
                 self._until.setdefault((partition.topic, partition.partition), partition.stable)
@@ -176,6 +183,8 @@ class Planner:
             "held": {topic: why for topic, why in held.items() if topic not in waiting},
             "waiting": bool(waiting) or (self._until_now and self._stuck.is_electing),
             "stuck": [[*key, why] for key, why in sorted(stuck.items())],
+            "uncommitted": self._uncommitted.records,
+            "waiting_for": [asdict(one) for one in self._uncommitted.waiting_for],
             "retry": retry,
             "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()},
             "ranges": [asdict(planned) for planned in ranges],
@@ -198,8 +207,11 @@ class Planner:
             for topic, partition in keys
             if (topic, partition) in positions and stable[topic, partition] < positions[topic, partition].upstream_next
         }
-        if behind:  # a shorter log may be that of a new topic with the same name
+        if behind:  # a shorter log may be that of a new topic with the same name, or of a broker that led it before
             self._topics.update(source.refresh(behind, self.flow.connect_timeout_ms, operations=True))
+            again, _ = source.stable_ends([key for key in keys if key[0] in behind], self.flow.connect_timeout_ms)
+            ends.update(again)
+            stable.update({key: offset for key, (offset, _) in again.items()})
         replaced = {key for key in keys if key in positions and _is_replaced(positions[key], self._topics[key[0]])}
         new = [key for key in keys if key not in positions or key in replaced]
         first = source.offsets(new, EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms) if new else {}
@@ -255,12 +267,14 @@ class Planner:
             anomaly=about(GapKind.TRUNCATED, key, stable, position.upstream_next),
         )
 
-    def _find_topics(self, source: Cluster, target: Cluster) -> None:
+    def _find_topics(self, source: Cluster, target: Cluster, mirrored: Set[str]) -> None:
         """Reads the topics of the source and the remote topics, at the refresh interval."""
         if self._topics and time.monotonic() < self._topics_due:
             return
         found = source.refresh(None, self.flow.connect_timeout_ms, operations=True)
-        self._topics = {name: topic for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
+        matching = {name: topic for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
+        self._unnamed = self.flow.unnamed(matching, mirrored)
+        self._topics = {name: topic for name, topic in matching.items() if name not in self._unnamed}
         remote = (
             target.refresh(
                 set(self.flow.remote_topics(self._topics).values()), self.flow.connect_timeout_ms, operations=True

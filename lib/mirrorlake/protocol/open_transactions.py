@@ -1,0 +1,93 @@
+"""Finds the open transactions of partitions, and who has begun them (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError, by
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """An open transaction in one partition.
+
+    Attributes:
+        first_offset: its first offset there. No read_committed consumer goes beyond.
+        producer_id: the id of its producer.
+        transactional_id: empty if it is not known; listing it needs DESCRIBE.
+        started_ms: its beginning, in ms since the epoch; -1 if it is not known.
+    """
+
+    first_offset: int
+    producer_id: int
+    transactional_id: str = ""
+    started_ms: int = -1
+
+
+async def oldest_open(cluster: Cluster, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, OpenTransaction]:
+    """Returns the first open transaction of each partition that has one.
+
+    Partitions are left out if their leaders are too old for the request, don't answer, or refuse it (needs READ).
+    """
+    found: dict[PartitionKey, OpenTransaction] = {}
+    for leader, keys in by(lambda key: cluster.leader(*key), partitions).items():
+        try:
+            found.update(await _of_leader(cluster, leader, keys))
+        except (ResponseError, WireError):
+            continue
+    try:
+        return await _with_names(cluster, found) if found else {}
+    except (ResponseError, WireError):
+        return found
+
+
+async def _of_leader(cluster: Cluster, leader: int, keys: list[PartitionKey]) -> dict[PartitionKey, OpenTransaction]:
+    topics = [
+        DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[index for _, index in group])
+        for topic, group in by(lambda key: key[0], keys).items()
+    ]
+    response = await cluster.answer(cluster.send(DescribeProducersRequest[0](topics=topics), leader), leader)
+    found = {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            starts = [
+                (producer.current_txn_start_offset, producer.producer_id)
+                for producer in partition.active_producers
+                if producer.current_txn_start_offset >= 0
+            ]
+            if starts:
+                found[topic.name, partition.partition_index] = OpenTransaction(*min(starts))
+    return found
+
+
+async def _with_names(
+    cluster: Cluster, found: dict[PartitionKey, OpenTransaction]
+) -> dict[PartitionKey, OpenTransaction]:
+    """Adds transactional ids and times of beginning, which only the coordinators know."""
+    producer_ids = sorted({one.producer_id for one in found.values()})
+    known: dict[int, tuple[str, int]] = {}
+    for broker in await cluster.brokers():
+        request = ListTransactionsRequest[0](state_filters=[], producer_id_filters=producer_ids)
+        listed = await cluster.answer(cluster.send(request, broker), broker)
+        names = [state.transactional_id for state in listed.transaction_states]
+        if not names:
+            continue
+        describe = DescribeTransactionsRequest[0](transactional_ids=names)
+        described = await cluster.answer(cluster.send(describe, broker), broker)
+        for state in described.transaction_states:
+            if state.error_code == 0:
+                known[state.producer_id] = state.transactional_id, state.transaction_start_time_ms
+    return {
+        key: replace(one, transactional_id=known[one.producer_id][0], started_ms=known[one.producer_id][1])
+        if one.producer_id in known
+        else one
+        for key, one in found.items()
+    }
