@@ -355,17 +355,19 @@ class World:
         _, gaps = self.ledger_map(topic)
         return sorted((row["partition"], row["upstream_start"], row["upstream_end"], row["kind"]) for row in gaps)
 
+    def open_transactions(self) -> list[tuple[str, int]]:
+        """Returns the partitions of the flow on the target in which a transaction is open."""
+        return [
+            (topic, partition)
+            for topic, metadata in self.target_admin.list_topics(timeout=10).topics.items()
+            if self.alias in topic
+            for partition in metadata.partitions
+            if _offset(self.target_servers, topic, partition, 0) != _offset(self.target_servers, topic, partition, 1)
+        ]
+
     def assert_nothing_open(self) -> None:
         """Asserts that no transaction of the flow is open on the target, so that nothing holds back readers."""
-        for topic, metadata in self.target_admin.list_topics(timeout=10).topics.items():
-            if self.alias in topic:
-                for partition in metadata.partitions:
-                    eventually(
-                        lambda topic=topic, partition=partition: (
-                            _offset(self.target_servers, topic, partition, 0)
-                            == _offset(self.target_servers, topic, partition, 1)
-                        )
-                    )
+        eventually(lambda: not self.open_transactions())
 
     # -- groups -------------------------------------------------------------------------------------
 
@@ -536,6 +538,11 @@ def configure(world: World, topic: str, values: dict[str, str], *, target: bool 
         [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]
     ).values()
     future.result()
+
+
+def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
+    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    return {name: entry.value for name, entry in future.result().items()}
 
 
 def _offset(servers: str, topic: str, partition: int, isolation: int) -> int:

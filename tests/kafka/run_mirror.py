@@ -7,6 +7,7 @@ names a Spark cluster.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,16 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
     from mirrorlake.failpoint import VARIABLE
     from mirrorlake.jobs.mirror.job import MirrorJob
     from mirrorlake.log import configure
+    from mirrorlake.notebook.runtime import ended_by_sigterm
 
     configure()
     fails_at = os.environ.get(VARIABLE, "")
     engine, ledger = on_spark(warehouse, schema, fails_at) if warehouse else in_process(fails_at)
     suite = ROOT / "expectations/offset_syncs.json"
     job = MirrorJob(engine, config, Flow.load(config, flow), ledger, suite, fails_at)
-    print(job.run(*map(float, times)) if times else job.run(None), flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests without it
+    with ended_by_sigterm(job):
+        print(job.run(*map(float, times)) if times else job.run(None), flush=True)
 
 
 def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:

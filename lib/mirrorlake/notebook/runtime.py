@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook import log_output
@@ -103,6 +106,29 @@ def session(root: Path, name: str) -> SparkSession:
     from mirrorlake.local.session import local_session
 
     return local_session(root, name)
+
+
+class StoppableJob(Protocol):
+    """A job that can be ended from another thread, or by a signal."""
+
+    def stop(self) -> None:
+        """Ends the run after the micro-batch under way."""
+
+
+@contextmanager
+def ended_by_sigterm(job: StoppableJob) -> Iterator[None]:
+    """Lets SIGTERM end a job between two micro-batches, for the length of a block, so that no transaction stays open.
+
+    Only the main thread of a process can handle signals; elsewhere, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: job.stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def finish(result: Mapping[str, Any]) -> None:

@@ -99,7 +99,7 @@ class Batches:
 
     def _wait(self, query: StreamingQuery, deadline: float | None, watch: Callable[[], None], *, drain: bool) -> None:
         if drain:
-            query.processAllAvailable()
+            self._drain(query)
             return
         # A wait in Python, unlike one in the JVM, can be interrupted at once.
         while (
@@ -113,6 +113,23 @@ class Batches:
         problem = query.exception()
         if problem is not None:
             raise problem
+
+    def _drain(self, query: StreamingQuery) -> None:
+        """Waits until the source has nothing new, or until the run is stopped."""
+        errors: list[Exception] = []
+
+        def drain() -> None:
+            try:
+                query.processAllAvailable()
+            except Exception as error:
+                errors.append(error)
+
+        draining = threading.Thread(target=drain, daemon=True)
+        draining.start()
+        while draining.is_alive() and not self._stopping.is_set():
+            draining.join(POLL_S)
+        if errors:
+            raise errors[0]
 
     @property
     def _is_done(self) -> bool:
