@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.cluster import Cluster, check
 
 from tests.world import ROOT, World, eventually
 
-TWO_REPLICAS = {
-    "offsets.topic.replication.factor": "2",
-    "transaction.state.log.replication.factor": "2",
-    "transaction.state.log.min.isr": "1",
-    "min.insync.replicas": "1",
-}
+FROZEN_S = 10
+QUICKLY_FENCED = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
+
+
+def replicated(replicas: int, in_sync: int) -> dict[str, str]:
+    return {
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(in_sync),
+        "min.insync.replicas": str(in_sync),
+        **QUICKLY_FENCED,
+    }
 
 
 @pytest.fixture(scope="module")
-def pair(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
-    """Starts two clusters of two brokers each, for these tests alone."""
-    base, jars = tmp_path_factory.mktemp("pair"), root / ".local/jars/kafka"
-    made = {
-        side: LocalCluster(side, base / side, jars, size=2, properties=TWO_REPLICAS) for side in ("source", "target")
-    }
-    with running(made["source"]), running(made["target"]):
-        yield made
+def clusters(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, LocalCluster]]:
+    """Starts a source of two brokers and a target of three, for these tests alone."""
+    base, jars = tmp_path_factory.mktemp("faults"), root / ".local/jars/kafka"
+    source = LocalCluster("source", base / "source", jars, size=2, properties=replicated(2, 1))
+    target = LocalCluster("target", base / "target", jars, size=3, properties=replicated(3, 2))
+    with running(source), running(target):
+        yield {"source": source, "target": target}
 
 
 @pytest.fixture
-def world(pair: dict[str, LocalCluster], tmp_path: Path) -> World:
-    world = World(pair["source"].bootstrap_servers, pair["target"].bootstrap_servers, tmp_path)
+def world(clusters: dict[str, LocalCluster], tmp_path: Path) -> World:
+    world = World(clusters["source"].bootstrap_servers, clusters["target"].bootstrap_servers, tmp_path)
     world.write_config(
         **{
-            "replication.factor": "2",
-            "offset-syncs.topic.replication.factor": "2",
+            "replication.factor": "3",
+            "offset-syncs.topic.replication.factor": "3",
             "mirrorlake.batch.max.records": "400",
             "mirrorlake.connect.timeout.ms": "10000",
         }
@@ -67,36 +75,141 @@ def batches(world: World) -> int:
     return sum("micro_batch_committed" in line for line in world.lines)
 
 
+def retries(world: World) -> int:
+    """Returns the number of failed attempts that the job has logged."""
+    return sum("retrying" in line or "slots_failed" in line for line in world.lines)
+
+
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_doubled(
-    world: World, pair: dict[str, LocalCluster], side: str
+    world: World, clusters: dict[str, LocalCluster], side: str
 ) -> None:
     topic = world.topic("killed", 4, replication_factor=2)
 
     def kill_and_start() -> None:
-        pair[side].stop_broker(2, kill=True)
+        clusters[side].stop_broker(2, kill=True)
         before = batches(world)
         world.produce(topic, 1_000, 4, seed=3)
         eventually(lambda: batches(world) > before, what="a micro-batch without the killed broker")
-        pair[side].start_broker(2)
+        clusters[side].start_broker(2)
 
     mirror_through(world, topic, kill_and_start)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(
-    world: World, pair: dict[str, LocalCluster], side: str
+    world: World, clusters: dict[str, LocalCluster], side: str
 ) -> None:
     topic = world.topic("restarted", 4, replication_factor=2)
 
     def restart() -> None:
-        for broker in (2, 1):
-            pair[side].stop_broker(broker)
-        for broker in (1, 2):
-            pair[side].start_broker(broker, wait=False)
-        pair[side].wait_ready()
+        brokers = [broker.node_id for broker in clusters[side].brokers]
+        for broker in reversed(brokers):
+            clusters[side].stop_broker(broker)
+        for broker in brokers:
+            clusters[side].start_broker(broker, wait=False)
+        clusters[side].wait_ready()
 
     mirror_through(world, topic, restart)
+
+
+def test_brokers_of_the_target_restarted_one_by_one_cost_nothing(
+    world: World, clusters: dict[str, LocalCluster]
+) -> None:
+    topic, target = world.topic("rolling", 4, replication_factor=2), clusters["target"]
+
+    def restart() -> None:
+        for seed, broker in enumerate((3, 2, 1), 10):  # the controller last, as Kafka advises
+            target.stop_broker(broker)
+            world.produce(topic, 300, 4, seed=seed)
+            target.start_broker(broker)
+
+    mirror_through(world, topic, restart)
+
+
+def test_a_controller_killed_in_the_middle_is_waited_for(world: World, clusters: dict[str, LocalCluster]) -> None:
+    topic, target = world.topic("controller", 4, replication_factor=2), clusters["target"]
+
+    def kill_and_start() -> None:
+        target.stop_broker(1, kill=True)
+        world.produce(topic, 1_000, 4, seed=3)
+        target.start_broker(1)
+
+    mirror_through(world, topic, kill_and_start)
+
+
+def test_too_few_replicas_in_sync_on_the_target_are_waited_for(world: World, clusters: dict[str, LocalCluster]) -> None:
+    topic, target = world.topic("isr", 4, replication_factor=2), clusters["target"]
+
+    def lose_two() -> None:
+        before = retries(world)
+        for broker in (2, 3):
+            target.stop_broker(broker, kill=True)
+        world.produce(topic, 1_000, 4, seed=3)
+        eventually(lambda: retries(world) > before, what="an attempt without enough replicas")
+        for broker in (2, 3):
+            target.start_broker(broker, wait=False)
+        target.wait_ready()
+
+    mirror_through(world, topic, lose_two)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_broker_that_is_frozen_and_comes_back_as_if_nothing_had_happened_doubles_nothing(
+    world: World, clusters: dict[str, LocalCluster], side: str
+) -> None:
+    topic = world.topic("frozen", 4, replication_factor=2)
+
+    def freeze() -> None:
+        began = time.monotonic()
+        clusters[side].freeze_broker(2)
+        try:
+            before = batches(world)
+            world.produce(topic, 1_000, 4, seed=3)
+            eventually(lambda: batches(world) > before, what="a micro-batch without the frozen broker")
+            eventually(lambda: time.monotonic() > began + FROZEN_S)
+        finally:
+            clusters[side].thaw_broker(2)
+        clusters[side].wait_ready()
+
+    mirror_through(world, topic, freeze)
+
+
+def test_replicas_that_move_and_leaders_that_change_cost_nothing(
+    world: World, clusters: dict[str, LocalCluster]
+) -> None:
+    topic = world.topic("moved", 4, replication_factor=2)
+
+    def move() -> None:
+        remote = world.remote(topic)
+        for number in range(3):
+            replicas = [1 + (number + step) % 3 for step in range(3)]
+            reassign(world, remote, replicas)
+            world.produce(topic, 300, 4, seed=10 + number)
+            wanted = [TopicPartition(remote, partition) for partition in range(4)]
+            world.target_admin.elect_leaders(ElectionType.PREFERRED, wanted).result()
+            eventually(lambda leader=replicas[0]: leaders(world, remote) == {leader})
+
+    mirror_through(world, topic, move)
+
+
+def reassign(world: World, topic: str, replicas: list[int]) -> None:
+    """Gives every partition of a remote topic these replicas; the first is the preferred leader."""
+    partition = AlterPartitionReassignmentsRequest.ReassignableTopic.ReassignablePartition
+    wanted = [partition(partition_index=index, replicas=replicas) for index in range(4)]
+    topics = [AlterPartitionReassignmentsRequest.ReassignableTopic(name=topic, partitions=wanted)]
+    request = AlterPartitionReassignmentsRequest[0](timeout_ms=30_000, topics=topics)
+    with closing(Cluster(world.flow.target_connection, "target", "tests").connect()) as cluster:
+
+        async def attempt() -> None:
+            check((await cluster.send_any(request)).error_code)
+
+        cluster.call("moving replicas", attempt, 30_000)
+
+
+def leaders(world: World, topic: str) -> set[int]:
+    found = world.target_admin.list_topics(topic, timeout=10).topics[topic]
+    return {partition.leader for partition in found.partitions.values()}
 
 
 def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 from mirrorlake.jobs.mirror.topic_sync import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
 
-from tests.world import World, eventually
+from tests.world import World, config_of, eventually
 
 
 @pytest.fixture
@@ -32,11 +32,6 @@ def world(plain_world: World) -> World:
 
 def keep(world: World, *, dry_run: bool = False) -> TopologyResult:
     return keep_in_step(world.flow, world.ledger, dry_run=dry_run)
-
-
-def config_of(admin: AdminClient, topic: str) -> dict[str, str]:
-    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
-    return {name: entry.value for name, entry in future.result().items()}
 
 
 def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
