@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=400_000)
     parser.add_argument("--bytes", type=int, default=512)
     parser.add_argument("--quota", type=float, default=4_000_000.0, help="bytes per second")
+    parser.add_argument("--sides", nargs="*", default=list(QUOTAS), choices=list(QUOTAS))
     given = parser.parse_args()
     shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     rows: list[dict[str, Any]] = []
@@ -39,15 +40,15 @@ def main() -> int:
         create(servers["source"], TOPIC, 4)
         fill(servers["source"], TOPIC, Load(given.records, given.bytes, "none", 4))
         spark = local_session(ROOT, "bench")
-        for side, name in QUOTAS.items():
+        for side in given.sides:
+            name = QUOTAS[side]
             alias = f"by-{side}"
             with connected(servers[side], side) as cluster, quota(cluster, f"{alias}->t|copy", name, given.quota):
                 found = drain(spark, clusters, TOPIC, given.records, alias)
-            share = found.bytes / found.seconds / given.quota
-            rows.append(
-                {"side": side, "bytes": found.bytes, "seconds": round(found.seconds, 1), "share": round(share, 3)}
-            )
-            print(f"{name} of the {side}: {found.bytes:,} bytes in {found.seconds:.1f} s, {share:.0%} of the quota")
+            seconds = sum(done.seconds for done in found.history)  # without opening and closing the job
+            share = found.bytes / seconds / given.quota
+            rows.append({"side": side, "bytes": found.bytes, "seconds": round(seconds, 1), "share": round(share, 3)})
+            print(f"{name} of the {side}: {found.bytes:,} bytes in {seconds:.1f} s, {share:.0%} of the quota")
         spark.stop()
     (HOME / "quota.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))
     return 0

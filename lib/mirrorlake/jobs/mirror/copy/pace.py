@@ -11,7 +11,7 @@ from collections.abc import Callable
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES
 from mirrorlake.protocol.cluster import Limits
 
-LEAST_FETCH_BYTES, THROTTLED_FETCH_BYTES = 64 << 10, 1 << 20
+LEAST_FETCH_BYTES, THROTTLED_FETCH_BYTES = 64 << 10, 256 << 10
 A_WHILE_S = 1.0  # an attempt that is quicker shows nothing about the rate
 
 
