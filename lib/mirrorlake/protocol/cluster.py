@@ -31,6 +31,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 from kafka.protocol.producer import ProduceRequest
 
 from mirrorlake.config.connection import Connection
+from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
@@ -228,7 +229,7 @@ class Cluster:
     # -- connecting ---------------------------------------------------------------------------------
 
     def connect(self, *, again: bool = False) -> Cluster:
-        """Connects to the cluster and reads cluster id, brokers and features.
+        """Connects to the cluster and reads cluster id, brokers and features. If that fails, no connection stays open.
 
         Args:
             again: True if the cluster has answered this job before. That no broker answers may pass then. A rejected
@@ -237,6 +238,15 @@ class Cluster:
         Raises:
             SourceError, TargetError: no broker answers in time, or authentication fails; the message has the cause.
         """
+        try:
+            self._bootstrap(again=again)
+            self.call("first contact", self._learn, self._connect_timeout_ms)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _bootstrap(self, *, again: bool) -> None:
         logger, causes = logging.getLogger("kafka"), _Causes()
         logger.addHandler(causes)
         try:
@@ -253,8 +263,6 @@ class Cluster:
             ) from None
         finally:
             logger.removeHandler(causes)
-        self.call("first contact", self._learn, self._connect_timeout_ms)
-        return self
 
     def _security(self) -> dict[str, object]:
         """Returns the security settings, with the present values of references.
@@ -371,6 +379,10 @@ class Cluster:
             return self._manager.send(request, node_id=node)
         except WireError as error:
             return Future().failure(error)
+
+    async def ask(self, request: Any, node: int) -> Any:
+        """Sends a request to one broker, and returns the response; see `answer`. For requests that may be repeated."""
+        return await self.answer(self.send(request, node), node)
 
     def leader(self, topic: str, partition: int) -> int:
         """Returns the node id of a partition's leader, -1 if it is unknown."""
@@ -759,6 +771,28 @@ class Cluster:
         """Returns the newest version of a request that both the brokers and kafka-python support."""
         versions = self._manager.broker_version_data
         return int(versions.api_version(request)) if versions else 0
+
+
+def connect_both(flow: Flow, role: str, *, again: bool = False) -> tuple[Cluster, Cluster]:
+    """Connects to source and target of a flow, on one event loop.
+
+    Args:
+        flow: the flow.
+        role: the part of the client id behind the flow's name.
+        again: see `Cluster.connect`.
+
+    Raises:
+        SourceError, TargetError: see `Cluster.connect`; no connection stays open.
+    """
+    client_id, timeout_ms = f"{flow.name}|{role}", flow.connect_timeout_ms
+    source = Cluster(flow.source_connection, "source", client_id, timeout_ms)
+    source.connect(again=again)
+    target = Cluster(flow.target_connection, "target", client_id, timeout_ms, source.net)
+    try:
+        return source, target.connect(again=again)
+    except BaseException:
+        source.close()
+        raise
 
 
 class _Causes(logging.Handler):

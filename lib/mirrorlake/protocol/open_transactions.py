@@ -54,7 +54,7 @@ async def _of_leader(cluster: Cluster, leader: int, keys: list[PartitionKey]) ->
         DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[index for _, index in group])
         for topic, group in by(lambda key: key[0], keys).items()
     ]
-    response = await cluster.answer(cluster.send(DescribeProducersRequest[0](topics=topics), leader), leader)
+    response = await cluster.ask(DescribeProducersRequest[0](topics=topics), leader)
     found = {}
     for topic in response.topics:
         for partition in topic.partitions:
@@ -76,12 +76,12 @@ async def _with_names(
     known: dict[int, tuple[str, int]] = {}
     for broker in await cluster.brokers():
         request = ListTransactionsRequest[0](state_filters=[], producer_id_filters=producer_ids)
-        listed = await cluster.answer(cluster.send(request, broker), broker)
+        listed = await cluster.ask(request, broker)
         names = [state.transactional_id for state in listed.transaction_states]
         if not names:
             continue
         describe = DescribeTransactionsRequest[0](transactional_ids=names)
-        described = await cluster.answer(cluster.send(describe, broker), broker)
+        described = await cluster.ask(describe, broker)
         for state in described.transaction_states:
             if state.error_code == 0:
                 known[state.producer_id] = state.transactional_id, state.transaction_start_time_ms

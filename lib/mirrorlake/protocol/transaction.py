@@ -56,7 +56,7 @@ def begin(target: Cluster, transactional_id: str, transaction_timeout_ms: int, t
     async def attempt() -> Producer:
         node = await target.coordinator(transactional_id)
         version = 5 if target.transaction_version >= 2 else 4
-        response = await target.send(
+        response = await target.ask(
             InitProducerIdRequest[version](
                 transactional_id=transactional_id,
                 transaction_timeout_ms=transaction_timeout_ms,
@@ -94,7 +94,7 @@ async def add_partitions(
 
     async def attempt() -> None:
         node = await target.coordinator(producer.transactional_id)
-        response = await target.send(
+        response = await target.ask(
             AddPartitionsToTxnRequest[3](
                 v3_and_below_transactional_id=producer.transactional_id,
                 v3_and_below_producer_id=producer.producer_id,
@@ -142,7 +142,7 @@ def end(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -
     async def attempt() -> Outcome:
         node = await target.coordinator(producer.transactional_id)
         version = 5 if target.transaction_version >= 2 else 3
-        response = await target.send(
+        response = await target.ask(
             EndTxnRequest[version](
                 transactional_id=producer.transactional_id,
                 producer_id=producer.producer_id,

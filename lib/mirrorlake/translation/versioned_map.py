@@ -124,11 +124,8 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    def of_version(name: str, version: int) -> DataFrame:
-        table = ledger.spark.read.option("versionAsOf", version).table(ledger.table(name))
-        return rows_of_pair(table, flow.source, flow.target)
-
-    runs, gaps = of_version("offset_syncs", versions.offset_syncs), of_version("gaps", versions.gaps)
+    runs = _of_version(ledger, flow, "offset_syncs", versions.offset_syncs)
+    gaps = _of_version(ledger, flow, "gaps", versions.gaps)
     later = {"inferred": F.lit(False), "incarnation": F.lit(0)}  # older tables do not have these columns
     runs = runs.withColumns(
         {name: F.coalesce(name, default) if name in runs.columns else default for name, default in later.items()}
@@ -139,6 +136,17 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
         gaps=gaps,
         target_recreated=GapKind.TARGET_RECREATED,
     )
+
+
+def last_states(ledger: Ledger, flow: Flow, versions: Versions) -> dict[int, int]:
+    """Returns the offset of the last state of which the version has runs, by partition of the offset-syncs topic."""
+    runs = _of_version(ledger, flow, "offset_syncs", versions.offset_syncs)
+    return {row[0]: row[1] for row in runs.groupBy("sync_partition").agg({"sync_offset": "max"}).collect()}
+
+
+def _of_version(ledger: Ledger, flow: Flow, name: str, version: int) -> DataFrame:
+    table = ledger.spark.read.option("versionAsOf", version).table(ledger.table(name))
+    return rows_of_pair(table, flow.source, flow.target)
 
 
 def _history(ledger: Ledger, name: str) -> DataFrame:

@@ -154,7 +154,11 @@ class MirrorJob:
         began = time.monotonic()
         for warning in self.flow.warnings:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self._places.close()
+            raise
         failure: MirrorlakeError | None = None
         try:
             self._engine.run(
@@ -178,8 +182,6 @@ class MirrorJob:
             self._finish_ledger(failure)
             self._places.close()
             self._journal.write()
-            self._source.close()
-            self._target.close()
         totals = self._totals
         return MirrorResult(
             flow=self.flow.name,
@@ -202,7 +204,9 @@ class MirrorJob:
         self._engine.require_usable(flow)
         client_id = f"{flow.name}|driver"
         self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
+        self._places.callback(self._source.close)
         self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
+        self._places.callback(self._target.close)
         if self._source.cluster_id == self._target.cluster_id and not flow.same_cluster_allowed:
             raise ConfigurationError(
                 f"flow {flow.name}: {flow.source} and {flow.target} are the same Kafka cluster (id "

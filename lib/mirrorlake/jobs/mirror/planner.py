@@ -25,7 +25,7 @@ from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
 from mirrorlake.state import offset_syncs
 
 VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # fields that may differ between two plans without news
@@ -288,16 +288,7 @@ class Planner:
 
     def _connected(self) -> tuple[Cluster, Cluster]:
         if self._clusters is None:
-            client_id, timeout_ms = f"{self.flow.name}|plan", self.flow.connect_timeout_ms
-            source = Cluster(self.flow.source_connection, "source", client_id, timeout_ms)
-            target = Cluster(
-                connection=self.flow.target_connection,
-                side="target",
-                client_id=client_id,
-                connect_timeout_ms=timeout_ms,
-                net=source.net,
-            )
-            self._clusters = source.connect(again=True), target.connect(again=True)
+            self._clusters = connect_both(self.flow, "plan", again=True)
         return self._clusters
 
     def __getstate__(self) -> dict[str, Any]:

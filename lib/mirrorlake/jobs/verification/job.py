@@ -20,6 +20,7 @@ import logging
 import uuid
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.translation.versioned_map import Versions, current_map
+from mirrorlake.translation.versioned_map import Versions, current_map, last_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,8 +132,8 @@ class Verification:
     ) -> tuple[list[PartitionVerification], DataFrame | None]:
         """Returns a row for each partition, and the findings (None if there are none)."""
         try:
-            chosen = with_choice(current_map(self.ledger, self.flow, versions), scope, self._passed(scope))
-            partitions_known = partitions_of(chosen)
+            everything = with_choice(current_map(self.ledger, self.flow, versions), scope, self._passed(scope))
+            partitions_known = partitions_of(everything)
         except Exception as error:  # from Delta: the files of an old version are deleted
             raise LedgerError(
                 f"version {versions.offset_syncs} of {self.ledger.table('offset_syncs')}, or {versions.gaps} of gaps, "
@@ -151,9 +152,12 @@ class Verification:
             log.info(
                 event("verification_begun", flow=self.flow.name, partitions=len(found), offset_syncs_version=version)
             )
-            partitions, wrong = judge(
-                self._map(scope, versions.offset_syncs, chosen=chosen, found=found, logs=logs), logs
-            )
+            # Planning the query takes longer than running it, so that it is not repeated. Earlier runs may be many.
+            chosen = everything.filter(everything.choice != RunChoice.BEFORE).localCheckpoint()
+            last = last_states(self.ledger, self.flow, versions)
+            logs.reach(found.values())
+            self._bound_tails(scope, chosen, found, last=last, logs=logs)
+            partitions, wrong = judge(self._map(scope, version, chosen=chosen, found=found), logs)
         except MirrorlakeError:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
@@ -201,11 +205,8 @@ class Verification:
         version: int,
         chosen: DataFrame,
         found: dict[PartitionKey, Extent],
-        logs: FlowLogs,
     ) -> VerifiedMap:
         """Cuts the map into segments, within both logs, and recognises runs by their digests in a sample."""
-        logs.reach(found.values())
-        self._bound_tails(chosen, found, logs)
         frame = extents_frame(self.spark, found.values())
         cut = segments(
             chosen, frame, is_shared=self.flow.topics_shared, fraction=scope.fraction, seed=version
@@ -232,24 +233,31 @@ class Verification:
             digested={(row[0], row[1]): row[2] for row in digested},
         )
 
-    def _bound_tails(self, chosen: DataFrame, found: dict[PartitionKey, Extent], logs: FlowLogs) -> None:
+    def _bound_tails(
+        self,
+        scope: VerificationScope,
+        chosen: DataFrame,
+        found: dict[PartitionKey, Extent],
+        last: dict[int, int],
+        logs: FlowLogs,
+    ) -> None:
         """Limits the segment behind the last run of each partition to the start of the next run.
 
         The next run is from this version of the map, or from later commits. If other programs write to the remote
-        topics, the segment is left out.
+        topics, the segment is left out. `last` has the offsets of the last states that this version of the map has.
         """
         if self.flow.topics_shared:
             for extent in found.values():
                 extent.downstream_to = extent.downstream_end
             return
-        last = {row[0]: row[1] + 1 for row in chosen.groupBy("sync_partition").agg({"sync_offset": "max"}).collect()}
         columns = ["target_topic", "target_partition", "downstream_start"]
-        later = (
-            chosen.filter(chosen.choice == RunChoice.AFTER)
-            .select(columns)
-            .unionByName(logs.later_runs(last).select(columns))
-        )
-        next_run = first_later_runs(later, extents_frame(self.spark, found.values()))
+        later = [logs.later_runs(last)] if logs.has_later_states(last) else []
+        if scope.mode == VerificationMode.TIME:
+            later.append(chosen.filter(chosen.choice == RunChoice.AFTER))
+        if not later:
+            return
+        runs = reduce(lambda one, other: one.unionByName(other), (some.select(columns) for some in later))
+        next_run = first_later_runs(runs, extents_frame(self.spark, found.values()))
         for extent in found.values():
             extent.downstream_to = min(extent.downstream_to, next_run.get(extent.remote, extent.downstream_to))
 

@@ -23,6 +23,7 @@ from mirrorlake.protocol.cluster import (
 )
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.state.offset_syncs import STATE_AND_MARKER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,20 +192,29 @@ class FlowLogs:
             )
         return fingerprints(rows).groupBy("topic", "partition", "key_hash").agg(F.max("offset").alias("last_offset"))
 
-    def later_runs(self, from_offsets: Mapping[int, int]) -> DataFrame:
-        """Reads the runs of the target's offset-syncs topic from the given offsets on, by its partitions.
+    def has_later_states(self, last: Mapping[int, int]) -> bool:
+        """Returns False if the offset-syncs topic has no record behind those offsets, by its partitions."""
+        keys = self._sync_partitions()
+        ends = self._target.high_watermarks(keys)
+        starts = self._starts(self._target, keys)
+        return any(
+            key not in ends or ends[key] > max(starts[key], last.get(key[1], -1) + STATE_AND_MARKER) for key in keys
+        )
+
+    def later_runs(self, last: Mapping[int, int]) -> DataFrame:
+        """Reads the runs of the target's offset-syncs topic behind the given offsets, by its partitions.
 
         The columns are those of the table offset_syncs. Uncommitted runs are included: a state is written before its
         transaction ends, but the data's commit markers may be written first. Aborted runs only take up offsets at which
         no reader sees a record.
         """
+        starts = self._starts(self._target, self._sync_partitions())
+        return self._runs("target", {key: max(start, last.get(key[1], -1) + 1) for key, start in starts.items()})
+
+    def _sync_partitions(self) -> list[PartitionKey]:
         topic = self._flow.offset_syncs_topic
         there = self._target.refresh([topic], self._timeout_ms)
-        keys = [(topic, partition) for partition in there[topic].leaders] if topic in there else []
-        return self._runs(
-            "target",
-            {key: max(start, from_offsets.get(key[1], 0)) for key, start in self._starts(self._target, keys).items()},
-        )
+        return [(topic, partition) for partition in there[topic].leaders] if topic in there else []
 
     def _brought(self) -> DataFrame:
         """Returns the source offsets that other flows brought: topic, partition, from_offset and to_offset.

@@ -21,7 +21,7 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import quiet_kafka
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
-from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, check
+from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, check, connect_both
 from mirrorlake.protocol.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -213,12 +213,4 @@ def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str,
 @lru_cache(maxsize=1)
 def clusters(flow: Flow) -> tuple[Cluster, Cluster]:
     """Returns source and target, which this Spark worker keeps between tasks."""
-    client_id = f"{flow.name}|verify"
-    source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
-    return source.connect(), Cluster(
-        connection=flow.target_connection,
-        side="target",
-        client_id=client_id,
-        connect_timeout_ms=flow.connect_timeout_ms,
-        net=source.net,
-    ).connect()
+    return connect_both(flow, "verify")

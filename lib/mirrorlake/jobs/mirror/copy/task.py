@@ -16,7 +16,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.log import quiet_kafka
-from mirrorlake.protocol.cluster import Cluster, Limits
+from mirrorlake.protocol.cluster import Cluster, Limits, connect_both
 from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.frame import split
@@ -79,21 +79,9 @@ def connect(flow: Flow, limits: Limits) -> Connections:
         flow: flow to mirror.
         limits: known size limits of remote topics; refused batches lower them.
     """
-    client_id = f"{flow.name}|copy"
-    source = Cluster(flow.source_connection, "source", client_id, flow.connect_timeout_ms)
-    target = Cluster(
-        connection=flow.target_connection,
-        side="target",
-        client_id=client_id,
-        connect_timeout_ms=flow.connect_timeout_ms,
-        net=source.net,
-    )
+    source, target = connect_both(flow, "copy", again=True)
     target.limits = limits
-    return (
-        source.connect(again=True),
-        target.connect(again=True),
-        Provenance(flow, source) if flow.minds_provenance else None,
-    )
+    return source, target, Provenance(flow, source) if flow.minds_provenance else None
 
 
 @lru_cache(maxsize=1)
