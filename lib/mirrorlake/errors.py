@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+LONGEST_CAUSE = 500
+
 
 class MirrorlakeError(Exception):
     """Root of every error that mirrorlake raises on purpose.
@@ -93,6 +95,15 @@ def from_json(value: Mapping[str, Any]) -> MirrorlakeError:
     return KINDS[str(value["kind"])](
         str(value["message"]), retriable=bool(value["retriable"]), anomaly=value["anomaly"]
     )
+
+
+def root_cause(error: Any) -> str:
+    """Returns the first line of the innermost cause of a Spark error."""
+    text = str(error)
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        text, cause = cause.getMessage() or text, cause.getCause()
+    return (text.strip().splitlines() or [type(error).__name__])[0][:LONGEST_CAUSE]
 
 
 def first_line(error: object) -> str:

@@ -279,14 +279,14 @@ TAKING_OVER = (
 PLANNING = (
     Mutant(
         "a topic created anew is taken for the one that was mirrored",
-        f"{MIRROR}/planner.py",
+        f"{MIRROR}/planning/planner.py",
         "    return bool(position.topic_id and topic.topic_id) and position.topic_id != topic.topic_id\n",
         "    return False\n",
         (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
     ),
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
-        f"{MIRROR}/readiness.py",
+        f"{MIRROR}/planning/readiness.py",
         "        if occupied is None:\n            return None\n",
         "        if occupied is None or partitions:\n            return None\n",
         (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
@@ -509,7 +509,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "records behind the last stable offset are not looked for",
-        f"{MIRROR}/uncommitted.py",
+        f"{MIRROR}/planning/uncommitted.py",
         "high.get(key, offset) > offset}",
         "False}",
         (f"{MIRRORING}::test_an_open_transaction_on_the_source_is_waited_for_and_after_a_while_named",),

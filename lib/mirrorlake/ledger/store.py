@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from mirrorlake.errors import ConfigurationError, LedgerError, first_line
+from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.tables import TABLES, column_definitions
@@ -105,7 +105,7 @@ class Ledger:
         except Exception as error:
             raise LedgerError(
                 f"the tables of {self.catalog}.{self.schema} can't be "
-                f"created{f' in {self.warehouse}' if self.warehouse else ''}: {first_line(error)}"
+                f"created{f' in {self.warehouse}' if self.warehouse else ''}: {root_cause(error)}"
             ) from None
         ENSURED.add(self._identity)
         return self
@@ -225,7 +225,7 @@ class Ledger:
                 frame.write.format("delta").mode("append").saveAsTable(self.table(name))
         except Exception as error:
             raise LedgerError(
-                f"table {self.table(name)} can't be written: {first_line(error)}. Records that are committed on the "
+                f"table {self.table(name)} can't be written: {root_cause(error)}. Records that are committed on the "
                 "target stay correct"
             ) from None
 
@@ -242,7 +242,7 @@ class Ledger:
                 return self.spark.sql(statement, None, **frames).collect()
         except Exception as error:
             raise LedgerError(
-                f"table {self.table(name)} can't be changed: {first_line(error)}. The table is unchanged. Run the "
+                f"table {self.table(name)} can't be changed: {root_cause(error)}. The table is unchanged. Run the "
                 "notebook again"
             ) from None
 
@@ -321,7 +321,7 @@ class Ledger:
             raise
         except Exception as error:
             raise LedgerError(
-                f"flow {flow.name}: the ledger can't be brought up to date: {first_line(error)}. Records that are "
+                f"flow {flow.name}: the ledger can't be brought up to date: {root_cause(error)}. Records that are "
                 "committed on the target stay correct"
             ) from None
         appended(runs, time.monotonic() - began)

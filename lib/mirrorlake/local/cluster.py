@@ -174,6 +174,10 @@ class LocalCluster:
         if wait:
             self.wait_ready()
 
+    def is_running(self, node_id: int) -> bool:
+        """Returns True if the process of a broker exists."""
+        return _is_alive(self._broker(node_id).pid)
+
     def freeze_broker(self, node_id: int) -> None:
         """Stops the threads of a broker (SIGSTOP): its connections stay open and say nothing."""
         os.kill(self._broker(node_id).pid, signal.SIGSTOP)

@@ -32,6 +32,7 @@ from mirrorlake.config.transform import (
     Format,
     Transform,
 )
+from mirrorlake.errors import root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -41,7 +42,6 @@ SEEN_AS = "record"  # qualifier of a record's columns, for subqueries whose tabl
 HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 GUARD = "spark_partition_id() >= 0"  # condition of every attempt: always true, but the optimizer can't know it
 REGISTRY_BYTES = 5  # magic byte 0 and the schema id
-LONGEST_EXPLANATION = 500
 CORRUPT_BATCH = re.compile(
     r"Record batch for partition \S+ at offset \d+ is invalid|Received exception when fetching the next record from "
     r"[^\s.]\S*|Record is corrupt[^\n]*"
@@ -158,15 +158,6 @@ def decoded(side: str, how: Format) -> Column:
             .otherwise(error)
         )
     return from_avro(binary, how.schema, {"mode": "FAILFAST"})
-
-
-def root_cause(error: Any) -> str:
-    """Returns the first line of the innermost cause of a Spark error."""
-    text = str(error)
-    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while cause is not None:
-        text, cause = cause.getMessage() or text, cause.getCause()
-    return (text.strip().splitlines() or [type(error).__name__])[0][:LONGEST_EXPLANATION]
 
 
 def corrupt_batch(error: Any) -> str | None:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.transform import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE, WHERE, Transform
-from mirrorlake.errors import ConfigurationError
-from mirrorlake.transforms.evaluate import HEADERS_TYPE, SEEN_AS, apply, decoded, root_cause, seen, with_data_or_raise
+from mirrorlake.errors import ConfigurationError, root_cause
+from mirrorlake.transforms.evaluate import HEADERS_TYPE, SEEN_AS, apply, decoded, seen, with_data_or_raise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

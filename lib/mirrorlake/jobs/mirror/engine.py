@@ -8,7 +8,7 @@ from typing import Protocol
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.jobs.mirror.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.metrics import Metrics
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.slot_report import SlotReport

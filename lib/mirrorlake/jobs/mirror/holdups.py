@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.jobs.mirror.uncommitted import WaitingFor
+from mirrorlake.jobs.mirror.planning.uncommitted import WaitingFor
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics

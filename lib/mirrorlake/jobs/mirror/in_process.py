@@ -18,8 +18,8 @@ from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.jobs.mirror.copy.task import Connections, connect
 from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
-from mirrorlake.jobs.mirror.plan import MirrorPlan
-from mirrorlake.jobs.mirror.planner import Planner
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.log import event
 from mirrorlake.protocol.cluster import Limits
 from mirrorlake.spark.retries import Retries

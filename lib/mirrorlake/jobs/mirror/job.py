@@ -42,15 +42,15 @@ from mirrorlake.errors import (
     MirrorlakeError,
     SourceError,
     TargetError,
-    first_line,
+    root_cause,
 )
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
 from mirrorlake.jobs.mirror.holdups import Holdups
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
-from mirrorlake.jobs.mirror.plan import MirrorPlan
-from mirrorlake.jobs.mirror.start_offsets import find_starts
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
@@ -398,7 +398,7 @@ class MirrorJob:
             self._ledger_query = self._start_ledger(self.flow.ledger_interval_s)
         elif self._ledger_query is not None and not self._ledger_query.isActive:
             raise LedgerError(
-                f"flow {self.flow.name}: the ledger stream has ended: {first_line(self._ledger_query.exception())}"
+                f"flow {self.flow.name}: the ledger stream has ended: {root_cause(self._ledger_query.exception())}"
             )
 
     # -- one micro-batch ----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from mirrorlake.failpoint import Failpoint
 from mirrorlake.gate import ExpectationResult, Gate, require
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.engine import CopyTasks
-from mirrorlake.jobs.mirror.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster

@@ -1,10 +1,8 @@
 """The streaming source `kafka_ranges`: plans as a stream, without records and without side effects.
 
-Its offset *is* the plan. Every call of latestOffset makes a new plan (`planner.py`), so Spark's own position does not
-matter. A lost checkpoint directory does no harm, and a range that is planned twice is copied once. An equal offset (no
-work, no news) makes Spark wait.
-
-The first Spark partition holds the plan for the driver. Each further partition is one slot with work.
+Its offset *is* the plan. Every call of latestOffset makes a new plan (`planning/planner.py`), so Spark's own position
+does not matter. A lost checkpoint directory does no harm, and a range that is planned twice is copied once. An equal
+offset (no work, no news) makes Spark wait.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
-from mirrorlake.jobs.mirror.planner import Planner
+from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.log import quiet_kafka
 from mirrorlake.model.copy_plan import Range
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, root_cause
 from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
 from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
-from mirrorlake.jobs.mirror.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.range_source import KafkaRanges
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.spark.query_loop import Batches
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.slot_report import SlotReport
-from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure, root_cause
+from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure
 from mirrorlake.transforms.frame import with_records
 from mirrorlake.transforms.validate import validate
 

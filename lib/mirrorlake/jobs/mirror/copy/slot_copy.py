@@ -312,16 +312,23 @@ class SlotCopy:
             while pending:
                 for node, future in pending:
                     await intake.accept(node, future)
+                await intake.accept_late(waits=False)
                 # A throttled source may return nothing until the deadline. Another attempt would begin where this did.
                 is_over = pace.is_over if intake.bytes or not pace.is_throttled else self._clock() >= longest
                 pending = [] if intake.is_full or is_over else intake.fetch(pace.next_bytes(outlet.bytes))
-                for stretch in self._stretches.values():
-                    intake.pack(stretch)
-                await outlet.produce(self._stretches.values())
+                await self._write(intake, outlet)
                 self._failpoint("task.producing")
+            if not intake.bytes:  # a slow leader is waited for where that costs the others nothing
+                await intake.accept_late(waits=True)
+                await self._write(intake, outlet)
             await outlet.settle(0)
         finally:
             pace.keep(outlet.bytes)
+
+    async def _write(self, intake: Intake, outlet: Outlet) -> None:
+        for stretch in self._stretches.values():
+            intake.pack(stretch)
+        await outlet.produce(self._stretches.values())
 
     async def _copy_transformed(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -27,6 +28,7 @@ from mirrorlake.protocol.cluster import (
     Fetched,
     Limits,
     ResponseError,
+    SilentBrokerError,
     WireError,
     check,
     is_unauthorized,
@@ -69,6 +71,7 @@ class Intake:
         # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
         self._order = dict.fromkeys(random.sample(list(stretches), k=len(stretches)))
         self._gaps = 0
+        self._late: dict[int, tuple[Any, dict[PartitionKey, int]]] = {}  # by silent leader: response, and offsets asked
         self._compacted: dict[str, bool] = {}
 
     @property
@@ -79,8 +82,8 @@ class Intake:
     def fetch(self, max_bytes: int = FETCH_BYTES) -> list[tuple[int, Any]]:
         """Sends a Fetch request to each leader for the offsets that are left, with a limit for each response.
 
-        Partitions without a leader are tried again the next time. Those of a leader that is silent are left out, so
-        that they don't hold up the others. Spark reads the topics that have a transform.
+        Partitions without a leader are tried again the next time. Those of a leader that still owes a response are
+        left out, so that they don't hold up the others. Spark reads the topics that have a transform.
 
         Returns:
             The node ids of the leaders, each with the future of its response, for `accept`.
@@ -88,7 +91,7 @@ class Intake:
         wanted: dict[int, dict[PartitionKey, int]] = {}
         for stretch in (self._stretches[key] for key in self._order):
             leader = self.source.leader(*stretch.key)
-            if stretch.is_done or self.source.is_silent(leader) or self.flow.transform_of(stretch.topic) is not None:
+            if stretch.is_done or leader in self._late or self.flow.transform_of(stretch.topic) is not None:
                 continue
             wanted.setdefault(leader, {})[stretch.key] = stretch.upstream_next
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
@@ -108,13 +111,52 @@ class Intake:
         ]
 
     async def accept(self, node: int, future: Any) -> None:
-        """Processes the response to a Fetch request; after a retriable error, metadata is refreshed."""
+        """Processes the response to a Fetch request; after a retriable error, metadata is refreshed.
+
+        The response of a leader that is silent is left for `accept_late`.
+        """
+        asked = {
+            key: stretch.upstream_next
+            for key, stretch in self._stretches.items()
+            if not stretch.is_done and self.source.leader(*key) == node
+        }
+        async with self._refreshing():
+            try:
+                response = await self.source.answer(future, node)
+            except SilentBrokerError:
+                self._late[node] = future, asked
+                raise
+            await self._process(response, asked)
+
+    async def accept_late(self, *, waits: bool) -> None:
+        """Processes the responses of leaders that were silent: those that have come, or all of them.
+
+        Args:
+            waits: True to wait for the responses, at most until the requests time out.
+        """
+        for node, (future, asked) in list(self._late.items()):
+            if waits or future.is_done:
+                del self._late[node]
+                async with self._refreshing():
+                    await self._process(await future, asked)
+
+    async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
+        """Reads the partitions of a response that are still where they were when it was asked for."""
+        answers = [
+            fetched
+            for fetched in self.source.fetched(response)
+            if self._stretches[key := (fetched.topic, fetched.partition)].upstream_next == asked.get(key)
+        ]
+        if self.provenance:
+            await self.provenance.learn(batch for answer in answers for batch in _committed(answer))
+        for fetched in answers:
+            await self._read(fetched)
+
+    @asynccontextmanager
+    async def _refreshing(self) -> AsyncIterator[None]:
+        """Refreshes metadata after a retriable error of the block, and keeps the error as `problem`."""
         try:
-            answers = list(self.source.fetched(await self.source.answer(future, node)))
-            if self.provenance:
-                await self.provenance.learn(batch for answer in answers for batch in _committed(answer))
-            for fetched in answers:
-                await self._read(fetched)
+            yield
         except (ResponseError, WireError) as error:
             # A permission that is revoked during the copy holds only its topic: the next plan leaves it out.
             may_pass = is_unauthorized(error) or getattr(error, "code", 0) in ATTEMPT_OVER

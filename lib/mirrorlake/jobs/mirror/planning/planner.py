@@ -16,10 +16,10 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
-from mirrorlake.jobs.mirror.readiness import Readiness
-from mirrorlake.jobs.mirror.start_offsets import find_starts
-from mirrorlake.jobs.mirror.stuck import StuckPartitions
-from mirrorlake.jobs.mirror.uncommitted import Uncommitted
+from mirrorlake.jobs.mirror.planning.readiness import Readiness
+from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
+from mirrorlake.jobs.mirror.planning.stuck import StuckPartitions
+from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind

@@ -10,7 +10,7 @@ from typing import Any
 from mirrorlake import errors
 from mirrorlake.config.reload import Notice
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.jobs.mirror.uncommitted import WaitingFor
+from mirrorlake.jobs.mirror.planning.uncommitted import WaitingFor
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.transforms.frame import planned_ranges

@@ -1,0 +1,1 @@
+"""Plans of micro-batches: the offsets that each slot copies next, and what a flow waits for."""
