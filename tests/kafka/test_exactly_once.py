@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from confluent_kafka import Producer
-from mirrorlake.errors import FencedError, GateError, MirrorlakeError, TargetError
+from mirrorlake.errors import FencedError, GateError, LedgerError, MirrorlakeError, TargetError
 from mirrorlake.failpoint import VARIABLE
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.copy import task
@@ -39,6 +39,7 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
+from tests.disk import fill, small_disk
 from tests.world import ROOT, World, eventually, read_committed
 
 SCRIPT = Path(__file__).with_name("run_mirror.py")
@@ -108,7 +109,7 @@ def test_a_signal_ends_a_job_in_a_backlog_and_leaves_no_transaction_open(plain_w
     process = start(plain_world)
     eventually(lambda: any(map(len, plain_world.target_records(plain).values())))
     process.send_signal(number)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
     assert re.search(r"lag=[1-9]", output), "there was a backlog still"
     assert plain_world.open_transactions() == []
@@ -273,6 +274,27 @@ def test_deleted_delta_tables_are_rebuilt_identically(world: World, tmp_path: Pa
     assert before.count() > 5
     assert_df_equality(world.ledger.read("offset_syncs"), before, ignore_row_order=True, ignore_nullable=True)
     world.assert_equal(*topics)
+
+
+def test_a_full_warehouse_ends_the_job_and_the_ledger_is_whole_once_there_is_room(
+    servers: tuple[str, str], spark: Any, tmp_path: Path
+) -> None:
+    warehouse = tmp_path / "small"
+    world = World(*servers, tmp_path, spark, str(warehouse))
+    with small_disk(warehouse, "32m"):
+        topic = world.topic(partitions=1)
+        world.produce(topic, 100, 1)
+        world.mirror()
+        fill(warehouse / "ballast")
+        world.produce(topic, 100, 1, seed=2)
+        with pytest.raises(LedgerError, match=r"[Nn]o space left"):
+            world.mirror()
+        assert len(world.target_records(topic)[0]) == 200
+        world.assert_nothing_open()
+        (warehouse / "ballast").unlink()
+        world.produce(topic, 100, 1, seed=3)
+        world.mirror()
+        assert world.assert_equal(topic) == 300
 
 
 def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_next_append(

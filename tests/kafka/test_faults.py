@@ -16,6 +16,7 @@ from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, check
 
+from tests.disk import fill, small_disk
 from tests.world import ROOT, World, eventually
 
 FROZEN_S = 10
@@ -173,6 +174,29 @@ def test_a_broker_that_is_frozen_and_comes_back_as_if_nothing_had_happened_doubl
         clusters[side].wait_ready()
 
     mirror_through(world, topic, freeze)
+
+
+def test_a_target_broker_whose_disk_is_full_is_done_without_until_it_has_room(
+    world: World, clusters: dict[str, LocalCluster]
+) -> None:
+    topic, target = world.topic("full", 4, replication_factor=2), clusters["target"]
+    data = target.directory / "broker-3/data"
+    target.stop_broker(3)
+    with small_disk(data, "96m"):
+        target.start_broker(3)
+
+        def fill_and_clear() -> None:
+            fill(data / "ballast")
+            before = batches(world)
+            world.produce(topic, 2_000, 4, seed=3, size=2_000)
+            eventually(lambda: not target.is_running(3), what="the end of the broker")
+            eventually(lambda: batches(world) > before, what="a micro-batch without the broker")
+            (data / "ballast").unlink()
+            target.start_broker(3)
+
+        mirror_through(world, topic, fill_and_clear)
+        target.stop_broker(3)
+    target.start_broker(3)
 
 
 def test_replicas_that_move_and_leaders_that_change_cost_nothing(

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.jobs.mirror import holdups, uncommitted
+from mirrorlake.jobs.mirror import holdups
 from mirrorlake.jobs.mirror.copy import pace, source_reader
+from mirrorlake.jobs.mirror.planning import uncommitted
 from mirrorlake.spark.timing import STAGES
 
 from tests.world import CODECS, World, configure, eventually, read_committed

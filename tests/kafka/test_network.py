@@ -10,12 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from mirrorlake.jobs.mirror.copy import slot_copy
+from mirrorlake.jobs.mirror.in_process import InProcessEngine
+from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
+from mirrorlake.protocol import transaction
+from mirrorlake.protocol.frames import SILENT_S
 
-from tests.world import World, config_of, configure, eventually
+from tests.world import ROOT, World, config_of, configure, eventually
 
 MECHANISM = "SCRAM-SHA-256"
 TRANSACTION_TIMEOUT_MS = 8_000
@@ -56,16 +60,10 @@ def proxy(cluster: LocalCluster) -> Iterator[Proxy]:
 @pytest.fixture
 def world(servers: tuple[str, str], cluster: LocalCluster, proxy: Proxy, tmp_path: Path) -> World:
     world = World(servers[0], cluster.bootstrap_servers, tmp_path)
-    set_password(world, FIRST_PASSWORD)
+    set_password(world.target_admin, world, FIRST_PASSWORD)
     world.write_config(
         **{
-            "t.bootstrap.servers": cluster.proxied_servers,
-            "t.security.protocol": "SASL_PLAINTEXT",
-            "t.sasl.mechanism": MECHANISM,
-            "t.sasl.jaas.config": (
-                "org.apache.kafka.common.security.scram.ScramLoginModule required "
-                f'username="mirror" password="${{file:{secret_of(world)}:password}}";'
-            ),
+            **login(world, "t", cluster),
             "mirrorlake.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
             "mirrorlake.batch.max.ms": "2000",
             "mirrorlake.batch.max.records": "400",
@@ -75,15 +73,28 @@ def world(servers: tuple[str, str], cluster: LocalCluster, proxy: Proxy, tmp_pat
     return world
 
 
+def login(world: World, alias: str, cluster: LocalCluster) -> dict[str, str]:
+    """Returns the properties with which a cluster is reached through the proxy."""
+    return {
+        f"{alias}.bootstrap.servers": cluster.proxied_servers,
+        f"{alias}.security.protocol": "SASL_PLAINTEXT",
+        f"{alias}.sasl.mechanism": MECHANISM,
+        f"{alias}.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required "
+            f'username="mirror" password="${{file:{secret_of(world)}:password}}";'
+        ),
+    }
+
+
 def secret_of(world: World) -> Path:
     return world.directory / "secret.properties"
 
 
-def set_password(world: World, password: str) -> None:
+def set_password(admin: AdminClient, world: World, password: str) -> None:
     """Sets the password on the cluster, and in the file that the flow's properties refer to."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
     change = UserScramCredentialUpsertion("mirror", info, password.encode())
-    world.target_admin.alter_user_scram_credentials([change])["mirror"].result()
+    admin.alter_user_scram_credentials([change])["mirror"].result()
     secret_of(world).write_text(f"password={password}\n")
 
 
@@ -110,6 +121,7 @@ def mirrored_through(world: World, proxy: Proxy) -> Iterator[str]:
 
 
 def test_a_long_and_slow_line_is_only_slow(world: World, proxy: Proxy) -> None:
+    world.write_config(**{"mirrorlake.transaction.timeout.ms": "60000"})
     with mirrored_through(world, proxy) as topic:
         proxy.line(NetworkLine(delay_ms=100, bytes_per_s=125_000))
         before = batches(world)
@@ -127,6 +139,29 @@ def test_a_line_that_is_silent_for_a_while_loses_and_doubles_nothing(
         proxy.line(NetworkLine(is_silent=True))
         began = time.monotonic()
         eventually(lambda: time.monotonic() > began + silent_s)
+
+
+def test_a_source_that_answers_late_is_waited_for_where_nothing_else_is_to_be_done(
+    servers: tuple[str, str], cluster: LocalCluster, proxy: Proxy, tmp_path: Path
+) -> None:
+    world = World(cluster.bootstrap_servers, servers[0], tmp_path)
+    set_password(world.source_admin, world, FIRST_PASSWORD)
+    world.write_config(**login(world, world.alias, cluster))
+    topic = world.topic(partitions=2)
+    world.produce(topic, 200)
+    healing = threading.Timer(SILENT_S + 2, proxy.line, [NetworkLine()])
+
+    def fall_silent(step: str) -> None:
+        if step == "task.compared" and healing.ident is None:
+            proxy.line(NetworkLine(is_silent=True))
+            healing.start()
+
+    suite = ROOT / "expectations/offset_syncs.json"
+    engine = InProcessEngine(parallelism=1, failpoint=fall_silent)
+    assert MirrorJob(engine, world.config, world.flow, world.ledger, suite).run(None).batches == 1
+    healing.join()
+    world.assert_equal(topic)
+    assert not [line for line in world.lines if "retrying" in line or "slots_failed" in line]
 
 
 def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(world: World, proxy: Proxy) -> None:
@@ -149,6 +184,7 @@ def test_a_target_that_is_out_of_reach_is_waited_for_and_no_transaction_stays_op
     world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_copy, "PRODUCE_TIMEOUT_MS", 3_000)
+    monkeypatch.setattr(transaction, "END_TIMEOUT_MS", 3_000)
     with mirrored_through(world, proxy) as topic:
         proxy.line(NetworkLine(is_open=False))
         proxy.cut()
@@ -160,7 +196,7 @@ def test_a_target_that_is_out_of_reach_is_waited_for_and_no_transaction_stays_op
 def test_a_rotated_password_is_used_by_every_connection_of_a_job_that_runs(world: World, proxy: Proxy) -> None:
     world.write_config(**{"sync.topic.configs.interval.seconds": "1"})
     with mirrored_through(world, proxy) as topic:
-        set_password(world, SECOND_PASSWORD)
+        set_password(world.target_admin, world, SECOND_PASSWORD)
         proxy.cut()
         before = batches(world)
         world.produce(topic, 500, 4, seed=3)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mirrorlake.local.cluster import LocalCluster, running
 
+from tests.moving import failover
 from tests.older_clusters import older_cluster
 from tests.world import World
 
@@ -49,3 +50,6 @@ def test_records_and_groups_are_mirrored_between_older_clusters(
     target = dict(enumerate(world.target_records(topic)[0]))
     for number, group in enumerate(groups):
         assert world.committed(group)[world.remote(topic), 0][0] == target[20 * number][0]
+    late = world.commit(next(iter(groups)), {(topic, 0): source[0][50][0]})
+    failover(world, mode="run", signed_by="ann")
+    assert world.committed(late)[world.remote(topic), 0][0] == target[50][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirrorlake.jobs.mirror.stuck import LONGEST_REST_S, SILENT_S, StuckPartitions
+from mirrorlake.jobs.mirror.planning.stuck import LONGEST_REST_S, SILENT_S, StuckPartitions
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import SlotState
 
