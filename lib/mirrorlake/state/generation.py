@@ -22,7 +22,7 @@ from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
-from mirrorlake.protocol.error_codes import TRANSACTION_OVER
+from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, write_state
 
@@ -87,7 +87,9 @@ def begin_generation(
         TargetError: the target can't be written.
     """
     topic = flow.offset_syncs_topic
-    partitions = range(target.refresh([topic], flow.connect_timeout_ms)[topic].partitions)
+    partitions = range(
+        target.call(f"waiting for topic {topic}", lambda: _visible(target, topic, slots), flow.connect_timeout_ms)
+    )
     states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
     generation, added = _newest(states), beginning(merge_positions(states.values()))
     reason = closed_for(states.values())
@@ -113,6 +115,14 @@ def begin_generation(
         f"flow {flow.name}: another job keeps fencing this job's transactional ids. Run only one mirror job for each "
         "flow"
     )
+
+
+async def _visible(target: Cluster, topic: str, slots: int) -> int:
+    """Returns the number of partitions of the offset-syncs topic; raises an error until a new one can be used."""
+    found = (await target.update_metadata([topic])).get(topic)
+    if found is None or found.partitions < slots or -1 in found.leaders.values():
+        raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
+    return found.partitions
 
 
 def _open_generation(
