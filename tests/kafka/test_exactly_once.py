@@ -117,6 +117,27 @@ def test_a_signal_ends_a_job_in_a_backlog_and_leaves_no_transaction_open(plain_w
     assert_carried_on(plain_world, (plain, transactional))
 
 
+@pytest.mark.parametrize("step", ["task.written", "driver.copied"])
+def test_an_interrupt_in_a_micro_batch_aborts_its_transactions(plain_world: World, step: str) -> None:
+    topic, interrupted = plain_world.topic(partitions=1), list[str]()
+    plain_world.produce(topic, 100, 1)
+
+    def interrupt(reached: str) -> None:
+        if reached == step and not interrupted:
+            interrupted.append(reached)
+            raise KeyboardInterrupt
+
+    suite = ROOT / "expectations/offset_syncs.json"
+    engine = InProcessEngine(failpoint=interrupt)
+    job = MirrorJob(engine, plain_world.config, plain_world.flow, plain_world.ledger, suite)
+    job._failpoint = interrupt
+    assert job.run(None).records == 0
+    assert interrupted
+    assert plain_world.open_transactions() == []
+    assert plain_world.mirror().records == 100
+    plain_world.assert_equal(topic)
+
+
 def runs_of_commits(world: World) -> dict[int, list[list[Any]]]:
     """Returns the runs of each committed transaction, by slot."""
     found = read_committed(world.target_servers, world.flow.offset_syncs_topic)

@@ -505,7 +505,7 @@ FIELD_CONDITIONS = (
         f"{MIRROR}/micro_batch.py",
         "            self._abort({one.slot for one in plan.ranges})\n            raise\n",
         "            raise\n",
-        (f"{EXACTLY_ONCE}::test_a_signal_ends_a_job_in_a_backlog_and_leaves_no_transaction_open",),
+        (f"{EXACTLY_ONCE}::test_an_interrupt_in_a_micro_batch_aborts_its_transactions",),
     ),
     Mutant(
         "records behind the last stable offset are not looked for",
