@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
+from kafka.protocol.metadata import ApiVersionsRequest
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.protocol.cluster import Cluster
 
 from tests.world import World, eventually
 
@@ -87,3 +90,31 @@ def test_a_topic_that_is_deleted_does_not_hold_up_the_others(world: World) -> No
         eventually(lambda: arrived(world, kept) == 40)
         assert time.monotonic() - began < 10
     assert not [row for row in world.rows("anomalies") if row["topic"] == deleted]
+
+
+def test_another_broker_is_asked_while_one_is_silent(world: World, pair: LocalCluster) -> None:
+    hello = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    with closing(Cluster(world.flow.source_connection, "source", "test").connect()) as cluster:
+        cluster.net.run(lambda: cluster.ask(hello, 2))
+        pair.freeze_broker(2)
+        try:
+            cluster.net.run(lambda: sent(cluster, hello))
+            eventually(lambda: cluster.net.run(lambda: silent(cluster)), 30, "silence")
+            began = time.monotonic()
+            for _ in range(10):
+                cluster.refresh([], 10_000)
+            assert time.monotonic() - began < 5
+        finally:
+            pair.thaw_broker(2)
+        eventually(lambda: not cluster.net.run(lambda: silent(cluster)), 30, "an answer")
+
+
+async def sent(cluster: Cluster, request: object) -> None:
+    """Sends a request to the second broker without waiting for the response."""
+    cluster.send(request, 2)
+
+
+async def silent(cluster: Cluster) -> bool:
+    """Lets the event loop run for a moment; returns True if the second broker is silent."""
+    await cluster.net.sleep(0.2)
+    return cluster.is_silent(2)

@@ -467,7 +467,7 @@ FIELD_CONDITIONS = (
         "protocol/frames.py",
         "        return bool(now > max(sent_at, conn.transport.last_read) + SILENT_S)\n",
         "        return False\n",
-        ("tests/kafka/test_held_partitions.py::test_a_partition_whose_leader_is_down_holds_back_only_itself",),
+        ("tests/kafka/test_held_partitions.py::test_another_broker_is_asked_while_one_is_silent",),
     ),
     Mutant(
         "a connection has the password of the start",
