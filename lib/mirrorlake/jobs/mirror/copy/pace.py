@@ -23,30 +23,36 @@ class Pace:
         throttled_ms: returns the time for which the source has throttled this client.
         clock: monotonic clock, in seconds.
         deadline: the time at which the attempt should end.
+        latest: the time at which it ends even if it has read nothing.
     """
 
     def __init__(
-        self, limits: Limits, throttled_ms: Callable[[], float], clock: Callable[[], float], deadline: float
+        self,
+        limits: Limits,
+        throttled_ms: Callable[[], float],
+        clock: Callable[[], float],
+        *,
+        deadline: float,
+        latest: float,
     ) -> None:
-        self._limits, self._throttled_ms, self._clock, self._deadline = limits, throttled_ms, clock, deadline
+        self._limits, self._throttled_ms, self._clock = limits, throttled_ms, clock
+        self._deadline, self._latest = deadline, latest
         self._began, self._throttled_before_ms = clock(), throttled_ms()
 
-    @property
-    def is_over(self) -> bool:
-        """Returns True from the deadline on."""
-        return self._clock() >= self._deadline
+    def is_over(self, read_bytes: int) -> bool:
+        """Returns True if the attempt should end, after `read_bytes` were read.
 
-    @property
-    def is_throttled(self) -> bool:
-        """Returns True if the source has throttled this attempt."""
-        return self._throttled_ms() > self._throttled_before_ms
+        A throttled source may return nothing until the deadline. Another attempt would begin where this one did.
+        """
+        waits = self._is_throttled and not read_bytes
+        return self._clock() >= (self._latest if waits else self._deadline)
 
     def next_bytes(self, written_bytes: int) -> int:
         """Returns the size of the next Fetch responses, after `written_bytes` were written."""
         left_s = max(0.0, self._deadline - self._clock())
         at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s)
         # The source withholds a response that is above its quota, and the wait for it is shorter if it is small.
-        most = THROTTLED_FETCH_BYTES if self.is_throttled else FETCH_BYTES
+        most = THROTTLED_FETCH_BYTES if self._is_throttled else FETCH_BYTES
         round_bytes = min(most, self._limits.round_bytes)
         self._limits.round_bytes = min(FETCH_BYTES, 2 * round_bytes)
         return int(min(round_bytes, at_this_rate))
@@ -54,6 +60,11 @@ class Pace:
     def keep(self, written_bytes: int) -> None:
         """Keeps the rate for the next attempt; to be called at the end, also of an attempt that fails."""
         self._limits.bytes_per_s = self._bytes_per_s(written_bytes)
+
+    @property
+    def _is_throttled(self) -> bool:
+        """Returns True if the source has throttled this attempt."""
+        return self._throttled_ms() > self._throttled_before_ms
 
     def _bytes_per_s(self, written_bytes: int) -> float:
         seconds = self._clock() - self._began

@@ -305,17 +305,21 @@ class SlotCopy:
 
     async def _copy(self, intake: Intake, outlet: Outlet, deadline: float) -> None:
         """Copies partitions without a transform."""
-        pace = Pace(self.target.limits, lambda: self.source.throttled_ms, self._clock, deadline)
-        longest = deadline + self.flow.transaction_timeout_ms / 2000
+        pace = Pace(
+            self.target.limits,
+            lambda: self.source.throttled_ms,
+            self._clock,
+            deadline=deadline,
+            latest=deadline + self.flow.transaction_timeout_ms / 2000,
+        )
         try:
             pending = intake.fetch(pace.next_bytes(outlet.bytes))
             while pending:
-                for node, future in pending:
-                    await intake.accept(node, future)
+                for fetch in pending:
+                    await intake.accept(fetch)
                 await intake.accept_late(waits=False)
-                # A throttled source may return nothing until the deadline. Another attempt would begin where this did.
-                is_over = pace.is_over if intake.bytes or not pace.is_throttled else self._clock() >= longest
-                pending = [] if intake.is_full or is_over else intake.fetch(pace.next_bytes(outlet.bytes))
+                is_enough = intake.is_full or pace.is_over(intake.bytes)
+                pending = [] if is_enough else intake.fetch(pace.next_bytes(outlet.bytes))
                 await self._write(intake, outlet)
                 self._failpoint("task.producing")
             if not intake.bytes:  # a slow leader is waited for where that costs the others nothing

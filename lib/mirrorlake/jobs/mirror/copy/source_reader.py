@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -45,6 +46,21 @@ GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's 
 NO_LIMIT = float("inf")
 
 
+@dataclass(frozen=True)
+class PendingFetch:
+    """A Fetch request that is under way.
+
+    Attributes:
+        node: node id of the leader.
+        offsets: the offsets that were asked for, by partition.
+        response: future of the response.
+    """
+
+    node: int
+    offsets: Mapping[PartitionKey, int]
+    response: Any
+
+
 class Intake:
     """Reads the partitions of one attempt.
 
@@ -71,7 +87,7 @@ class Intake:
         # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
         self._order = dict.fromkeys(random.sample(list(stretches), k=len(stretches)))
         self._gaps = 0
-        self._late: dict[int, tuple[Any, dict[PartitionKey, int]]] = {}  # by silent leader: response, and offsets asked
+        self._late: dict[int, PendingFetch] = {}  # of leaders that are silent
         self._compacted: dict[str, bool] = {}
 
     @property
@@ -79,14 +95,11 @@ class Intake:
         """True if the transaction should hold no more."""
         return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
 
-    def fetch(self, max_bytes: int = FETCH_BYTES) -> list[tuple[int, Any]]:
+    def fetch(self, max_bytes: int = FETCH_BYTES) -> list[PendingFetch]:
         """Sends a Fetch request to each leader for the offsets that are left, with a limit for each response.
 
         Partitions without a leader are tried again the next time. Those of a leader that still owes a response are
         left out, so that they don't hold up the others. Spark reads the topics that have a transform.
-
-        Returns:
-            The node ids of the leaders, each with the future of its response, for `accept`.
         """
         wanted: dict[int, dict[PartitionKey, int]] = {}
         for stretch in (self._stretches[key] for key in self._order):
@@ -96,8 +109,9 @@ class Intake:
             wanted.setdefault(leader, {})[stretch.key] = stretch.upstream_next
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
         return [
-            (
+            PendingFetch(
                 node,
+                offsets,
                 self.source.fetch(
                     node,
                     offsets,
@@ -110,23 +124,18 @@ class Intake:
             for node, offsets in wanted.items()
         ]
 
-    async def accept(self, node: int, future: Any) -> None:
+    async def accept(self, fetch: PendingFetch) -> None:
         """Processes the response to a Fetch request; after a retriable error, metadata is refreshed.
 
         The response of a leader that is silent is left for `accept_late`.
         """
-        asked = {
-            key: stretch.upstream_next
-            for key, stretch in self._stretches.items()
-            if not stretch.is_done and self.source.leader(*key) == node
-        }
         async with self._refreshing():
             try:
-                response = await self.source.answer(future, node)
+                response = await self.source.answer(fetch.response, fetch.node)
             except SilentBrokerError:
-                self._late[node] = future, asked
+                self._late[fetch.node] = fetch
                 raise
-            await self._process(response, asked)
+            await self._process(response, fetch.offsets)
 
     async def accept_late(self, *, waits: bool) -> None:
         """Processes the responses of leaders that were silent: those that have come, or all of them.
@@ -134,11 +143,11 @@ class Intake:
         Args:
             waits: True to wait for the responses, at most until the requests time out.
         """
-        for node, (future, asked) in list(self._late.items()):
-            if waits or future.is_done:
-                del self._late[node]
+        for fetch in list(self._late.values()):
+            if waits or fetch.response.is_done:
+                del self._late[fetch.node]
                 async with self._refreshing():
-                    await self._process(await future, asked)
+                    await self._process(await fetch.response, fetch.offsets)
 
     async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
