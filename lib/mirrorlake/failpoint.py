@@ -7,7 +7,7 @@ Without the variable, failpoints have no effect.
 The steps are:
 
 - task.initialised, task.compared, task.producing, task.copied, task.written;
-- driver.opening (after each slot), driver.planned, driver.copied, driver.gated;
+- driver.stated, driver.opening (after each slot), driver.planned, driver.copied, driver.gated;
 - driver.committing (after each slot), driver.committed, driver.ledger.
 """
 

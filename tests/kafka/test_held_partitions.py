@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,8 +14,12 @@ from confluent_kafka.admin import NewTopic
 from kafka.protocol.metadata import ApiVersionsRequest
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import begin_generation
 
 from tests.world import World, eventually
+
+STANDSTILL_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +112,48 @@ def test_another_broker_is_asked_while_one_is_silent(world: World, pair: LocalCl
         finally:
             pair.thaw_broker(2)
         eventually(lambda: not cluster.net.run(lambda: silent(cluster)), 30, "an answer")
+
+
+def test_a_generation_is_open_once_every_reader_sees_it(
+    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
+) -> None:
+    """The second broker leads the offset-syncs topic, and stands still while the first decides the commit."""
+    world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
+    flow = world.flow
+    syncs = NewTopic(flow.offset_syncs_topic, 1, replica_assignment=[[2]])
+    world.target_admin.create_topics([syncs])[flow.offset_syncs_topic].result()
+    seen: list[str] = []
+    thaw = threading.Timer(STANDSTILL_S, lambda: (seen.append("thawed"), pair.thaw_broker(2)))
+
+    def freeze(step: str) -> None:
+        seen.append(step)
+        if step == "driver.stated":
+            pair.freeze_broker(2)
+            thaw.start()
+
+    with closing(Cluster(flow.target_connection, "target", "test", 10_000).connect()) as target:
+        try:
+            generation = begin_generation(flow, "", target, slots=1, failpoint=freeze)
+        finally:
+            thaw.join()
+        states = offset_syncs.read_states(target, flow.offset_syncs_topic, [0], 10_000)
+    assert seen == ["driver.stated", "driver.opening", "thawed"], "the commit was not decided during the standstill"
+    assert states[0].generation == generation == 1
+
+
+def world_with_coordinator(source: str, pair: LocalCluster, directory: Path, broker: int) -> World:
+    """Returns a world whose first slot has this broker of the target as the coordinator of its transactions."""
+    for number in range(50):
+        world = World(source, pair.bootstrap_servers, directory / f"world-{number}")
+        with closing(Cluster(world.flow.target_connection, "target", "test", 30_000).connect()) as target:
+            transactional_id = world.flow.transactional_id(0)
+
+            async def coordinator(target: Cluster = target, name: str = transactional_id) -> int:
+                return await target.coordinator(name)
+
+            if target.call("finding the coordinator", coordinator, 30_000) == broker:
+                return world
+    raise AssertionError(f"broker {broker} coordinates nothing")
 
 
 async def sent(cluster: Cluster, request: object) -> None:

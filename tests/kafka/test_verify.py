@@ -378,7 +378,7 @@ def test_an_open_transaction_before_the_end_of_the_map_is_waited_for_and_named(w
     world.produce(topic, 10, 1, seed=2)
     world.mirror()
     world.write_config(**{"mirrorlake.connect.timeout.ms": "2000"})
-    with pytest.raises(TargetError, match=r"a transaction is open at offset 11, before the end of the map"):
+    with pytest.raises(TargetError, match=r"a transaction is open at offset 11\. It is before the end of the map"):
         verify(world)
     producer.abort_transaction(30)
     assert verify(world).total("records") == 20

@@ -1,8 +1,8 @@
-"""Finds the open transactions of partitions, and who has begun them (KIP-664)."""
+"""Finds the open transactions of partitions, and who has begun them (KIP-664), and waits for their ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kafka.protocol.admin.transactions import (
@@ -12,7 +12,8 @@ from kafka.protocol.admin.transactions import (
 )
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError, by
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster, ResponseError, WireError, by
+from mirrorlake.protocol.error_codes import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +92,36 @@ async def _with_names(
         else one
         for key, one in found.items()
     }
+
+
+def settled_ends(
+    cluster: Cluster, needed: Mapping[PartitionKey, int], what: str, because: str, timeout_ms: int
+) -> dict[PartitionKey, int]:
+    """Returns the last stable offsets of partitions once they have reached the needed offsets, as far as the logs do.
+
+    A commit is decided before its markers are in the logs, and until then no read_committed consumer sees the records.
+
+    Args:
+        cluster: the cluster of the partitions.
+        needed: the offset of each partition below which no transaction may be open.
+        what: the operation, for the error message.
+        because: the likely reason of an open transaction, for the error message.
+        timeout_ms: the deadline.
+
+    Raises:
+        SourceError, TargetError: a transaction is still open at the deadline.
+    """
+    keys = list(needed)
+
+    async def look() -> dict[PartitionKey, int]:
+        stable = await cluster.list_offsets(keys, LATEST_TIMESTAMP)
+        end = await cluster.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED)
+        if waits := sorted(key for key in keys if stable[key] < min(needed[key], end[key])):
+            topic, partition = waits[0]
+            raise ResponseError(
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"{topic}-{partition}: a transaction is open at offset {stable[waits[0]]}. {because}",
+            )
+        return stable
+
+    return cluster.call(what, look, timeout_ms) if keys else {}

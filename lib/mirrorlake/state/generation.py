@@ -23,6 +23,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
 from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
+from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, write_state
 
@@ -202,6 +203,7 @@ def _open_generation(
             )
             if not _write(target, flow, producer=producer, state=state, after=ends[slot], sequence=sequence):
                 return False
+    failpoint("driver.stated")
     for slot, producer in producers.items():
         outcome = transaction.end(target, producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
         failpoint("driver.opening")
@@ -209,6 +211,13 @@ def _open_generation(
             target, flow.offset_syncs_topic, slot=slot, producer=producer, timeout_ms=flow.connect_timeout_ms
         ):
             return False
+    settled_ends(
+        target,
+        {(flow.offset_syncs_topic, slot): ends[slot] + 1 for slot in producers},
+        f"flow {flow.name}: waiting until generation {generation} can be read",
+        "The cluster has decided the commit, but not written its markers",
+        flow.connect_timeout_ms,
+    )
     return True
 
 

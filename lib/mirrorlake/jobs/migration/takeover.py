@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,10 +43,9 @@ from mirrorlake.protocol.cluster import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     Cluster,
-    ResponseError,
 )
 from mirrorlake.protocol.connect_offsets import MirrorMaker
-from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.generation import Beginning, begin_generation, is_closed
@@ -365,27 +365,12 @@ class Takeover:
 
     def _settled_ends(self, target: Cluster, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
         """Returns the ends of remote partitions; waits until none of them has an open transaction."""
-
-        async def look() -> dict[PartitionKey, int]:
-            stable, end = (
-                await target.list_offsets(keys, LATEST_TIMESTAMP),
-                await target.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED),
-            )
-            is_open = sorted(key for key in keys if stable[key] < end[key])
-            if is_open:
-                raise ResponseError(
-                    ErrorCode.CONCURRENT_TRANSACTIONS,
-                    f"{is_open[0][0]}-{is_open[0][1]}: MirrorMaker 2 still runs, or its last transaction has not timed "
-                    "out yet",
-                )
-            return stable
-
-        return (
-            target.call(
-                f"flow {self.flow.name}: finding the ends of the remote topics", look, self.flow.connect_timeout_ms
-            )
-            if keys
-            else {}
+        return settled_ends(
+            target,
+            dict.fromkeys(keys, sys.maxsize),
+            f"flow {self.flow.name}: finding the ends of the remote topics",
+            "MirrorMaker 2 still runs, or its last transaction has not timed out yet",
+            self.flow.connect_timeout_ms,
         )
 
     def _stamped(self, remotes: set[str]) -> set[str]:

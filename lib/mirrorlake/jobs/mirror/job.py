@@ -64,8 +64,7 @@ from mirrorlake.model.lag import lag
 from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import Cluster, ResponseError, Topic
-from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.cluster import Cluster, Topic
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
@@ -241,7 +240,6 @@ class MirrorJob:
             self._topology.ensure_dead_letters()
         self._ensure_topics(topics, unnamed)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
-        self._target.call(f"waiting for topic {flow.offset_syncs_topic}", self._see_offset_syncs, timeout_ms)
         self._generation = begin_generation(
             flow,
             self._source.cluster_id,
@@ -288,13 +286,6 @@ class MirrorJob:
                 downstream_next=0,
                 slot=0,
             )
-
-    async def _see_offset_syncs(self) -> None:
-        """Raises an error until every broker knows the new topic."""
-        topic = self.flow.offset_syncs_topic
-        found = await self._target.update_metadata([topic])
-        if topic not in found or found[topic].partitions < self._sync_partitions or -1 in found[topic].leaders.values():
-            raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
 
     def _start_ledger(self, interval_s: int) -> StreamingQuery | NoStream:
         place = self._places.enter_context(self.ledger.checkpoint("ledger"))

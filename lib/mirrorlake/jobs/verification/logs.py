@@ -19,9 +19,8 @@ from mirrorlake.protocol.cluster import (
     LATEST_TIMESTAMP,
     READ_UNCOMMITTED,
     Cluster,
-    ResponseError,
 )
-from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state.offset_syncs import STATE_AND_MARKER
 
@@ -122,25 +121,12 @@ class FlowLogs:
         cluster = self._target
         there = cluster.refresh({topic for topic, _ in needed}, self._timeout_ms) if needed else {}
         keys = [key for key in needed if key[0] in there and key[1] in there[key[0]].leaders]
-
-        async def look() -> dict[PartitionKey, int]:
-            stable, end = (
-                await cluster.list_offsets(keys, LATEST_TIMESTAMP),
-                await cluster.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED),
-            )
-            waits = sorted(key for key in keys if stable[key] < min(needed[key], end[key]))
-            if waits:
-                raise ResponseError(
-                    ErrorCode.CONCURRENT_TRANSACTIONS,
-                    f"{waits[0][0]}-{waits[0][1]}: a transaction is open at offset {stable[waits[0]]}, before the end "
-                    "of the map",
-                )
-            return stable
-
-        return (
-            cluster.call(f"flow {self._flow.name}: finding the ends of the remote topics", look, self._timeout_ms)
-            if keys
-            else {}
+        return settled_ends(
+            cluster,
+            {key: needed[key] for key in keys},
+            f"flow {self._flow.name}: finding the ends of the remote topics",
+            "It is before the end of the map",
+            self._timeout_ms,
         )
 
     # -- records ------------------------------------------------------------------------------------
