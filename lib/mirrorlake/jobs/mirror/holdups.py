@@ -16,6 +16,8 @@ from mirrorlake.partition_key import PartitionKey
 
 log = logging.getLogger(__name__)
 
+Place = tuple[str, int | None]  # a topic, or one of its partitions
+
 LONG_MS = 60_000  # a transaction that is open for longer is recorded; most last for less than a second
 
 
@@ -37,32 +39,41 @@ class Holdups:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._flow, self._metrics, self._record, self._now = flow, metrics, record, now
-        self._topics: Mapping[str, str] = {}
-        self._partitions: Mapping[PartitionKey, str] = {}
+        self._topics: Mapping[Place, str] = {}
+        self._partitions: Mapping[Place, str] = {}
         self._waiting_for: Sequence[WaitingFor] = ()
         self._recorded: set[tuple[str, int, int]] = set()
 
     def topics(self, held: Mapping[str, str]) -> None:
         """Notes the topics that can't be mirrored now, with the reasons."""
-        new = {topic: why for topic, why in held.items() if self._topics.get(topic) != why}
-        for topic, why in new.items():
-            log.warning(event("topic_held", flow=self._flow.name, topic=topic, reason=why))
-        for topic in self._topics.keys() - held.keys():
-            log.info(event("topic_released", flow=self._flow.name, topic=topic))
+        self._topics = self._note("topic", self._topics, {(topic, None): why for topic, why in held.items()})
         self._metrics.held_topics.labels(self._flow.name).set(len(held))
-        self._topics = dict(held)
-        self._record([self._held(why, topic=topic) for topic, why in new.items()])
 
     def partitions(self, stuck: Mapping[PartitionKey, str]) -> None:
         """Notes the partitions that do not advance while the others do, with the reasons."""
-        new = {key: why for key, why in stuck.items() if self._partitions.get(key) != why}
-        for (topic, partition), why in new.items():
-            log.warning(event("partition_held", flow=self._flow.name, topic=topic, partition=partition, reason=why))
-        for topic, partition in self._partitions.keys() - stuck.keys():
-            log.info(event("partition_released", flow=self._flow.name, topic=topic, partition=partition))
+        self._partitions = self._note("partition", self._partitions, dict[Place, str](stuck.items()))
         self._metrics.held_partitions.labels(self._flow.name).set(len(stuck))
-        self._partitions = dict(stuck)
-        self._record([self._held(why, topic=topic, partition=index) for (topic, index), why in new.items()])
+
+    def _note(self, what: str, before: Mapping[Place, str], now: Mapping[Place, str]) -> Mapping[Place, str]:
+        """Logs what is held and what no longer is, and records each new reason; returns the present reasons.
+
+        Args:
+            what: topic or partition.
+            before: the reasons that were noted last.
+            now: the present reasons.
+        """
+        new = [(_where(place), why) for place, why in now.items() if before.get(place) != why]
+        for where, why in new:
+            log.warning(event(f"{what}_held", flow=self._flow.name, **where, reason=why))
+        for place in before.keys() - now.keys():
+            log.info(event(f"{what}_released", flow=self._flow.name, **_where(place)))
+        self._record(
+            [
+                Anomaly.of_flow(self._flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, **where)
+                for where, why in new
+            ]
+        )
+        return now
 
     def transactions(self, uncommitted: int, waiting_for: Sequence[WaitingFor]) -> None:
         """Notes the offsets that are not stable on the source, and the transactions that keep them so."""
@@ -115,5 +126,7 @@ class Holdups:
         if rows:
             self._record(rows)
 
-    def _held(self, why: str, **where: object) -> Anomaly:
-        return Anomaly.of_flow(self._flow, AnomalyKind.HELD, AnomalyAction.OTHERS_GO_ON, why, **where)
+
+def _where(place: Place) -> dict[str, str | int]:
+    topic, partition = place
+    return {"topic": topic} if partition is None else {"topic": topic, "partition": partition}

@@ -9,7 +9,8 @@ attempt, which begins with InitProducerId.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
@@ -82,38 +83,37 @@ class MicroBatch:
             MirrorlakeError: a task was lost, or failed with an error that is not retriable; open transactions are
                 aborted.
         """
-        try:
-            return self._run(plan, tasks, cycle_id, clock, evaluated)
-        except KeyboardInterrupt:  # readers should not wait for the timeout of the transactions
-            self._abort({one.slot for one in plan.ranges})
-            raise
+        with self._aborting_if_interrupted({one.slot for one in plan.ranges}):
+            reports, failures = self._copy(plan, tasks)
+            clock.lap("copy")
+            self._failpoint("driver.copied")
+            moved = [report for report in reports if report.is_open]
+            if moved:
+                self._pass_gate(moved, cycle_id, evaluated)
+            clock.lap("gate")
+            self._failpoint("driver.gated")
+            committed = []
+            for report in moved:
+                if failure := self._commit(report):
+                    failures.append(failure)
+                else:
+                    committed.append(report)
+                self._failpoint("driver.committing")
+            self._failpoint("driver.committed")
+            clock.lap("commit")
+            return BatchOutcome(committed, failures)
 
-    def _run(
-        self,
-        plan: MirrorPlan,
-        tasks: CopyTasks,
-        cycle_id: str,
-        clock: Stopwatch,
-        evaluated: Callable[[list[ExpectationResult]], None],
-    ) -> BatchOutcome:
-        reports, failures = self._copy(plan, tasks)
-        clock.lap("copy")
-        self._failpoint("driver.copied")
-        moved = [report for report in reports if report.is_open]
-        if moved:
-            self._pass_gate(moved, cycle_id, evaluated)
-        clock.lap("gate")
-        self._failpoint("driver.gated")
-        committed = []
-        for report in moved:
-            if failure := self._commit(report):
-                failures.append(failure)
-            else:
-                committed.append(report)
-            self._failpoint("driver.committing")
-        self._failpoint("driver.committed")
-        clock.lap("commit")
-        return BatchOutcome(committed, failures)
+    @contextmanager
+    def _aborting_if_interrupted(self, slots: set[int]) -> Iterator[None]:
+        """Aborts the open transactions of these slots if the block is interrupted.
+
+        Otherwise readers would wait for the timeout of the transactions.
+        """
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._abort(slots)
+            raise
 
     # -- copy ---------------------------------------------------------------------------------------
 
