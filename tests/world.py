@@ -162,6 +162,25 @@ class World:
                 job.stop()
             running.result(DEADLINE_S)
 
+    @property
+    def batches(self) -> int:
+        """Returns the number of micro-batches of this world that this process has logged."""
+        return sum("micro_batch_committed" in line for line in self.lines)
+
+    @contextmanager
+    def mirroring_through(self, topic: str, partitions: int = 4) -> Iterator[None]:
+        """Mirrors a growing topic while the block makes trouble, then the rest, and compares both sides."""
+        self.produce(topic, 2_000, partitions)
+        with self.mirroring(interval_s=0.1):
+            eventually(lambda: self.batches, what="the first micro-batch")
+            yield
+            before = self.batches
+            self.produce(topic, 1_000, partitions, seed=2)
+            eventually(lambda: self.batches > before, what="a micro-batch after the trouble")
+        self.mirror()
+        assert self.assert_equal(topic) >= 3_000
+        self.assert_nothing_open()
+
     def checkpoint(self, interval_s: float | None = None, run_for_s: float | None = None) -> CheckpointResult:
         """Runs one cycle of the checkpoint job, or several."""
         return self.checkpoint_job().run(interval_s, run_for_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -57,25 +57,6 @@ def world(clusters: dict[str, LocalCluster], tmp_path: Path) -> World:
     return world
 
 
-def mirror_through(world: World, topic: str, trouble: Callable[[], None]) -> None:
-    """Mirrors a growing topic during `trouble`, then the rest, and compares both sides."""
-    world.produce(topic, 2_000, 4)
-    with world.mirroring(interval_s=0.1):
-        eventually(lambda: batches(world), what="the first micro-batch")
-        trouble()
-        before = batches(world)
-        world.produce(topic, 1_000, 4, seed=2)
-        eventually(lambda: batches(world) > before, what="a micro-batch after the trouble")
-    world.mirror()
-    assert world.assert_equal(topic) >= 3_000
-    world.assert_nothing_open()
-
-
-def batches(world: World) -> int:
-    """Returns the number of micro-batches that the job has logged."""
-    return sum("micro_batch_committed" in line for line in world.lines)
-
-
 def retries(world: World) -> int:
     """Returns the number of failed attempts that the job has logged."""
     return sum("retrying" in line or "slots_failed" in line for line in world.lines)
@@ -86,15 +67,12 @@ def test_a_broker_killed_in_the_middle_moves_its_leaders_and_nothing_is_lost_or_
     world: World, clusters: dict[str, LocalCluster], side: str
 ) -> None:
     topic = world.topic("killed", 4, replication_factor=2)
-
-    def kill_and_start() -> None:
+    with world.mirroring_through(topic):
         clusters[side].stop_broker(2, kill=True)
-        before = batches(world)
+        before = world.batches
         world.produce(topic, 1_000, 4, seed=3)
-        eventually(lambda: batches(world) > before, what="a micro-batch without the killed broker")
+        eventually(lambda: world.batches > before, what="a micro-batch without the killed broker")
         clusters[side].start_broker(2)
-
-    mirror_through(world, topic, kill_and_start)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -102,16 +80,10 @@ def test_a_whole_cluster_restarted_in_the_middle_is_waited_for(
     world: World, clusters: dict[str, LocalCluster], side: str
 ) -> None:
     topic = world.topic("restarted", 4, replication_factor=2)
-
-    def restart() -> None:
-        brokers = [broker.node_id for broker in clusters[side].brokers]
-        for broker in reversed(brokers):
-            clusters[side].stop_broker(broker)
-        for broker in brokers:
-            clusters[side].start_broker(broker, wait=False)
-        clusters[side].wait_ready()
-
-    mirror_through(world, topic, restart)
+    with world.mirroring_through(topic):
+        for broker in reversed(clusters[side].brokers):
+            clusters[side].stop_broker(broker.node_id)
+        clusters[side].start()
 
 
 def test_brokers_of_the_target_restarted_one_by_one_cost_nothing(
@@ -119,40 +91,32 @@ def test_brokers_of_the_target_restarted_one_by_one_cost_nothing(
 ) -> None:
     topic, target = world.topic("rolling", 4, replication_factor=2), clusters["target"]
 
-    def restart() -> None:
+    with world.mirroring_through(topic):
         for seed, broker in enumerate((3, 2, 1), 10):  # the controller last, as Kafka advises
             target.stop_broker(broker)
             world.produce(topic, 300, 4, seed=seed)
             target.start_broker(broker)
 
-    mirror_through(world, topic, restart)
-
 
 def test_a_controller_killed_in_the_middle_is_waited_for(world: World, clusters: dict[str, LocalCluster]) -> None:
     topic, target = world.topic("controller", 4, replication_factor=2), clusters["target"]
 
-    def kill_and_start() -> None:
+    with world.mirroring_through(topic):
         target.stop_broker(1, kill=True)
         world.produce(topic, 1_000, 4, seed=3)
         target.start_broker(1)
-
-    mirror_through(world, topic, kill_and_start)
 
 
 def test_too_few_replicas_in_sync_on_the_target_are_waited_for(world: World, clusters: dict[str, LocalCluster]) -> None:
     topic, target = world.topic("isr", 4, replication_factor=2), clusters["target"]
 
-    def lose_two() -> None:
+    with world.mirroring_through(topic):
         before = retries(world)
         for broker in (2, 3):
             target.stop_broker(broker, kill=True)
         world.produce(topic, 1_000, 4, seed=3)
         eventually(lambda: retries(world) > before, what="an attempt without enough replicas")
-        for broker in (2, 3):
-            target.start_broker(broker, wait=False)
-        target.wait_ready()
-
-    mirror_through(world, topic, lose_two)
+        target.start()
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -160,20 +124,17 @@ def test_a_broker_that_is_frozen_and_comes_back_as_if_nothing_had_happened_doubl
     world: World, clusters: dict[str, LocalCluster], side: str
 ) -> None:
     topic = world.topic("frozen", 4, replication_factor=2)
-
-    def freeze() -> None:
+    with world.mirroring_through(topic):
         began = time.monotonic()
         clusters[side].freeze_broker(2)
         try:
-            before = batches(world)
+            before = world.batches
             world.produce(topic, 1_000, 4, seed=3)
-            eventually(lambda: batches(world) > before, what="a micro-batch without the frozen broker")
+            eventually(lambda: world.batches > before, what="a micro-batch without the frozen broker")
             eventually(lambda: time.monotonic() > began + FROZEN_S)
         finally:
             clusters[side].thaw_broker(2)
         clusters[side].wait_ready()
-
-    mirror_through(world, topic, freeze)
 
 
 def test_a_target_broker_whose_disk_is_full_is_done_without_until_it_has_room(
@@ -185,16 +146,14 @@ def test_a_target_broker_whose_disk_is_full_is_done_without_until_it_has_room(
     with small_disk(data, "96m"):
         target.start_broker(3)
 
-        def fill_and_clear() -> None:
+        with world.mirroring_through(topic):
             fill(data / "ballast")
-            before = batches(world)
+            before = world.batches
             world.produce(topic, 2_000, 4, seed=3, size=2_000)
             eventually(lambda: not target.is_running(3), what="the end of the broker")
-            eventually(lambda: batches(world) > before, what="a micro-batch without the broker")
+            eventually(lambda: world.batches > before, what="a micro-batch without the broker")
             (data / "ballast").unlink()
             target.start_broker(3)
-
-        mirror_through(world, topic, fill_and_clear)
         target.stop_broker(3)
     target.start_broker(3)
 
@@ -203,8 +162,7 @@ def test_replicas_that_move_and_leaders_that_change_cost_nothing(
     world: World, clusters: dict[str, LocalCluster]
 ) -> None:
     topic = world.topic("moved", 4, replication_factor=2)
-
-    def move() -> None:
+    with world.mirroring_through(topic):
         remote = world.remote(topic)
         for number in range(3):
             replicas = [1 + (number + step) % 3 for step in range(3)]
@@ -213,8 +171,6 @@ def test_replicas_that_move_and_leaders_that_change_cost_nothing(
             wanted = [TopicPartition(remote, partition) for partition in range(4)]
             world.target_admin.elect_leaders(ElectionType.PREFERRED, wanted).result()
             eventually(lambda leader=replicas[0]: leaders(world, remote) == {leader})
-
-    mirror_through(world, topic, move)
 
 
 def reassign(world: World, topic: str, replicas: list[int]) -> None:
