@@ -61,7 +61,7 @@ def test_executors_on_every_worker_copy_slots_and_one_that_is_killed_in_the_mids
     world: World, cluster: SparkCluster
 ) -> None:
     plain, transactional = world.topic("plain", 4), world.topic("transactional", 2)
-    world.produce(plain, 3_000, 4)
+    world.produce(plain, 1_500, 4)
     world.produce_transactions(transactional, 20, 20, seed=2)
     world.write_config(**{"mirrorlake.batch.max.records": "400"})
     process = start(world, cluster)

@@ -172,7 +172,7 @@ COPYING = (
         f"{COPY}/target_writer.py",
         "            if foreign is None:\n",
         "            if foreign != -1:\n",
-        (f"{LOSSES}::test_someone_else_who_writes_into_a_remote_topic_is_noticed[True]",),
+        (f"{LOSSES}::test_someone_else_who_writes_into_a_remote_topic_is_noticed",),
     ),
     Mutant(
         "records go round between two clusters",
@@ -201,8 +201,8 @@ COMMITTING = (
     Mutant(
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
-        "        if moved:\n            self._pass_gate(",
-        "        if [self._commit(report) for report in moved]:\n            self._pass_gate(",
+        "            if moved:\n                self._pass_gate(",
+        "            if [self._commit(report) for report in moved]:\n                self._pass_gate(",
         VIOLATED_GATE,
     ),
     Mutant(
@@ -266,6 +266,13 @@ TAKING_OVER = (
         "    positions = assign({**known, **new}, slots, keep=same_slots and bool(states))\n",
         "    positions = assign(new, slots, keep=same_slots and bool(states))\n",
         TWO_RUNS,
+    ),
+    Mutant(
+        "a generation counts as open before its states can be read",
+        "state/generation.py",
+        "{(flow.offset_syncs_topic, slot): ends[slot] + 1 for slot in producers},",
+        "{},",
+        ("tests/kafka/test_held_partitions.py::test_a_generation_is_open_once_every_reader_sees_it",),
     ),
     Mutant(
         "a mirror goes on one record late after a take-over",
@@ -503,8 +510,8 @@ FIELD_CONDITIONS = (
     Mutant(
         "an interrupted micro-batch leaves its transactions open",
         f"{MIRROR}/micro_batch.py",
-        "            self._abort({one.slot for one in plan.ranges})\n            raise\n",
-        "            raise\n",
+        "        except KeyboardInterrupt:\n            self._abort(slots)\n            raise\n",
+        "        except KeyboardInterrupt:\n            raise\n",
         (f"{EXACTLY_ONCE}::test_an_interrupt_in_a_micro_batch_aborts_its_transactions",),
     ),
     Mutant(
