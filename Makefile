@@ -89,7 +89,7 @@ mutants: setup  ## Break one promise of the code at a time, and name the test th
 	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2
 
 .PHONY: lint
-lint: setup  ## ruff, the layers of the packages, types, and notebooks without outputs
+lint: $(VENV)  ## ruff, the layers of the packages, types, and notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@PYTHONPATH=lib $(BIN)/lint-imports
 	@$(BIN)/mypy --no-error-summary
