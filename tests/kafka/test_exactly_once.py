@@ -155,6 +155,24 @@ def test_a_driver_on_spark_killed_twice_leaves_nothing_lost_or_twice(spark_world
     assert_carried_on(spark_world, topics)
 
 
+def test_sigterm_ends_a_job_on_spark_between_two_micro_batches(spark_world: World) -> None:
+    spark_world.write_config(**{"mirrorlake.batch.max.records": "200"})
+    plain, transactional = sources(spark_world)
+    process = start(spark_world)
+    assert process.stdout is not None
+    lines = list[str]()
+    for line in process.stdout:
+        lines.append(line)
+        if "micro_batch_committed" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    lines += process.stdout.readlines()
+    assert process.wait(120) == 0, "".join(lines)
+    assert re.search(r"lag=[1-9]", "".join(lines)), "there was a backlog still"
+    assert spark_world.open_transactions() == []
+    assert_carried_on(spark_world, (plain, transactional))
+
+
 @pytest.mark.parametrize("step", ["task.producing", "task.written"])
 def test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job(
     spark_world: World, step: str, tmp_path: Path

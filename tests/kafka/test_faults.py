@@ -8,8 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka import OFFSET_END, ElectionType, TopicPartition
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
+from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import LocalCluster, running
@@ -20,6 +21,12 @@ from tests.disk import fill, small_disk
 from tests.world import ROOT, World, eventually
 
 FROZEN_S = 10
+FORGETFUL = {
+    "transactional.id.expiration.ms": "4000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
+    "producer.id.expiration.ms": "4000",
+    "producer.id.expiration.check.interval.ms": "1000",
+}
 QUICKLY_FENCED = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
 
 
@@ -192,24 +199,65 @@ def leaders(world: World, topic: str) -> set[int]:
     return {partition.leader for partition in found.partitions.values()}
 
 
-def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
-    servers: tuple[str, str], tmp_path: Path, root: Path
-) -> None:
-    """Without transaction.version=2, a request of its own adds partitions to the transaction.
+@pytest.fixture(scope="module")
+def older(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Starts a target without transaction.version=2, which soon forgets producers that rest.
 
-    EndTxn does not bump the epoch then.
+    A request of its own adds partitions to a transaction then, and EndTxn does not bump the epoch.
     """
-    cluster = LocalCluster("older", tmp_path / "older", root / ".local/jars/kafka", features={"transaction.version": 0})
-    with running(cluster):
-        world = World(servers[0], cluster.bootstrap_servers, tmp_path)
-        topic = world.topic()
-        for seed in range(2):
-            world.produce(topic, 500, seed=seed)
-            world.produce_transactions(topic, 5, 20, seed=seed)
-            world.mirror()
-        world.assert_equal(topic)
-        world.assert_nothing_open()
-        begun_again(world, topic)
+    directory, jars = tmp_path_factory.mktemp("older"), root / ".local/jars/kafka"
+    features = {"transaction.version": 0}
+    with running(LocalCluster("older", directory, jars, features=features, properties=FORGETFUL)) as cluster:
+        yield cluster
+
+
+def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
+    servers: tuple[str, str], older: LocalCluster, tmp_path: Path
+) -> None:
+    world = World(servers[0], older.bootstrap_servers, tmp_path)
+    topic = world.topic()
+    for seed in range(2):
+        world.produce(topic, 500, seed=seed)
+        world.produce_transactions(topic, 5, 20, seed=seed)
+        world.mirror()
+    world.assert_equal(topic)
+    world.assert_nothing_open()
+    begun_again(world, topic)
+
+
+def test_a_flow_that_rests_until_its_producers_are_forgotten_and_its_copies_deleted_goes_on_where_it_was(
+    servers: tuple[str, str], older: LocalCluster, tmp_path: Path
+) -> None:
+    world = World(servers[0], older.bootstrap_servers, tmp_path)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    remote = TopicPartition(world.remote(topic), 0, OFFSET_END)
+    for future in world.target_admin.delete_records([remote]).values():
+        future.result()
+    eventually(lambda: not known_producers(world, topic), what="the end of the producers' state")
+    world.produce(topic, 50, 1, seed=2)
+    assert world.mirror().records == 50
+    source, target = world.source_records(topic)[0], world.target_records(topic)[0]
+    assert [record for _, record in target] == [record for _, record in source[100:]]
+    world.assert_nothing_open()
+
+
+def known_producers(world: World, topic: str) -> set[object]:
+    """Returns the transactional ids of the flow, and the producers of the remote topic, that the target knows."""
+    describe = DescribeProducersRequest.TopicRequest(name=world.remote(topic), partition_indexes=[0])
+    with closing(Cluster(world.flow.target_connection, "target", "tests").connect()) as cluster:
+
+        async def known() -> set[object]:
+            listed = await cluster.ask(ListTransactionsRequest[0](state_filters=[], producer_id_filters=[]), 1)
+            active = await cluster.ask(DescribeProducersRequest[0](topics=[describe]), 1)
+            mine = {world.flow.transactional_id(slot) for slot in range(2)}
+            return {state.transactional_id for state in listed.transaction_states} & mine | {
+                producer.producer_id for producer in active.topics[0].partitions[0].active_producers
+            }
+
+        found: set[object] = cluster.call("listing producers", known, 10_000)
+        return found
 
 
 def begun_again(world: World, topic: str) -> None:

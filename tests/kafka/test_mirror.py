@@ -259,6 +259,16 @@ def test_a_lost_state_on_the_target_stops_the_flow(plain_world: World) -> None:
         plain_world.mirror()
 
 
+def test_a_clock_that_jumps_by_a_day_delays_nothing(plain_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, clock, jump_s = plain_world.topic(partitions=1), time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: clock() + jump_s[0])
+    with plain_world.mirroring():
+        for number, jump_s[0] in enumerate((0.0, 86_400.0, -86_400.0), 1):
+            plain_world.produce(topic, 20, 1, seed=number)
+            eventually(lambda count=20 * number: len(plain_world.target_records(topic).get(0, ())) == count, 30)
+    plain_world.assert_equal(topic)
+
+
 def test_all_partitions_of_a_backlog_advance_together(plain_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "FETCH_BYTES", 400_000)  # two partitions fill a response
     monkeypatch.setattr(source_reader, "PARTITION_FETCH_BYTES", 200_000)

@@ -174,6 +174,13 @@ class LocalCluster:
         if wait:
             self.wait_ready()
 
+    def move_broker(self, node_id: int) -> None:
+        """Gives a stopped broker another port."""
+        broker = self._broker(node_id)
+        broker.port = free_port(0, {one.port for one in self.brokers})
+        self._configure(broker)
+        self._save()
+
     def is_running(self, node_id: int) -> bool:
         """Returns True if the process of a broker exists."""
         return _is_alive(self._broker(node_id).pid)
@@ -247,11 +254,15 @@ class LocalCluster:
             home = self._home(broker)
             (home / "data").mkdir(parents=True)
             (home / "log4j2.yaml").write_text(LOG4J)
-            (home / "server.properties").write_text(
-                "".join(f"{key}={value}\n" for key, value in self._server_properties(broker).items())
-            )
+            self._configure(broker)
             self._prepare_storage(home)
         self._save()
+
+    def _configure(self, broker: Broker) -> None:
+        properties = self._server_properties(broker)
+        (self._home(broker) / "server.properties").write_text(
+            "".join(f"{key}={value}\n" for key, value in properties.items())
+        )
 
     def _prepare_storage(self, home: Path) -> None:
         """Formats the log directory of a broker."""
