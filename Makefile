@@ -16,7 +16,7 @@ VENV := .venv/.ready
 JARS := .local/jars/.ready
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
-OLDER := $(patsubst %,.local/jars/kafka-%/.ready,2.8.2 3.9.1)  # brokers that each test run mirrors between
+OLDER := $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 2.8.2 3.9.1)  # each test run refuses the first, and mirrors between the others
 VERSIONS ?= 2.8.2 3.3.2 3.7.2 3.9.1 4.0.0
 
 ##@ Use
@@ -57,7 +57,7 @@ test: setup $(REGISTRY) $(OLDER) browser  ## Every test, against real brokers, o
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-versions
-test-versions: setup $(patsubst %,.local/jars/kafka-%/.ready,$(VERSIONS))  ## Source and target of older releases: VERSIONS
+test-versions: setup $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 $(VERSIONS))  ## Source and target of older releases: VERSIONS
 	@MIRRORLAKE_TEST_VERSIONS='$(VERSIONS)' $(PYTEST) tests/kafka/test_versions.py
 
 .PHONY: test-unit
@@ -122,6 +122,10 @@ bench-growth: setup  ## What a micro-batch costs beside many idle partitions, an
 .PHONY: bench-quota
 bench-quota: setup  ## The share of a quota that a mirror job uses while a cluster throttles it
 	@$(BENCH).quota
+
+.PHONY: bench-failing-slot
+bench-failing-slot: setup  ## The throughput that remains to a slot while another one fails for ever
+	@$(BENCH).failing_slot
 
 .PHONY: bench-ledger
 bench-ledger: setup  ## How large the ledger gets, and how long translation takes

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.local.cluster import LocalCluster, running
 
 from tests.moving import failover
 from tests.older_clusters import older_cluster
 from tests.world import World
 
+TOO_OLD = "2.7.2"
 VERSIONS = os.environ.get("MIRRORLAKE_TEST_VERSIONS", "2.8.2 3.9.1").split()
 
 
@@ -53,3 +55,17 @@ def test_records_and_groups_are_mirrored_between_older_clusters(
     late = world.commit(next(iter(groups)), {(topic, 0): source[0][50][0]})
     failover(world, mode="run", signed_by="ann")
     assert world.committed(late)[world.remote(topic), 0][0] == target[50][0]
+
+
+def test_a_cluster_before_2_8_is_refused_by_name_before_anything_is_created(
+    servers: tuple[str, str], root: Path, tmp_path: Path
+) -> None:
+    with running(older_cluster(TOO_OLD, "old", tmp_path / "old", root)) as old:
+        away = World(old.bootstrap_servers, servers[1], tmp_path / "away")
+        home = World(servers[0], old.bootstrap_servers, tmp_path / "home")
+        with pytest.raises(SourceError, match=rf"cluster {away.alias} runs Kafka 2\.7, .* of 2\.8 or later"):
+            away.mirror()
+        with pytest.raises(TargetError, match=r"cluster t runs Kafka 2\.7, .* of 2\.8 or later"):
+            home.mirror()
+        for world in (away, home):
+            assert world.flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=10).topics
