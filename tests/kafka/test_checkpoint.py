@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewTopic
-from mirrorlake.errors import GateError, LedgerError, TargetError
+from mirrorlake.errors import ConfigurationError, GateError, LedgerError, TargetError
+from mirrorlake.jobs.failover.job import close
 from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.group_requests import group_offsets
@@ -473,6 +475,23 @@ def test_groups_are_synced_at_an_interval_of_their_own_and_recorded_in_every_cyc
     assert world.committed(group)[world.remote(topic), 0][0] == 20, (
         "its owner moved it back, from where it was last in step"
     )
+
+
+def test_a_flow_that_is_failed_over_while_its_checkpoint_job_runs_moves_no_group_any_more(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    group, remote = world.commit("moved", {(topic, 0): 10}), (world.remote(topic), 0)
+    stops = pytest.raises(ConfigurationError, match=r"was failed over .* moves none of them any more")
+    with stops, world.checkpointing(interval_s=0.5) as job:
+        eventually(lambda: world.committed(group)[remote][0] == 10, what="the first sync")
+        with closing(Cluster(world.flow.target_connection, "target", "test").connect()) as target:
+            close(world.flow, target)
+        world.commit(group, {(topic, 0): 40})
+        eventually(job.done, what="the end of the job")
+    with stops:
+        world.checkpoint()
+    assert world.committed(group)[remote][0] == 10
 
 
 def test_a_violated_gate_touches_no_group_and_is_stored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from mirrorlake.failpoint import VARIABLE
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import closed_for
+from mirrorlake.state.closure import closed_for
 
 from tests.moving import Traffic, assert_nothing_is_lost_but_what_is_listed, failback, failover, home_of, text, texts
 from tests.world import Record, World, consume_as, eventually

@@ -301,6 +301,8 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
     assert compared > 200
     with pytest.raises(ConfigurationError, match=r"was failed over .* notebooks/failback.ipynb"):
         world.mirror()
+    with pytest.raises(ConfigurationError, match=r"was failed over .* its groups continue on the target"):
+        world.checkpoint()
     again = failover(world, mode="run", signed_by="ann")
     assert ({one.outcome for one in again.lines}, again.drained) == ({"in_step"}, 0)
 

@@ -12,7 +12,7 @@ from mirrorlake.jobs.failover.divergence import stretches
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal
 from mirrorlake.model.slot import ClosedFor, SlotState
-from mirrorlake.state.generation import closed_for
+from mirrorlake.state.closure import closed_for
 
 LINE = Line(
     "g",

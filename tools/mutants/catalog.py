@@ -268,6 +268,13 @@ TAKING_OVER = (
         TWO_RUNS,
     ),
     Mutant(
+        "groups of a closed flow are moved",
+        "jobs/checkpoint/job.py",
+        "        require_open_to_groups(self.flow, self._target)  #",
+        "        #",
+        (f"{CHECKPOINTS}::test_a_flow_that_is_failed_over_while_its_checkpoint_job_runs_moves_no_group_any_more",),
+    ),
+    Mutant(
         "a generation counts as open before its states can be read",
         "state/generation.py",
         "{(flow.offset_syncs_topic, slot): ends[slot] + 1 for slot in producers},",

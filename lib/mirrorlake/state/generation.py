@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from mirrorlake.config.flow import Flow
@@ -25,15 +25,10 @@ from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
 from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
+from mirrorlake.state.closure import closed, closed_for, is_closed
 from mirrorlake.state.fencing import fenced, write_state
 
 ATTEMPTS = 5
-CLOSED = {
-    ClosedFor.HANDBACK: "was handed back to MirrorMaker 2 (generation {generation}), so a mirror job would copy "
-    "records a second time. Take the flow over again with notebooks/takeover.ipynb",
-    ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and the "
-    "diverged tail of the source needs a decision. Open the flow again with notebooks/failback.ipynb",
-}
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
 
@@ -95,7 +90,7 @@ def begin_generation(
     generation, added = _newest(states), beginning(merge_positions(states.values()))
     reason = closed_for(states.values())
     if reason and not added.closes and added.reopens != reason:
-        raise ConfigurationError(f"flow {flow.name} {CLOSED[reason].format(generation=generation)}")
+        raise ConfigurationError(closed(flow, reason, generation))
     for attempt in range(ATTEMPTS):
         if _open_generation(
             flow,
@@ -252,17 +247,6 @@ def _write(
             f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True
         ) from None
     return True
-
-
-def is_closed(states: Iterable[SlotState]) -> bool:
-    """Returns True if any slot is closed; a flow that was closed or reopened only in part counts as closed."""
-    return any(state.closed for state in states)
-
-
-def closed_for(states: Iterable[SlotState]) -> ClosedFor:
-    """Returns the reason for which a flow is closed, from its newest closed slot; NOTHING if it is open."""
-    newest = max((state for state in states if state.closed), key=lambda state: state.generation, default=None)
-    return ClosedFor.NOTHING if newest is None else newest.closed_for or ClosedFor.HANDBACK
 
 
 def _newest(states: dict[int, SlotState]) -> int:

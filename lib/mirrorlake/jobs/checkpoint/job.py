@@ -39,6 +39,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.spark.timing import Stopwatch
+from mirrorlake.state.closure import require_open_to_groups
 from mirrorlake.translation.group_cache import GroupTranslation
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class CheckpointJob:
             run_for_s: seconds after which to stop; None to run until interrupted.
 
         Raises:
+            ConfigurationError: the flow was failed over or handed back.
             MirrorlakeError: the error that ended the run; its class tells who has to act.
         """
         with ending(log, "checkpoint", flow=self.flow.name):
@@ -166,11 +168,12 @@ class CheckpointJob:
             flow.target_connection, "target", f"{flow.name}|checkpoint", flow.connect_timeout_ms
         ).connect()
         Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
-        self._admin = Admin(flow.target_connection, "target", flow.name)
-        self.ledger.ensure_tables()
-        self._translation = GroupTranslation(self.ledger, flow, self._target)
-        self._recall()
         try:
+            require_open_to_groups(flow, self._target)
+            self._admin = Admin(flow.target_connection, "target", flow.name)
+            self.ledger.ensure_tables()
+            self._translation = GroupTranslation(self.ledger, flow, self._target)
+            self._recall()
             with self.ledger.checkpoint("checkpoint") as checkpoint:
                 self._cycles.run(
                     CycleRun(
@@ -411,6 +414,7 @@ class CheckpointJob:
             )
             if decision.sync is SyncOutcome.COMMITTED:
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
+        require_open_to_groups(self.flow, self._target)  # a failover may have moved the groups since they were read
         refusals = target_groups.commit(self._target, commits, self.flow)
         self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         return [

@@ -36,7 +36,8 @@ from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import Beginning, begin_generation, closed_for
+from mirrorlake.state.closure import closed_for
+from mirrorlake.state.generation import Beginning, begin_generation
 
 if TYPE_CHECKING:
     import pandas as pd

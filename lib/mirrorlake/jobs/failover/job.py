@@ -37,7 +37,8 @@ from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import Beginning, begin_generation, closed_for
+from mirrorlake.state.closure import closed_for
+from mirrorlake.state.generation import Beginning, begin_generation
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import is_closed
+from mirrorlake.state.closure import is_closed
 from mirrorlake.translation import two_way
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import Beginning, begin_generation, is_closed
+from mirrorlake.state.closure import is_closed
+from mirrorlake.state.generation import Beginning, begin_generation
 
 if TYPE_CHECKING:
     import pandas as pd

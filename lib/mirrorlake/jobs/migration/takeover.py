@@ -48,7 +48,8 @@ from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.generation import Beginning, begin_generation, is_closed
+from mirrorlake.state.closure import is_closed
+from mirrorlake.state.generation import Beginning, begin_generation
 
 if TYPE_CHECKING:
     import pandas as pd
