@@ -253,6 +253,26 @@ def test_batches_that_are_too_large_for_the_remote_topic_are_split(plain_world: 
     plain_world.assert_accounted(topic)
 
 
+def test_a_batch_that_would_take_too_much_memory_to_open_stops_the_flow_or_is_left_out(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1)
+    settings = {"compression.type": "zstd", "message.max.bytes": 20_000_000, "batch.size": 20_000_000, "linger.ms": 500}
+    bomb = Producer({"bootstrap.servers": plain_world.source_servers, "log_level": 0, **settings})
+    for _ in range(8):
+        bomb.produce(topic, bytes(1_000_000), partition=0)
+    assert bomb.flush(30) == 0
+    plain_world.produce(topic, 5, 1)
+    plain_world.write_config(
+        **{"mirrorlake.batch.max.decompressed.bytes": "1048576", f"mirrorlake.start.topic.{topic}": "0:3"}
+    )  # a start within the batch, which must be opened therefore
+    said = "it has more than 1,048,576 bytes once it is decompressed. Raise mirrorlake.batch.max.decompressed.bytes"
+    with pytest.raises(SourceError, match=rf"{topic}, partition 0, offsets 3 to 8: the batch can't be opened: {said}"):
+        plain_world.mirror()
+    go_on(plain_world)
+    assert plain_world.mirror().records == 5
+    assert plain_world.gaps(topic) == [(0, 3, 8, "too_large")]
+    plain_world.assert_accounted(topic)
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_a_lone_record_larger_than_the_remote_topic_allows_by_then_stops_the_flow_or_is_left_out(
     plain_world: World, codec: str
