@@ -21,6 +21,7 @@ CLEANER = {
 }
 # By default, what a client has sent in the last ten seconds counts, so that only a long backlog is throttled.
 QUOTAS = {"quota.window.num": "5"}
+SOURCE, TARGET = {**CLEANER, **QUOTAS}, QUOTAS  # properties of the brokers that tests share
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
 
@@ -54,7 +55,7 @@ def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
     base, jars = tmp_path_factory.mktemp("clusters"), root / ".local/jars/kafka"
     # the log cleaner wakes up every 15 s otherwise
     with (
-        running(LocalCluster("source", base / "source", jars, properties=CLEANER | QUOTAS)) as source,
-        running(LocalCluster("target", base / "target", jars, properties=QUOTAS)) as target,
+        running(LocalCluster("source", base / "source", jars, properties=SOURCE)) as source,
+        running(LocalCluster("target", base / "target", jars, properties=TARGET)) as target,
     ):
         yield source.bootstrap_servers, target.bootstrap_servers

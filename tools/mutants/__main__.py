@@ -117,12 +117,12 @@ def clusters(chosen: Sequence[Mutant], directory: Path) -> Iterator[Mapping[str,
     sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
     from mirrorlake.local.cluster import LocalCluster, running
 
-    from tests.conftest import CLEANER
+    from tests.conftest import SOURCE, TARGET
 
     jars = ROOT / ".local/jars/kafka"
     with (
-        running(LocalCluster("source", directory / "source", jars, properties=CLEANER)) as source,
-        running(LocalCluster("target", directory / "target", jars)) as target,
+        running(LocalCluster("source", directory / "source", jars, properties=SOURCE)) as source,
+        running(LocalCluster("target", directory / "target", jars, properties=TARGET)) as target,
     ):
         yield dict(zip(NAMES, (source.bootstrap_servers, target.bootstrap_servers), strict=True))
 
