@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, LedgerError, TargetError
 from mirrorlake.jobs.failover.job import close
 from mirrorlake.model.recent_runs import RecentRuns
@@ -104,6 +104,43 @@ def test_every_status_says_what_it_means(world: World) -> None:
     }
     assert world.committed(ahead)[world.remote(topic), 0][0] == downstream[end + 50]
     assert world.committed(beyond)[world.remote(topic), 0][0] == downstream[end + 99] + 1
+
+
+def test_a_group_waits_for_a_remote_topic_and_others_go_on(world: World) -> None:
+    topic, gone = world.topic(partitions=1), world.topic("gone", 1)
+    for name in (topic, gone):
+        world.produce(name, 50, 1)
+    world.mirror()
+    new = world.topic("new", 1)  # from here on, the mirror job is late
+    world.produce(new, 50, 1)
+    world.source_admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
+    world.produce(topic, 50, 2, seed=2)
+    world.target_admin.delete_topics([world.remote(gone)])[world.remote(gone)].result()
+    eventually(lambda: world.remote(gone) not in world.target_admin.list_topics(timeout=5).topics)
+    waits = world.commit("waits", {(topic, 0): 10, (topic, 1): 5, (new, 0): 7})
+    refused, goes_on = world.commit("refused", {(gone, 0): 20}), world.commit("goes-on", {(topic, 0): 30})
+    result = world.checkpoint()
+    assert result.statuses == {"exact": 3, "not_mirrored_yet": 2}
+    rows = world.checkpoints()
+    for key in ((waits, topic, 1), (waits, new, 0)):
+        assert (rows[key]["status"], rows[key]["downstream_offset"], rows[key]["sync"]) == (
+            "not_mirrored_yet",
+            None,
+            "waiting",
+        )
+        assert "does not exist yet" in rows[key]["reason"]
+    assert rows[refused, gone, 0]["sync"] == "refused"
+    assert world.committed(waits)[world.remote(topic), 0][0] == 10
+    assert world.committed(goes_on)[world.remote(topic), 0][0] == 30
+
+    world.write_config(**{"mirrorlake.on.loss": "continue"})  # of the deleted remote topic
+    world.mirror()
+    world.checkpoint()
+    assert {place: at for place, (at, _) in world.committed(waits).items()} == {
+        (world.remote(topic), 0): 10,
+        (world.remote(topic), 1): 5,
+        (world.remote(new), 0): 7,
+    }
 
 
 def test_a_ledger_that_is_behind_the_mirror_is_made_up_for_by_the_offset_syncs_topic(

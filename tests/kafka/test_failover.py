@@ -140,8 +140,15 @@ def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_chang
     only = failover(world, groups=f"{new}, {world.alias}-nobody", max_lag="7")
     assert [one.group_id for one in only.lines] == [new]
     assert only.go
+    later = world.topic("later", 1)  # the mirror job does not know it yet
+    world.commit("late", {(later, 0): 0})
     world.checkpoint()
-    dead = failover(world, source="dead")
+    rehearsed, dead = failover(world, mode="rehearse"), failover(world, source="dead")
+    for plan in (rehearsed, dead):
+        (late,) = [one for one in plan.lines if one.topic == later]
+        assert (late.status, late.downstream_offset) == ("not_mirrored_yet", None)
+        assert [kind for kind, _ in late.blocks] == ["not_mirrored_yet"]
+        assert late.outcome == ("no_place" if plan is rehearsed else None)
     assert (
         line(dead, behind).seen_in,
         line(dead, behind).downstream_offset,

@@ -85,6 +85,7 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
         "lag": (lagging, {}),
         "clamped": (replace(LINE, status="clamped"), {}),
         "not_mirrored": (replace(LINE, status="not_mirrored"), {}),
+        "not_mirrored_yet": (replace(LINE, status="not_mirrored_yet"), {}),
         "not_covered": (replace(LINE, status="not_covered"), {}),
         "ahead": (replace(LINE, target_offset=62), {}),
         "again": (replace(LINE, again=3), {}),

@@ -268,6 +268,13 @@ TAKING_OVER = (
         TWO_RUNS,
     ),
     Mutant(
+        "a group of a topic without a remote topic is given place 0",
+        "translation/group_cache.py",
+        "            if partition is None or asked[:2] in absent:\n",
+        "            if partition is None:\n",
+        (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
+    ),
+    Mutant(
         "groups of a closed flow are moved",
         "jobs/checkpoint/job.py",
         "        require_open_to_groups(self.flow, self._target)  #",

@@ -44,7 +44,7 @@ CHECKPOINTS = """
   downstream_offset BIGINT COMMENT 'target offset of the first mirrored record at or after upstream_offset',
   metadata STRING COMMENT 'metadata that the group committed with its offset',
   source_lag BIGINT COMMENT 'offsets that the group has not read yet on the source',
-  status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored, not_covered or deleted',
+  status STRING NOT NULL COMMENT 'exact, clamped, before_mirror, not_mirrored, not_mirrored_yet, not_covered, deleted',
   reason STRING COMMENT 'explanation of the status',
   cycle_id STRING NOT NULL,
   created_at TIMESTAMP NOT NULL,
@@ -166,7 +166,7 @@ FAILOVERS = """
   target_topic STRING,
   target_partition INT,
   status STRING NOT NULL
-    COMMENT 'exact, clamped, before_mirror, not_mirrored or not_covered; no_groups if no group is known',
+    COMMENT 'exact, clamped, before_mirror, not_mirrored, not_mirrored_yet, not_covered; no_groups if no group is known',
   upstream_offset BIGINT COMMENT 'offset of the group on the source',
   seen_in STRING COMMENT 'where upstream_offset was read: source, or ledger (table checkpoints)',
   seen_at TIMESTAMP COMMENT 'when upstream_offset was read; from the ledger: since when it is known',

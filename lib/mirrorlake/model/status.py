@@ -13,6 +13,7 @@ class Status(StrEnum):
     CLAMPED = "clamped"
     BEFORE_MIRROR = "before_mirror"
     NOT_MIRRORED = "not_mirrored"
+    NOT_MIRRORED_YET = "not_mirrored_yet"
     NOT_COVERED = "not_covered"
     DELETED = "deleted"  # of a whole group
     NO_GROUPS = "no_groups"  # of the one row of a failover for a flow that no group reads

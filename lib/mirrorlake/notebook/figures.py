@@ -21,6 +21,7 @@ STATUS_COLOURS: Mapping[str, str] = {
     Status.CLAMPED: "#e9c46a",
     Status.BEFORE_MIRROR: "#f4a261",
     Status.NOT_MIRRORED: "#c9d6df",
+    Status.NOT_MIRRORED_YET: "#a8dadc",
     Status.DELETED: "#8d99ae",
 }
 PARTITIONS_SHOWN = 40

@@ -18,6 +18,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import IN_FLIGHT, Cluster, ResponseError, by, check
+from mirrorlake.protocol.error_codes import ErrorCode
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
@@ -112,17 +113,17 @@ async def _commit_group_offsets(
     async def settle(limit: int) -> None:
         while len(under_way) > limit:
             group, future = under_way.popleft()
-            codes = [
-                partition.error_code
+            errors = [
+                ResponseError(partition.error_code, f"{group}, {topic.name}-{partition.partition_index}")
                 for topic in (await future).topics
                 for partition in topic.partitions
                 if partition.error_code
             ]
-            if codes:
-                error = ResponseError(codes[0], group)
-                if error.retriable:
+            for error in errors:
+                # A topic that is missing stays so for longer than a request is retried, and concerns its groups only.
+                if error.retriable and error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise error
-                refused[group] = error
+                refused.setdefault(group, error)
 
     for node, members in (await _group_coordinators(cluster, list(offsets))).items():
         for group in members:

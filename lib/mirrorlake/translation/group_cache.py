@@ -6,7 +6,7 @@ ledger translates all others. Exact results are kept, so that the positions of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -41,7 +41,7 @@ class GroupTranslation:
     """
 
     def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
-        self._flow = flow
+        self._flow, self._target = flow, target
         self.flow_map = LiveMap(ledger, flow, target)
         self.incarnations: dict[PartitionKey, int] = {}
         self._new_states = NewStates(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
@@ -52,7 +52,7 @@ class GroupTranslation:
         self._version = 0
 
     def translate(
-        self, session: SparkSession, positions: Iterable[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
+        self, session: SparkSession, positions: Collection[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Translates positions to offsets on the target.
 
@@ -63,7 +63,9 @@ class GroupTranslation:
                 positions.
 
         Returns:
-            One row for each position, in any order, with the columns of `sql_join.translate`.
+            One row for each position, in any order, with the columns of `sql_join.translate`. Positions that have no
+            offset on the target have those of POSITION_NAMES, status None, and `is_awaited`: true if the remote topic
+            or its partition does not exist yet.
 
         Raises:
             TargetError: the target can't be read.
@@ -72,6 +74,7 @@ class GroupTranslation:
         if self._version != self._recent.version:
             self._version = self._recent.version
             self._answers.clear()
+        absent = self._absent({key for position in positions if (key := _key(position)) in mirrored})
         found: list[dict[str, Any]] = []
         kept: dict[Asked, tuple[Mirrored, Row]] = {}
         open_: list[Mapping[str, Any]] = []
@@ -79,8 +82,8 @@ class GroupTranslation:
             asked = position["topic"], position["partition"], position["upstream_offset"]
             partition = mirrored.get(asked[:2])
             near = self._recent.near(self._positions.get(asked[:2]), asked[2]) if partition else None
-            if partition is None:
-                found.append(_elsewhere(position))
+            if partition is None or asked[:2] in absent:
+                found.append(_without_place(position, is_awaited=partition is not None))
             elif near is not None:
                 found.append(by_runs_at_hand(position, partition, near))
             elif (answer := self._remembered(asked, partition)) is not None:
@@ -90,6 +93,12 @@ class GroupTranslation:
                 open_.append(position)
         self._answers = kept
         return found + self._by_ledger(session, open_, mirrored)
+
+    def _absent(self, keys: Set[PartitionKey]) -> set[PartitionKey]:
+        """Returns the partitions that the mirror job has not begun, and that don't exist on the target."""
+        new = {key: self._flow.policy.remote_topic(key[0]) for key in keys if key not in self._positions}
+        there = self._target.refresh(set(new.values()), self._flow.connect_timeout_ms) if new else {}
+        return {key for key, remote in new.items() if remote not in there or key[1] >= there[remote].partitions}
 
     def _by_ledger(
         self, session: SparkSession, positions: list[Mapping[str, Any]], mirrored: Mapping[PartitionKey, Mirrored]
@@ -158,5 +167,9 @@ class GroupTranslation:
         return found
 
 
-def _elsewhere(position: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: position[name] for name in POSITION_NAMES}, "status": None}
+def _key(position: Mapping[str, Any]) -> PartitionKey:
+    return position["topic"], position["partition"]
+
+
+def _without_place(position: Mapping[str, Any], *, is_awaited: bool) -> dict[str, Any]:
+    return {**{name: position[name] for name in POSITION_NAMES}, "status": None, "is_awaited": is_awaited}

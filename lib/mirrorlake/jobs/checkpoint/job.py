@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GONE = "the group was deleted on the source; it stays on the target"
+NOT_YET = (
+    "the remote topic or its partition does not exist yet; the group gets an offset once the mirror job has made it"
+)
 SHARE_GROUP = (
     "a share group (KIP-932) has no committed offset for each partition; on the target it starts at its "
     "share.auto.offset.reset"
@@ -304,7 +307,7 @@ class CheckpointJob:
     def _not_mirrored(self, elsewhere: Iterable[Mapping[str, Any]], cycle_id: str, now: datetime) -> list[Checkpoint]:
         rows = []
         for row in elsewhere:
-            status, reason = self._why_not(row["topic"])
+            status, reason = (Status.NOT_MIRRORED_YET, NOT_YET) if row["is_awaited"] else self._why_not(row["topic"])
             names = ("group_id", "topic", "partition", "upstream_offset", "metadata")
             rows.append(
                 Checkpoint(
@@ -314,6 +317,7 @@ class CheckpointJob:
                     reason=reason,
                     cycle_id=cycle_id,
                     created_at=now,
+                    sync=SyncOutcome.WAITING if row["is_awaited"] else None,
                     **{name: row[name] for name in names},
                 )
             )

@@ -44,6 +44,7 @@ class BlockKind(StrEnum):
     LAG = "lag"
     CLAMPED = "clamped"
     NOT_MIRRORED = "not_mirrored"
+    NOT_MIRRORED_YET = "not_mirrored_yet"
     NOT_COVERED = "not_covered"
     AHEAD = "ahead"
     AGAIN = "again"
@@ -72,6 +73,8 @@ BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.CLAMPED: "the group has read past what is mirrored, and reads those records again if they are mirrored "
     "later",
     BlockKind.NOT_MIRRORED: "the flow does not have the topic, so the group has no offset on the target",
+    BlockKind.NOT_MIRRORED_YET: "the remote topic or its partition does not exist, so the group has no offset on "
+    "the target; run the mirror job",
     BlockKind.NOT_COVERED: "no single offset on the target corresponds to the group's position",
     BlockKind.AHEAD: "the group would be moved back on the target",
     BlockKind.AGAIN: "both clusters were written at the same time: records that the group has read "
@@ -83,6 +86,7 @@ BLOCKS: Mapping[BlockKind, str] = {
 BLOCKED: Mapping[Status, BlockKind] = {
     Status.CLAMPED: BlockKind.CLAMPED,
     Status.NOT_MIRRORED: BlockKind.NOT_MIRRORED,
+    Status.NOT_MIRRORED_YET: BlockKind.NOT_MIRRORED_YET,
     Status.NOT_COVERED: BlockKind.NOT_COVERED,
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z?")

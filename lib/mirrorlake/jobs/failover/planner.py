@@ -13,7 +13,7 @@ from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import Standing
 from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.failover.backlog import uncarried
-from mirrorlake.jobs.failover.plan import BlockKind, Choice, Line, blocks_of
+from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.lag import lag
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_TOPIC = "the flow does not have this topic"
+NOT_YET = BLOCKS[BlockKind.NOT_MIRRORED_YET]
 SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
@@ -168,7 +169,7 @@ class PlanMaker:
             one.group_id,
             one.topic,
             one.partition,
-            Status.NOT_COVERED if one.topic is None or self.flow.scatters(one.topic) else Status.NOT_MIRRORED,
+            self._status_without_place(one),
             upstream_offset=one.upstream_offset,
             seen_in=one.seen_in,
             seen_at=one.seen_at,
@@ -200,10 +201,18 @@ class PlanMaker:
             rpo_seconds=None if committed_ms is None else max(0.0, (now_ms - committed_ms) / 1000),
         )
 
+    def _status_without_place(self, one: Standing) -> Status:
+        if one.topic is None or self.flow.scatters(one.topic):
+            return Status.NOT_COVERED
+        exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends
+        return Status.NOT_MIRRORED_YET if self.flow.mirrors_topic(one.topic) and exists else Status.NOT_MIRRORED
+
     def _why_not(self, one: Standing) -> str:
         if one.topic is None:
             return SHARE_GROUP
-        return SCATTERED if self.flow.scatters(one.topic) else NO_TOPIC
+        if self.flow.scatters(one.topic):
+            return SCATTERED
+        return NO_TOPIC if self._status_without_place(one) is Status.NOT_MIRRORED else NOT_YET
 
     def _skipped(self, lines: list[Line]) -> dict[tuple[PartitionKey, int], int]:
         """Counts the records that were written on the target before each counterpart and that the flow back has not

@@ -6,7 +6,7 @@ With a dead source, it reads the target and the ledger only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,8 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     }
     first, ends, lags = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
-    known = _known(flow, positions, first=first, ends=ends, brought=brought, pieces=pieces)
+    carried = _carried(flow, target, positions, ends)
+    known = _known(flow, carried, positions, first=first, ends=ends, brought=brought, pieces=pieces)
     return Situation(
         flow=flow,
         target=target,
@@ -183,17 +184,30 @@ def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:
     return two_way.pieces(*rows).localCheckpoint()  # it is joined several times
 
 
+def _carried(
+    flow: Flow, target: Cluster, positions: Mapping[PartitionKey, Position], ends: Iterable[PartitionKey]
+) -> set[PartitionKey]:
+    """Returns the partitions that the flow mirrors, without those that have no remote partition."""
+    remotes = {
+        key: flow.policy.remote_topic(key[0])
+        for key in {*positions, *ends}
+        if flow.mirrors_topic(key[0]) and not flow.scatters(key[0])
+    }
+    there = target.refresh(set(remotes.values()), flow.connect_timeout_ms) if remotes else {}
+    return {key for key, remote in remotes.items() if remote in there and key[1] < there[remote].partitions}
+
+
 def _known(
     flow: Flow,
+    carried: Set[PartitionKey],
     positions: Mapping[PartitionKey, Position],
     first: Mapping[PartitionKey, int],
     ends: Mapping[PartitionKey, int],
     brought: Mapping[PartitionKey, int],
     pieces: DataFrame,
 ) -> list[tuple[Any, ...]]:
-    """Returns rows of `two_way.KNOWN`: partitions that the flow mirrors, and those that the flow back has written."""
+    """Returns rows of `two_way.KNOWN`: partitions that the flow carries, and those that the flow back has written."""
     rows: list[tuple[Any, ...]] = []
-    carried = {key for key in {*positions, *ends} if flow.mirrors_topic(key[0]) and not flow.scatters(key[0])}
     for key in sorted(carried):
         position = positions.get(key)
         upstream_next, downstream_next = (

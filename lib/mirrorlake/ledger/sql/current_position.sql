@@ -9,7 +9,7 @@
 -- target_partition: partition on the target
 -- upstream_offset: committed offset of the group on the source: its next record
 -- downstream_offset: target offset of the first mirrored record at or after upstream_offset
--- status: exact, clamped, before_mirror, not_mirrored, not_covered or deleted
+-- status: exact, clamped, before_mirror, not_mirrored, not_mirrored_yet, not_covered, deleted
 -- reason: explanation of the status
 -- sync: outcome on the target: committed, in_step, held, waiting, refused, or off
 -- target_offset: committed offset of the group on the target before that cycle
