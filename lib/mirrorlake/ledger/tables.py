@@ -166,7 +166,7 @@ FAILOVERS = """
   target_topic STRING,
   target_partition INT,
   status STRING NOT NULL
-    COMMENT 'exact, clamped, before_mirror, not_mirrored, not_mirrored_yet, not_covered; no_groups if no group is known',
+    COMMENT 'exact, clamped, before_mirror, not_mirrored, not_mirrored_yet, not_covered; no_groups where none is known',
   upstream_offset BIGINT COMMENT 'offset of the group on the source',
   seen_in STRING COMMENT 'where upstream_offset was read: source, or ledger (table checkpoints)',
   seen_at TIMESTAMP COMMENT 'when upstream_offset was read; from the ledger: since when it is known',
