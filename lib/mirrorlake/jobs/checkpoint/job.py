@@ -418,7 +418,8 @@ class CheckpointJob:
             )
             if decision.sync is SyncOutcome.COMMITTED:
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
-        require_open_to_groups(self.flow, self._target)  # a failover may have moved the groups since they were read
+        if commits:
+            require_open_to_groups(self.flow, self._target)  # a failover may have moved the groups since they were read
         refusals = target_groups.commit(self._target, commits, self.flow)
         self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         return [
