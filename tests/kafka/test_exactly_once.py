@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from confluent_kafka import Producer
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 from mirrorlake.errors import FencedError, GateError, LedgerError, MirrorlakeError, TargetError
 from mirrorlake.failpoint import VARIABLE
 from mirrorlake.jobs.mirror import gate_frame
@@ -34,6 +35,7 @@ from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import SlotState, merge_positions
 from mirrorlake.protocol import transaction
+from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.offset_syncs import read_all_states, read_states
@@ -183,6 +185,45 @@ def test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job(
     assert any("a copy task was lost" in line for line in spark_world.lines)
     assert result.records == spark_world.assert_equal(*topics)
     spark_world.assert_nothing_open()
+
+
+def test_an_attempt_whose_sequence_a_broker_refuses_is_aborted_and_done_again(plain_world: World) -> None:
+    """Somebody else produces in the name of the task, so that the broker expects another sequence number (code 45)."""
+    topic, interfered = plain_world.topic(partitions=1), list[str]()
+    plain_world.produce(topic, 100, 1)
+    plain_world.mirror()
+    plain_world.produce(topic, 100, 1, seed=2)
+
+    def interfere(step: str) -> None:
+        if step == "task.compared" and not interfered:
+            interfered.append(step)
+            with closing(Cluster(plain_world.flow.target_connection, "target", "test").connect()) as other:
+                produce_as(other, plain_world.flow.transactional_id(0), plain_world.remote(topic))
+
+    suite = ROOT / "expectations/offset_syncs.json"
+    engine = InProcessEngine(failpoint=interfere)
+    job = MirrorJob(engine, plain_world.config, plain_world.flow, plain_world.ledger, suite)
+    assert job.run(None).records == 100
+    assert interfered
+    assert any("OutOfOrderSequenceNumberError (45)" in line for line in plain_world.lines)
+    assert plain_world.assert_equal(topic) == 200
+    plain_world.assert_nothing_open()
+
+
+def produce_as(cluster: Cluster, transactional_id: str, topic: str) -> None:
+    """Produces a record to partition 0 in the open transaction of another producer."""
+    cluster.refresh([topic], 10_000)
+
+    async def attempt() -> None:
+        coordinator = await cluster.coordinator(transactional_id)
+        described = await cluster.ask(DescribeTransactionsRequest[0](transactional_ids=[transactional_id]), coordinator)
+        (state,) = described.transaction_states
+        theirs = transaction.Producer(transactional_id, state.producer_id, state.producer_epoch)
+        batch = encode_message(theirs, 0, timestamp=1, key=b"", value=b"", limit_bytes=1_000)
+        produced = await cluster.produce(cluster.leader(topic, 0), transactional_id, {(topic, 0): batch}, 10_000)
+        assert list(cluster.produced(produced))
+
+    cluster.call("producing as the task", attempt, 10_000)
 
 
 def test_a_task_whose_plan_is_late_finds_its_work_done(plain_world: World) -> None:

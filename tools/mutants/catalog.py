@@ -275,6 +275,13 @@ TAKING_OVER = (
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
+        "an error that ends an attempt ends the job",
+        f"{MIRROR}/copy/slot_copy.py",
+        "            may_pass = is_unauthorized(error) or error.code in ATTEMPT_OVER\n",
+        "            may_pass = is_unauthorized(error)\n",
+        (f"{EXACTLY_ONCE}::test_an_attempt_whose_sequence_a_broker_refuses_is_aborted_and_done_again",),
+    ),
+    Mutant(
         "groups of a closed flow are moved",
         "jobs/checkpoint/job.py",
         "        if commits:\n            require_open_to_groups(",
