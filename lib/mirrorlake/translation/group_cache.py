@@ -97,7 +97,9 @@ class GroupTranslation:
     def _absent(self, keys: Set[PartitionKey]) -> set[PartitionKey]:
         """Returns the partitions that the mirror job has not begun, and that don't exist on the target."""
         new = {key: self._flow.policy.remote_topic(key[0]) for key in keys if key not in self._positions}
-        there = self._target.refresh(set(new.values()), self._flow.connect_timeout_ms) if new else {}
+        timeout_ms = self._flow.connect_timeout_ms
+        # With operations, a topic that must not be described counts as missing, and stops nobody else.
+        there = self._target.refresh(set(new.values()), timeout_ms, operations=True) if new else {}
         return {key for key, remote in new.items() if remote not in there or key[1] >= there[remote].partitions}
 
     def _by_ledger(

@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 
 GONE = "the group was deleted on the source; it stays on the target"
 NOT_YET = (
-    "the remote topic or its partition does not exist yet; the group gets an offset once the mirror job has made it"
+    "the remote topic or its partition does not exist yet (or DESCRIBE is missing); the group gets an offset once the "
+    "mirror job has made it"
 )
 SHARE_GROUP = (
     "a share group (KIP-932) has no committed offset for each partition; on the target it starts at its "

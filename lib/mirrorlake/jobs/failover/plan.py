@@ -73,8 +73,8 @@ BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.CLAMPED: "the group has read past what is mirrored, and reads those records again if they are mirrored "
     "later",
     BlockKind.NOT_MIRRORED: "the flow does not have the topic, so the group has no offset on the target",
-    BlockKind.NOT_MIRRORED_YET: "the remote topic or its partition does not exist, so the group has no offset on "
-    "the target; run the mirror job",
+    BlockKind.NOT_MIRRORED_YET: "the remote topic or its partition does not exist (or DESCRIBE is missing), so the "
+    "group has no offset on the target; run the mirror job",
     BlockKind.NOT_COVERED: "no single offset on the target corresponds to the group's position",
     BlockKind.AHEAD: "the group would be moved back on the target",
     BlockKind.AGAIN: "both clusters were written at the same time: records that the group has read "

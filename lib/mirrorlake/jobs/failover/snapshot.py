@@ -193,7 +193,8 @@ def _carried(
         for key in {*positions, *ends}
         if flow.mirrors_topic(key[0]) and not flow.scatters(key[0])
     }
-    there = target.refresh(set(remotes.values()), flow.connect_timeout_ms) if remotes else {}
+    # With operations, a topic that must not be described counts as missing.
+    there = target.refresh(set(remotes.values()), flow.connect_timeout_ms, operations=True) if remotes else {}
     return {key for key, remote in remotes.items() if remote in there and key[1] < there[remote].partitions}
 
 
