@@ -64,7 +64,8 @@ def mirrored(spark: Any, runs: int) -> Any:
     return spark.sql(
         f"""SELECT concat('topic-', id % {TOPICS}) AS topic, CAST(id DIV {TOPICS} AS INT) AS partition,
           concat('west.topic-', id % {TOPICS}) AS target_topic,
-              0L AS log_start, {end}L AS log_end, {end}L AS upstream_next, {end - 1}L AS downstream_next
+              0L AS log_start, {end}L AS log_end, {end}L AS upstream_next, {end - 1}L AS downstream_next,
+              CAST(NULL AS BIGINT) AS resumed_at
                 FROM {{ids}}""",
         ids=spark.range(TOPICS * PARTITIONS),
     )

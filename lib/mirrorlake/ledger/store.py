@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from mirrorlake.config.flow import Flow
 
 EARLIEST = -2  # the earliest offset, for Spark's Kafka source
-JUST_NOW_S = 10  # within this time, no operator can have emptied a table
+CHECKED_EVERY_S = 5  # seconds between two questions whether an operator has emptied the table
+KEPT_FOR_S = 3600  # seconds for which maintenance certainly keeps the rows of an append
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
@@ -270,7 +271,8 @@ class Ledger:
         Raises:
             LedgerError: the table has more partitions than the topic, so they don't belong together.
         """
-        last, seen_at = self.last_syncs(flow), time.monotonic()
+        last, checked_at = self.last_syncs(flow), time.monotonic()
+        checked = dict(last)
         source = (
             self.spark.readStream.format("kafka")
             .options(**flow.target_connection.spark())
@@ -282,18 +284,20 @@ class Ledger:
         )
 
         def append(frame: DataFrame, _: int) -> None:
-            nonlocal seen_at
+            nonlocal checked, checked_at
             began = time.monotonic()
-            if began > seen_at + JUST_NOW_S and not self._still_holds(
-                flow, last
-            ):  # further runs would make a map with a hole
-                self.merge_offset_syncs(
-                    offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST))
-                )
+            if began > checked_at + CHECKED_EVERY_S:
+                # Rows of the check before, too: those appended since may stand behind a hole.
+                before = checked if began < checked_at + KEPT_FOR_S else {}
+                if not self._holds(flow, {*before.items(), *last.items()}):
+                    self.merge_offset_syncs(
+                        offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST))
+                    )
+                checked, checked_at = dict(last), began
             runs, newest = self.merge_offset_syncs(frame)
             last.update(newest)
-            seen_at = time.monotonic()
-            appended(runs, seen_at - began)
+            checked = newest | checked  # the first rows of a partition
+            appended(runs, time.monotonic() - began)
 
         writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
         writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # names must be unique in a session
@@ -382,10 +386,16 @@ class Ledger:
         last = rows.groupBy("sync_partition").agg(F.max("sync_offset").alias("last")).collect()
         return {row["sync_partition"]: row["last"] for row in last}
 
-    def _still_holds(self, flow: Flow, last: Mapping[int, int]) -> bool:
-        """Returns True if the table still has its newest rows; only an operator can have deleted them."""
-        found = self.last_syncs(flow, min(last.values(), default=0))
-        return all(found.get(partition, -1) >= offset for partition, offset in last.items())
+    def _holds(self, flow: Flow, syncs: Set[tuple[int, int]]) -> bool:
+        """Returns True if the table still has rows of these states; only an operator can have deleted them.
+
+        Args:
+            flow: the flow of the topic.
+            syncs: partitions and offsets of the topic.
+        """
+        rows = self.of_flow("offset_syncs", flow).select("sync_partition", "sync_offset")
+        found = rows.filter(rows.sync_offset.isin(*{offset for _, offset in syncs})).distinct().collect()
+        return syncs <= {(row["sync_partition"], row["sync_offset"]) for row in found}
 
     def _bookmark(self, flow: Flow, partitions: int, last: Mapping[int, int]) -> dict[str, int]:
         beyond = sorted(set(last) - set(range(partitions)))
