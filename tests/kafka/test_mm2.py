@@ -53,10 +53,10 @@ def mirrored(
     topic = world.topic("orders", 2)
     world.produce(topic, 300)
     world.commit("g", {(topic, 0): 40, (topic, 1): 7}, metadata="note")
-    with world.mirroring():
-        eventually(lambda: sum(map(len, world.target_records(topic).values())) == 300)
-        eventually(lambda: sum(map(len, read_committed(world.target_servers, "a.heartbeats").values())) >= 3)
-    world.mirror()
+    for _ in range(2):  # as a workflow does: each run writes a heartbeat, and the second one mirrors it
+        world.mirror()
+    assert sum(map(len, world.target_records(topic).values())) == 300
+    assert sum(map(len, read_committed(world.target_servers, "a.heartbeats").values())) >= 1
     world.checkpoint()
     return world
 
@@ -84,7 +84,7 @@ def test_the_latency_of_the_path_is_in_the_ledger(mirrored: World) -> None:
         f"SELECT count(*), {latency} FROM {mirrored.ledger.table('offset_syncs')} WHERE source = 'a' AND topic = "
         "'heartbeats'"
     ).collect()
-    assert row[0] >= 3
+    assert row[0] >= 1
     assert 0 <= row[1] < 10_000
 
 

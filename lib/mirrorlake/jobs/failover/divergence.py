@@ -1,7 +1,8 @@
 """The diverged tail: records of a failed-over source that were not mirrored before it failed.
 
 In each partition, it is the range at or after the flow's position, without the records that a flow has brought there
-since. The driver computes it, shows it, and exports it on request. The operator then chooses one of two:
+since. Heartbeats never count. The driver computes it, shows it, and exports it on request. The operator then chooses
+one of two:
 
 - **re-apply**: one run of the flow itself mirrors the tail, behind the records that were written on the target
   meanwhile. The flow stays closed for any other job. Each record is mirrored once, with its map. The flow back knows
@@ -237,7 +238,11 @@ def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Di
     """
     timeout_ms = flow.connect_timeout_ms
     positions = merge_positions(offset_syncs.read_all_states(target, flow.offset_syncs_topic, timeout_ms).values())
-    topics = {name: topic for name, topic in source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)}
+    topics = {
+        name: topic
+        for name, topic in source.refresh(None, timeout_ms).items()
+        if flow.mirrors_topic(name) and not flow.policy.is_heartbeats_topic(name)
+    }
     keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
     first, ends = (
         source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)

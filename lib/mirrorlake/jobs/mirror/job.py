@@ -214,6 +214,7 @@ class MirrorJob:
             )
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
+        self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
         found = {
             name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
         }
