@@ -265,6 +265,11 @@ def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found
     assert verify(world, "incremental").total("records") == 80
     nothing = verify(world, "incremental")
     assert (nothing.passed, nothing.total("records"), len(nothing.partitions)) == (False, 0, 0)
+    assert nothing.statement().startswith("nothing new")
+    nothing.require()  # a quiet flow does not fail a scheduled job
+    (row,) = [row for row in world.table("verifications") if row["verification_id"] == nothing.verification_id]
+    assert (row["topic"], row["status"], row["passed"]) == (None, "nothing_new", False)
+    assert not [row for row in world.table("expectation_results") if row["cycle_id"] == nothing.verification_id]
 
     write(world.source_servers, topic, {1: [record(number) for number in range(40, 50)]})
     world.mirror()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -78,6 +79,10 @@ def test_a_person_understands_what_it_comes_to() -> None:
     left = partition(not_comparable=5), PartitionVerification("u", 0, is_covered=False)
     assert result(*left).statement().endswith("0 differences; 5 can't be compared any more; 1 partition not covered")
     assert result(success=False).statement().startswith("not verified: there was nothing to compare")
+    nothing_new = replace(result(), results=(), is_neutral=True)
+    assert nothing_new.statement().startswith("nothing new: no record was mirrored since")
+    assert (nothing_new.passed, nothing_new.to_json()["nothing_new"]) == (False, True)
+    nothing_new.require()
     assert (
         result(partition(records=0), success=False).statement().startswith("not verified: there was nothing to compare")
     )

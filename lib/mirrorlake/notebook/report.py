@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.ledger import views
 from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger
@@ -347,11 +348,14 @@ class _Reader:
     def _proofs(self) -> Mapping[str, Mapping[str, Any]]:
         """Returns the commit time up to which each flow is verified, and its number of failed partitions.
 
-        The time is the latest of its partitions. A partition failed if its newest verification did not pass.
+        The time is the latest of its partitions. A partition failed if its newest verification did not pass; one
+        that had nothing new to compare does not count.
         """
         from pyspark.sql import functions as F
 
-        rows = self._named(self.ledger.read("verifications")).filter(F.col("finished_at") <= F.lit(self.until))
+        rows = self._named(self.ledger.read("verifications")).filter(
+            (F.col("finished_at") <= F.lit(self.until)) & (F.col("status") != VerificationStatus.NOTHING_NEW)
+        )
         newest = rows.groupBy("flow", "topic", "partition").agg(
             F.max(F.when(F.col("passed"), F.col("verified_to"))).alias("verified_to"),
             F.max_by(~F.col("passed"), F.struct("finished_at", "upstream_to")).alias("failed"),

@@ -29,7 +29,13 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import LedgerError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.logs import FlowLogs
-from mirrorlake.jobs.verification.result import Finding, PartitionVerification, VerificationResult, gate_frame
+from mirrorlake.jobs.verification.result import (
+    Finding,
+    PartitionVerification,
+    VerificationResult,
+    VerificationStatus,
+    gate_frame,
+)
 from mirrorlake.jobs.verification.run_digests import recognised
 from mirrorlake.jobs.verification.scope import VerificationMode, VerificationScope
 from mirrorlake.jobs.verification.segments import (
@@ -95,7 +101,12 @@ class Verification:
             closing(Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()) as target,
         ):
             partitions, wrong = self._verify(scope, versions, FlowLogs(self.spark, flow, source, target))
-        results = self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
+        is_neutral = (
+            scope.mode == VerificationMode.INCREMENTAL
+            and not any(partition.is_covered for partition in partitions)
+            and self._passed(scope).first() is not None
+        )
+        results = [] if is_neutral else self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
         examples = wrong.orderBy(*PLACE).limit(EXAMPLES).collect() if wrong is not None else []
         result = VerificationResult(
             flow=flow.name,
@@ -108,10 +119,11 @@ class Verification:
             partitions=tuple(partitions),
             results=tuple(results),
             examples=tuple(Finding.from_row(row) for row in examples),
+            is_neutral=is_neutral,
         )
         self._store(result, wrong)
         log.log(
-            logging.INFO if result.passed else logging.WARNING,
+            logging.INFO if result.passed or result.is_neutral else logging.WARNING,
             event(
                 "verification_finished",
                 flow=flow.name,
@@ -283,9 +295,9 @@ class Verification:
         if not any(
             partition.is_covered for partition in result.partitions
         ):  # a row about the whole flow makes the failure visible
-            rows.append(
-                {**PartitionVerification("", 0).row(), "topic": None, "partition": None, "detail": result.statement()}
-            )
+            whole = {**PartitionVerification("", 0).row(), "topic": None, "partition": None}
+            status = VerificationStatus.NOTHING_NEW if result.is_neutral else whole["status"]
+            rows.append({**whole, "status": status, "detail": result.statement()})
         self.ledger.append("verifications", [{**row, **common} for row in rows])
 
     def _findings(self, result: VerificationResult, wrong: DataFrame) -> DataFrame:

@@ -109,8 +109,7 @@ class FlowLogs:
         }
 
     def _offsets(self, cluster: Cluster, keys: list[PartitionKey], at: int) -> dict[PartitionKey, int]:
-        there = cluster.refresh({topic for topic, _ in keys}, self._timeout_ms) if keys else {}
-        known = [key for key in keys if key[0] in there and key[1] in there[key[0]].leaders]
+        known = cluster.existing(keys, self._timeout_ms)
         return cluster.offsets(known, at, self._timeout_ms) if known else {}
 
     def _settled_ends(self, needed: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
@@ -118,12 +117,9 @@ class FlowLogs:
 
         Waits until they reach the needed offsets, as far as the logs do.
         """
-        cluster = self._target
-        there = cluster.refresh({topic for topic, _ in needed}, self._timeout_ms) if needed else {}
-        keys = [key for key in needed if key[0] in there and key[1] in there[key[0]].leaders]
         return settled_ends(
-            cluster,
-            {key: needed[key] for key in keys},
+            self._target,
+            {key: needed[key] for key in self._target.existing(needed, self._timeout_ms)},
             f"flow {self._flow.name}: finding the ends of the remote topics",
             "It is before the end of the map",
             self._timeout_ms,

@@ -24,6 +24,7 @@ class VerificationStatus(StrEnum):
     DIFFERENT = "different"
     NOT_COMPARABLE = "not_comparable"
     NOT_COVERED = "not_covered"
+    NOTHING_NEW = "nothing_new"  # of the one row of an incremental verification behind one that has passed
 
 
 @dataclass
@@ -136,7 +137,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """The result of one verification: `results` are those of the gate, `examples` the first findings."""
+    """The result of one verification: `results` are those of the gate, `examples` the first findings.
+
+    `is_neutral` is true if an incremental verification found nothing new in the map since the last one that passed: it
+    has neither passed nor failed, and the gate was not evaluated.
+    """
 
     flow: str
     verification_id: str
@@ -148,6 +153,7 @@ class VerificationResult:
     partitions: tuple[PartitionVerification, ...] = field(repr=False)
     results: tuple[ExpectationResult, ...] = field(repr=False)
     examples: tuple[Finding, ...] = field(repr=False, default=())
+    is_neutral: bool = False
 
     def total(self, name: str) -> int:
         """Returns the sum of a count over all partitions."""
@@ -164,6 +170,11 @@ class VerificationResult:
     def statement(self) -> str:
         """Summarises the result: verified to 14:03:07, 12,345,678 records, 0 differences. The time is UTC."""
         records, differences = self.total("records"), self.total("differences")
+        if self.is_neutral:
+            return (
+                f"nothing new: no record was mirrored since the last verification that passed (version "
+                f"{self.offset_syncs_version} of offset_syncs)"
+            )
         if self.verified_to is None or not (records or differences):
             return (
                 f"not verified: there was nothing to compare ({self.mode}, version {self.offset_syncs_version} of "
@@ -182,11 +193,13 @@ class VerificationResult:
         return "".join(words) if self.passed else f"NOT EQUAL: {''.join(words)}"
 
     def require(self) -> None:
-        """Lets a job continue only after a verification that passed.
+        """Lets a job continue only after a verification that passed, or that had nothing new to compare.
 
         Raises:
             GateError: the verification failed; names the failed expectations and the first findings by both offsets.
         """
+        if self.is_neutral:
+            return
         named = "".join(f"\n  {example}" for example in self.examples)
         require(
             list(self.results),
@@ -222,6 +235,7 @@ class VerificationResult:
             name: self.total(name) for name in ("records", "differences", "digested", "not_comparable")
         }
         verified_to = self.verified_to.isoformat(timespec="milliseconds") if self.verified_to else None
+        values["nothing_new"] = self.is_neutral
         return {**values, "partitions": len(self.partitions), "verified_to": verified_to, "statement": self.statement()}
 
 
