@@ -19,8 +19,9 @@ from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.group_requests import group_offsets
 from mirrorlake.state import offset_syncs
 from mirrorlake.translation import group_cache, live_map
-from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, Mirrored, translate
 
+from tests.moving import failover
 from tests.world import ROOT, World, consume_as, eventually
 
 
@@ -113,14 +114,20 @@ def test_a_group_waits_for_a_remote_topic_and_others_go_on(world: World) -> None
     world.mirror()
     new = world.topic("new", 1)  # from here on, the mirror job is late
     world.produce(new, 50, 1)
+    foreign = world.topic("foreign", 1)
+    world.target_admin.create_topics([NewTopic(world.remote(foreign), 1, 1)])[world.remote(foreign)].result()
+    producer = Producer({"bootstrap.servers": world.target_servers})
+    producer.produce(world.remote(foreign), b"of another mirror")
+    assert producer.flush(30) == 0
     world.source_admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
     world.produce(topic, 50, 2, seed=2)
     world.target_admin.delete_topics([world.remote(gone)])[world.remote(gone)].result()
     eventually(lambda: world.remote(gone) not in world.target_admin.list_topics(timeout=5).topics)
     waits = world.commit("waits", {(topic, 0): 10, (topic, 1): 5, (new, 0): 7})
+    foreign_too = world.commit("foreign", {(foreign, 0): 0})
     refused, goes_on = world.commit("refused", {(gone, 0): 20}), world.commit("goes-on", {(topic, 0): 30})
     result = world.checkpoint()
-    assert result.statuses == {"exact": 3, "not_mirrored_yet": 2}
+    assert result.statuses == {"exact": 3, "not_mirrored_yet": 3}
     rows = world.checkpoints()
     for key in ((waits, topic, 1), (waits, new, 0)):
         assert (rows[key]["status"], rows[key]["downstream_offset"], rows[key]["sync"]) == (
@@ -129,6 +136,8 @@ def test_a_group_waits_for_a_remote_topic_and_others_go_on(world: World) -> None
             "waiting",
         )
         assert "does not exist yet" in rows[key]["reason"]
+    assert "the mirror job has not begun it" in rows[foreign_too, foreign, 0]["reason"]
+    assert world.committed(foreign_too) == {}, "nothing says that the group has not read the record there"
     assert rows[refused, gone, 0]["sync"] == "refused"
     assert world.committed(waits)[world.remote(topic), 0][0] == 10
     assert world.committed(goes_on)[world.remote(topic), 0][0] == 30
@@ -183,7 +192,8 @@ def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_empti
         world.mirror()
     source, target = world.source_records(topic)[0], world.target_records(topic)[0]
     end = source[-1][0] + 1
-    mirrored = world.spark.createDataFrame([(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)], MIRRORED)
+    row = Mirrored(topic, 0, world.remote(topic), 0, end, end, target[-1][0] + 1)
+    mirrored = world.spark.createDataFrame([row], MIRRORED)
     positions = world.spark.createDataFrame([("g", topic, 0, offset, "") for offset in range(end)], POSITIONS)
     expected = {
         offset: next(copy for (at, _), (copy, _) in zip(source, target, strict=True) if at >= offset)
@@ -246,7 +256,7 @@ def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_a
             """Returns the target offsets of groups at these offsets; one also has a position in the empty partition."""
             end = world.source_records(topic)[0][-1][0] + 2
             logs = [
-                {"topic": topic, "partition": partition, "log_start": 0, "log_end": log_end}
+                {"topic": topic, "partition": partition, "topic_id": "", "log_start": 0, "log_end": log_end}
                 for partition, log_end in enumerate((end, 0))
             ]
             at = [(0, offset) for offset in offsets] + [(1, 0)]
@@ -464,6 +474,33 @@ def test_a_deleted_group_gets_a_last_row_and_stays_on_the_target(world: World) -
     world.commit(group, {(topic, 0): 9})
     world.checkpoint()
     assert world.committed(group)[world.remote(topic), 0][0] == 9, "a group that came back was not followed"
+
+
+def test_what_ends_on_the_source_ends_in_the_next_cycle_and_no_failover_moves_it(world: World) -> None:
+    topic, other = world.topic(partitions=1), world.topic("other", 1)
+    for name in (topic, other):
+        world.produce(name, 20, 1)
+    world.mirror()
+    group, stays = world.commit("g", {(topic, 0): 5, (other, 0): 7}), world.commit("stays", {(topic, 0): 3})
+
+    def status(*key: Any) -> str | None:
+        row = world.checkpoints().get(key)
+        return row and row["status"]
+
+    with world.checkpointing():
+        eventually(lambda: status(group, other, 0) == "exact")
+        world.source_admin.delete_topics([other])[other].result()  # and with it the group's offset
+        eventually(lambda: status(group, other, 0) == "deleted")
+        assert status(group, topic, 0) == "exact"
+        assert {(one.group_id, one.topic) for one in failover(world, source="dead").lines} == {
+            (group, topic),
+            (stays, topic),
+        }
+        world.source_admin.delete_consumer_groups([group])[group].result()
+        eventually(lambda: status(group, None, None) == "deleted")  # though groups are listed every ten minutes only
+    rows = [row for row in world.table("checkpoints") if row["group_id"] == group and row["status"] == "deleted"]
+    assert len(rows) == 2
+    assert [one.group_id for one in failover(world, source="dead").lines] == [stays]
 
 
 def test_history_has_a_row_only_when_something_changed(world: World) -> None:

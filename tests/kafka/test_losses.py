@@ -22,6 +22,7 @@ from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.jobs.mirror.spark_engine import SparkTasks
 from mirrorlake.local.cluster import LocalCluster, running
 
+from tests.moving import failover
 from tests.world import Record, World, configure, eventually
 
 
@@ -112,12 +113,26 @@ def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_s
     topic = world.topic(partitions=1)
     world.produce(topic, 100, 1)
     world.mirror()
+    group = world.commit("g", {(topic, 0): 60})
+    world.checkpoint()
     recreate(world, topic)
+    world.commit(group, {(topic, 0): 0})  # of the new topic, which is empty
+    world.checkpoint()
+    row = world.checkpoints()[group, topic, 0]
+    assert (row["status"], row["sync"], row["downstream_offset"]) == ("not_mirrored_yet", "waiting", None)
+    assert "created anew" in row["reason"]
+    (planned,) = failover(world).lines
+    assert [kind for kind, _ in planned.blocks] == ["not_mirrored_yet"]
     world.produce(topic, 30, 1, seed=2)
     with pytest.raises(SourceError, match=r"was deleted and created anew .*mirrorlake\.on\.loss = continue"):
         world.mirror()
     go_on(world)
     assert world.mirror().records == 30
+    world.checkpoint()
+    first = world.target_records(topic)[0][100][0]
+    assert world.committed(group)[world.remote(topic), 0][0] == first, "behind all records of the former topic"
+    (planned,) = failover(world, source="dead").lines
+    assert (planned.lag_seen, planned.blocks) == (0, ()), "the end of the former topic was seen, and is forgotten"
     target = world.target_records(topic)[0]
     assert contents(target)[100:] == contents(world.source_records(topic)[0])
     assert world.gaps(topic) == [(0, 0, 100, "recreated")]
@@ -460,23 +475,32 @@ def test_a_log_that_became_another_one_while_spark_read_it_for_a_transform_is_re
     assert world.gaps(topic) == []
 
 
-@pytest.mark.parametrize("policy", ["stop", "continue"])
-def test_a_partition_that_has_lost_its_whole_log_is_noticed(
-    fragile_plain_world: World, fragile: LocalCluster, policy: str
+def test_a_partition_that_has_lost_its_whole_log_is_noticed_and_no_group_goes_back(
+    fragile_world: World, fragile: LocalCluster
 ) -> None:
-    world = fragile_plain_world
-    world.write_config(**{"mirrorlake.on.loss": policy})
+    world = fragile_world
     topic = topic_on(world, "gone", [2])
     world.produce(topic, 100, 1)
     world.mirror()
     fragile.stop_broker(2)
     shutil.rmtree(log_directory(fragile, 2, topic))
     fragile.start_broker(2)
+    group = world.commit("g", {(topic, 0): 0})
+
+    def place(of: str) -> tuple[str, int | None]:
+        world.checkpoint()
+        row = world.checkpoints()[of, topic, 0]
+        return row["status"], row["downstream_offset"]
+
+    assert place(group) == ("not_mirrored_yet", None)
+    assert "it was truncated" in world.checkpoints()[group, topic, 0]["reason"]
+    with pytest.raises(SourceError, match="the log ends at offset 0, but the flow has mirrored up to 100:"):
+        world.mirror()
+    go_on(world)
+    assert world.mirror().records == 0
+    assert place(group) == ("exact", 100), "nothing of the former log comes again"
+    assert place(world.commit("h", {(topic, 0): 70})) == ("not_mirrored_yet", None), "of the former log"
     world.produce(topic, 30, 1, seed=2)
-    if policy == "stop":
-        with pytest.raises(SourceError, match="the log ends at offset 30, but the flow has mirrored up to 100:"):
-            world.mirror()
-        return
     assert world.mirror().records == 30
     assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
     assert world.gaps(topic) == [(0, 0, 100, "truncated")]

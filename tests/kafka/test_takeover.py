@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.jobs.migration.handback import hand_back
 from mirrorlake.jobs.migration.takeover import Takeover, TakeoverResult
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.scope import VerificationScope
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import generation
 
 from tests.log_lines import logged
 from tests.mirrormaker import mirrormaker
+from tests.moving import failover
 from tests.world import ROOT, Record, World, consume_as, eventually, read_committed
 
 
@@ -204,6 +207,28 @@ def test_a_copy_with_timestamps_of_its_own_is_recognised(world: World) -> None:
     copy(world, topic, 0, records[:60])
     (found,) = take_over(world, dry_run=True).findings
     assert (found.copied, found.foreign, found.upstream_next) == (60, 0, records[59][0] + 1)
+
+
+def test_where_retention_has_left_nothing_to_match_a_group_is_placed_behind_what_was_there(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, partitions=1)
+    remote_topic(world, topic)
+    copy(world, topic, 0, world.source_records(topic)[0][:60])
+    end = world.target_records(topic)[0][-1][0] + 1
+    deleted = TopicPartition(world.remote(topic), 0, end)
+    world.target_admin.delete_records([deleted])[deleted].result()
+    mirrormaker = MirrorMaker(world.flow, Admin(world.flow.target_connection, "target", world.flow_name))
+    mirrormaker.ensure_topic()
+    mirrormaker.write({(topic, 0): 60})
+    (found,) = take_over(world).findings
+    assert (found.upstream_next, found.runs) == (60, ())
+    group = world.commit("g", {(topic, 0): found.upstream_next})
+    world.checkpoint()
+    row = world.checkpoints()[group, topic, 0]
+    assert (row["status"], row["downstream_offset"]) == ("exact", end)
+    assert failover(world).lines[0].downstream_offset == end
+    world.mirror()
+    assert world.target_records(topic)[0][0][0] == end
 
 
 def test_what_is_no_copy_is_refused(world: World) -> None:

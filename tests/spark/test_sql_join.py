@@ -10,7 +10,9 @@ from mirrorlake.model.recent_runs import Nearby
 from mirrorlake.model.run import Run
 from mirrorlake.model.run import translate as by_definition
 from mirrorlake.translation.sql_join import (
+    FORMER_LOG,
     MIRRORED,
+    NO_RUN,
     POSITION_NAMES,
     POSITIONS,
     Mirrored,
@@ -27,6 +29,16 @@ RUNS = (
 )
 
 GAPS = "topic STRING, partition INT, kind STRING, from_offset BIGINT, incarnation INT"
+
+
+# Partitions of whose present log the map has no run; of the truncated one, the map has the run [0, 10) -> [0, 10).
+WITHOUT_RUNS = (
+    Mirrored("recreated", 0, "a.recreated", 0, 0, 0, 50, 50),  # and still empty
+    Mirrored("filtered", 0, "a.filtered", 0, 25, 20, 50, 50),  # recreated, and no record of it is wanted
+    Mirrored("truncated", 0, "a.truncated", 0, 12, 10, 50, 50),
+    Mirrored("taken_over", 0, "a.taken_over", 0, 45, 40, 30),  # nothing on the target matched
+    Mirrored("target_recreated", 0, "a.target_recreated", 0, 9, 0, 0, 0),
+)
 
 
 def random_runs(dice: random.Random, topic: str, partition: int) -> list[Run]:
@@ -62,7 +74,7 @@ def frames(spark: Any, runs: list[Run], positions: list[tuple[Any, ...]], mirror
     return translate(
         spark.createDataFrame(positions, POSITIONS),
         spark.createDataFrame(rows, RUNS),
-        spark.createDataFrame(mirrored, MIRRORED),
+        spark.createDataFrame([Mirrored(*row) for row in mirrored], MIRRORED),
     )
 
 
@@ -102,7 +114,8 @@ def test_every_status(spark: Any) -> None:
     positions += [
         ("empty", "new", 0, 0, ""),
         ("unread", "new", 0, 4, ""),
-        ("late ledger", "behind", 0, 9, ""),
+        ("late ledger", "behind", 0, 8, ""),
+        ("late ledger, at its end", "behind", 0, 9, ""),
         ("elsewhere", "other", 0, 1, ""),
     ]
     found = {
@@ -121,9 +134,37 @@ def test_every_status(spark: Any) -> None:
         "beyond": ("clamped", 24, "past the end of the source log"),
         "empty": ("exact", 0, None),
         "unread": ("clamped", 0, "past what is mirrored"),
-        "late ledger": ("clamped", 0, "the ledger is behind the mirror"),  # nothing may be skipped on hearsay
+        "late ledger": ("not_covered", None, NO_RUN),
+        "late ledger, at its end": ("exact", 9, None),  # whatever comes later is mirrored behind this
         "elsewhere": (None, None, None),
     }
+
+
+def test_without_a_run_of_the_present_log_a_place_is_behind_all_that_is_mirrored_or_unknown(spark: Any) -> None:
+    runs = [Run("truncated", 0, "a.truncated", 0, 0, 10, 0, 10, 10, 0, 0, 0, 0)]
+    expected = {
+        ("recreated", 0): ("exact", 50),
+        ("recreated", 30): ("not_mirrored_yet", None),  # of the former log
+        ("filtered", 5): ("exact", 50),
+        ("filtered", 20): ("exact", 50),
+        ("filtered", 23): ("clamped", 50),
+        ("filtered", 26): ("not_mirrored_yet", None),
+        ("truncated", 4): ("exact", 4),
+        ("truncated", 10): ("exact", 50),
+        ("truncated", 12): ("clamped", 50),
+        ("truncated", 30): ("not_mirrored_yet", None),
+        ("taken_over", 10): ("not_covered", None),
+        ("taken_over", 40): ("exact", 30),
+        ("taken_over", 50): ("clamped", 30),
+        ("target_recreated", 0): ("exact", 0),
+        ("target_recreated", 7): ("clamped", 0),
+    }
+    asked = [(f"g{offset}", topic, 0, offset, "") for topic, offset in expected]
+    rows = frames(spark, runs, asked, list(WITHOUT_RUNS)).collect()
+    assert {
+        (row["topic"], row["upstream_offset"]): (row["status"], row["downstream_offset"]) for row in rows
+    } == expected
+    assert {row["reason"] for row in rows} >= {FORMER_LOG, NO_RUN}
 
 
 def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:

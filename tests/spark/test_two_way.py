@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
+from mirrorlake.model.run import Run
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, Mirrored, translate
 from mirrorlake.translation.two_way import KNOWN, PIECES, by_definition, counterparts, records_between
 
-from tests.spark.test_sql_join import RUNS, random_runs
+from tests.spark.test_sql_join import RUNS, WITHOUT_RUNS, random_runs
 
 Piece = tuple[str, int, int, int, str, int, int, bool]
 
@@ -45,7 +46,7 @@ def test_sql_and_definition_agree_for_every_offset_of_maps_of_both_directions(sp
     positions, known, expected = [], [], {}
     for topic, made in maps.items():
         end = made[-1][3]
-        known.append((topic, 0, 0, end + 3, end + 3, 0, 0, f"x.{topic}", 0))
+        known.append((topic, 0, 0, end + 3, end + 3, 0, 0, None, None, f"x.{topic}", 0))
         for offset in range(end + 4):
             positions.append((f"g{offset}", topic, 0, offset, ""))
             expected[f"g{offset}", topic] = by_definition(pairs(made), offset)
@@ -67,19 +68,19 @@ def test_sql_and_definition_agree_for_every_offset_of_maps_of_both_directions(sp
 def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
     dice = random.Random(3)
     maps = {f"t{number}": random_runs(dice, f"t{number}", 0) for number in range(6)}
-    positions, mirrored, known = (
-        [("early", "new", 0, 4, "")],
-        [("new", 0, "a.new", 0, 9, 0, 0)],
-        [("new", 0, 0, 9, 0, 0, 0, "a.new", 0)],
-    )
+    positions, mirrored = [("early", "new", 0, 4, "")], [Mirrored("new", 0, "a.new", 0, 9, 0, 0)]
     for topic, runs in maps.items():
         end, downstream = (
             runs[-1].upstream_end,
             runs[-1].downstream_end + (topic == "t1"),
         )  # of t1 the ledger lacks something
-        mirrored.append((topic, 0, f"a.{topic}", 0, end + 5, end + 2, downstream))
-        known.append((topic, 0, 0, end + 5, end + 2, downstream, 0, f"a.{topic}", 0))
+        mirrored.append(Mirrored(topic, 0, f"a.{topic}", 0, end + 5, end + 2, downstream))
         positions += [(f"g{offset}", topic, 0, offset, "") for offset in range(end + 8)]
+    maps["truncated"] = [Run("truncated", 0, "a.truncated", 0, 0, 10, 0, 10, 10, 0, 0, 0, 0)]
+    for one in WITHOUT_RUNS:
+        mirrored.append(one)
+        positions += [(f"g{offset}", one.topic, 0, offset, "") for offset in range(60)]
+    known = [(one.topic, 0, *one[3:7], 0, one.resumed_at, None, one.target_topic, 0) for one in mirrored]
     rows = [run for runs in maps.values() for run in runs]
     plain = spark.createDataFrame(
         [
@@ -114,7 +115,8 @@ def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
         )
     )
     assert one == other
-    assert {status for *_, status, _ in one} == {"exact", "clamped", "before_mirror"}
+    statuses = {"exact", "clamped", "before_mirror", "not_covered", "not_mirrored_yet"}
+    assert {status for *_, status, _ in one} == statuses
 
 
 def test_records_between_two_offsets_are_counted_by_runs(spark: Any) -> None:

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from mirrorlake.ledger.views import FUNCTIONS, VIEWS, Definition, read
 from mirrorlake.local.sql import statements
 from mirrorlake.model.run import Run
 from mirrorlake.model.run import translate as by_definition
-from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, Mirrored, translate
 
-from tests.example_ledger import checkpoint, run, verification
+from tests.example_ledger import checkpoint, gap, run, verification
 from tests.log_lines import logged
 from tests.log_model import Log, store
 from tests.spark.test_sql_join import RUNS
@@ -57,7 +58,8 @@ def test_translate_says_for_every_offset_what_the_definition_says_and_the_status
         (partition, offset): by_definition(plain[partition], offset) for _, _, partition, offset, _ in positions
     }
     mirrored = [
-        ("t", log.partition, "west.t", 0, log.upstream, log.upstream, log.runs[-1]["downstream_end"]) for log in logs
+        Mirrored("t", log.partition, "west.t", 0, log.upstream, log.upstream, log.runs[-1]["downstream_end"])
+        for log in logs
     ]
     runs = spark.createDataFrame(
         [
@@ -103,6 +105,13 @@ def test_after_resets_the_current_map_is_what_was_mirrored_last_and_everything_e
         if row["kind"] != "truncated":
             missing[row["partition"]] |= dict.fromkeys(range(row["from_offset"], row["to_offset"]), row["kind"])
     assert missing == {log.partition: log.missing for log in logs}
+    at = ", ".join(f"({log.partition}, {log.upstream})" for log in logs)
+    places = spark.sql(
+        f"SELECT p.p, t.* FROM VALUES {at} p (p, o), LATERAL translate('resets', 'east', 't', p.p, p.o) t"
+    ).collect()
+    assert {row["p"]: (row["downstream_offset"], row["status"]) for row in places} == {
+        log.partition: (log.downstream, "exact") for log in logs
+    }, "behind all that is mirrored, also where the log that began last has no record yet"
     assert sum(row["kind"] == "truncated" and row["is_loss"] for row in rows) == sum(log.incarnation for log in logs)
 
 
@@ -194,8 +203,23 @@ def test_a_group_is_where_it_was_at_any_time_and_a_deleted_one_is_nowhere(ledger
     now = spark.sql("SELECT * FROM current_position WHERE source = 'history'").collect()
     assert {(row["topic"], row["partition"], row["downstream_offset"], row["status"]) for row in now} == {
         ("t", 0, 2, "exact"),
-        (None, None, None, "deleted"),
-    }
+    }, "a group that is back is not deleted"
+
+
+def test_ends_that_were_seen_before_a_reset_are_of_another_log(ledger: Ledger, spark: Any) -> None:
+    ledger.append("offset_syncs", [run(1, "t", 0, (0, 500), 0, "10:00:00", source="ends")])
+    ledger.append("gaps", [gap(2, "t", 0, (0, 500), "recreated", 500, "11:00:00", source="ends")])
+    ledger.append("offset_syncs", [run(3, "t", 0, (0, 30), 500, "11:00:00", 1, source="ends")])
+    rows = [{**checkpoint("g", "t", 0, (9, 9), "10:30:00", source_lag=600), "source": "ends"}]
+    ledger.append("checkpoints", rows)
+
+    def seen() -> set[tuple[Any, ...]]:
+        found = spark.sql("SELECT * FROM lag WHERE source = 'ends' AND group_id IS NULL").collect()
+        return {(row["log_end"], row["source_lag"]) for row in found}
+
+    assert seen() == {(None, 0)}
+    ledger.append("checkpoints", [{**row, "created_at": row["created_at"] + timedelta(hours=1)} for row in rows])
+    assert seen() == {(609, 579)}
 
 
 @pytest.mark.parametrize("name", VIEWS)

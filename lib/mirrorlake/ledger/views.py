@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.errors import LedgerError, first_line
 from mirrorlake.ledger.sql_text import literal, literals
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS
+from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS, GapKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,6 +99,7 @@ class Definition:
             "explained": literals(EXPLAINED),
             "loss": literals(LOSS),
             "reset_kinds": literals(RESETS),
+            "target_recreated": literal(GapKind.TARGET_RECREATED),
             "causes": causes,
         }
         return NAME.sub(lambda found: words.get(found[1]) or name_of(found[1]), self.query)

@@ -495,6 +495,18 @@ class Cluster:
         self._names.update({topic.topic_id: topic.name for topic in found.values()})
         return found
 
+    def existing(
+        self, partitions: Iterable[PartitionKey], timeout_ms: int, *, operations: bool = False
+    ) -> list[PartitionKey]:
+        """Returns those of the partitions that exist, in their order, by fresh metadata.
+
+        With `operations`, a topic that the principal must not even describe counts as missing; otherwise it is an
+        error.
+        """
+        keys = list(partitions)
+        there = self.refresh({topic for topic, _ in keys}, timeout_ms, operations=operations) if keys else {}
+        return [key for key in keys if key[0] in there and key[1] in there[key[0]].leaders]
+
     def offsets(self, partitions: Iterable[PartitionKey], at: int, timeout_ms: int) -> dict[PartitionKey, int]:
         """Lists one offset of each partition, with one request for each leader.
 

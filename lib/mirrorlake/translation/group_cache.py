@@ -16,10 +16,18 @@ from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.state.offset_syncs import NewStates
+from mirrorlake.translation.awaited import NO_REMOTE, NOT_BEGUN, why_awaited
 from mirrorlake.translation.live_map import LiveMap
-from mirrorlake.translation.sql_join import MIRRORED, POSITION_NAMES, Mirrored, by_runs_at_hand, translate
+from mirrorlake.translation.sql_join import (
+    MIRRORED,
+    POSITION_NAMES,
+    Mirrored,
+    by_runs_at_hand,
+    resumptions,
+    translate,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -51,6 +59,10 @@ class GroupTranslation:
         self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
         self._version = 0
 
+    def prime(self) -> None:
+        """Reads the states, so that a first cycle notices a log that was truncated before it."""
+        self._read_states()
+
     def translate(
         self, session: SparkSession, positions: Collection[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
@@ -59,22 +71,24 @@ class GroupTranslation:
         Args:
             session: Spark session of the micro-batch.
             positions: rows with group_id, topic, partition, upstream_offset, metadata.
-            logs: rows with topic, partition, log_start and log_end for each partition of the flow, read after the
-                positions.
+            logs: rows with topic, partition, topic_id, log_start and log_end for each partition of the flow, read
+                after the positions.
 
         Returns:
             One row for each position, in any order, with the columns of `sql_join.translate`. Positions that have no
-            offset on the target have those of POSITION_NAMES, status None, and `is_awaited`: true if the remote topic
-            or its partition does not exist yet.
+            offset on the target have those of POSITION_NAMES, downstream_offset None, status and reason; status and
+            reason are None for a partition that the flow does not mirror.
 
         Raises:
             TargetError: the target can't be read.
         """
+        logs, before = list(logs), self._positions
         mirrored = self._mirrored(logs)  # read after positions and logs: the mirrored offsets must not be older
         if self._version != self._recent.version:
             self._version = self._recent.version
             self._answers.clear()
-        absent = self._absent({key for position in positions if (key := _key(position)) in mirrored})
+        asked_keys = {key for position in positions if (key := _key(position)) in mirrored}
+        awaiting = self._not_begun(asked_keys) | self._replaced(logs, before)
         found: list[dict[str, Any]] = []
         kept: dict[Asked, tuple[Mirrored, Row]] = {}
         open_: list[Mapping[str, Any]] = []
@@ -82,8 +96,10 @@ class GroupTranslation:
             asked = position["topic"], position["partition"], position["upstream_offset"]
             partition = mirrored.get(asked[:2])
             near = self._recent.near(self._positions.get(asked[:2]), asked[2]) if partition else None
-            if partition is None or asked[:2] in absent:
-                found.append(_without_place(position, is_awaited=partition is not None))
+            if partition is None:
+                found.append(_without_place(position, None, None))
+            elif asked[:2] in awaiting:
+                found.append(_without_place(position, Status.NOT_MIRRORED_YET, awaiting[asked[:2]]))
             elif near is not None:
                 found.append(by_runs_at_hand(position, partition, near))
             elif (answer := self._remembered(asked, partition)) is not None:
@@ -94,13 +110,37 @@ class GroupTranslation:
         self._answers = kept
         return found + self._by_ledger(session, open_, mirrored)
 
-    def _absent(self, keys: Set[PartitionKey]) -> set[PartitionKey]:
-        """Returns the partitions that the mirror job has not begun, and that don't exist on the target."""
-        new = {key: self._flow.policy.remote_topic(key[0]) for key in keys if key not in self._positions}
+    def _not_begun(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
+        """Returns the partitions that the mirror job has not begun, and whose remote partition is not just empty, with
+        the reason."""
         timeout_ms = self._flow.connect_timeout_ms
-        # With operations, a topic that must not be described counts as missing, and stops nobody else.
-        there = self._target.refresh(set(new.values()), timeout_ms, operations=True) if new else {}
-        return {key for key, remote in new.items() if remote not in there or key[1] >= there[remote].partitions}
+        new = {key: (self._flow.policy.remote_topic(key[0]), key[1]) for key in keys if key not in self._positions}
+        there = self._target.existing(new.values(), timeout_ms, operations=True)
+        ends = self._target.offsets(there, LATEST_TIMESTAMP, timeout_ms) if there else {}
+        absent = {key: NO_REMOTE for key, remote in new.items() if remote not in ends}
+        if self._flow.topics_shared:
+            return absent
+        return absent | {key: NOT_BEGUN for key, remote in new.items() if ends.get(remote)}
+
+    def _replaced(
+        self, logs: Iterable[Mapping[str, Any]], before: Mapping[PartitionKey, Position]
+    ) -> dict[PartitionKey, str]:
+        """Returns the partitions whose log on the source is not the one that the mirror job has read, with the reason.
+
+        A log that ends before `before`, the positions of the last cycle, was truncated: those of this cycle may be
+        ahead of its end, as they were read later.
+        """
+        found = {}
+        for log in logs:
+            key = _key(log)
+            position, earlier = self._positions.get(key), before.get(key)
+            if position is None:
+                continue
+            is_same = earlier is not None and earlier.incarnation == position.incarnation
+            mirrored_to = earlier.upstream_next if earlier and is_same else 0
+            if reason := why_awaited(position, log["topic_id"], log["log_end"], mirrored_to):
+                found[key] = reason
+        return found
 
     def _by_ledger(
         self, session: SparkSession, positions: list[Mapping[str, Any]], mirrored: Mapping[PartitionKey, Mirrored]
@@ -120,11 +160,10 @@ class GroupTranslation:
             )
         )
         partitions = {(position["topic"], position["partition"]) for position in positions}
-        answers = translate(
-            asked,
-            self.flow_map.read(session).runs,
-            session.createDataFrame([mirrored[key] for key in partitions], MIRRORED),
-        ).collect()
+        flow_map = self.flow_map.read(session)
+        resumed = resumptions(flow_map.gaps) if self.incarnations else {}
+        rows = [mirrored[key]._replace(resumed_at=resumed.get(key)) for key in partitions]
+        answers = translate(asked, flow_map.runs, session.createDataFrame(rows, MIRRORED)).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]
             if answer["status"] == Status.EXACT:  # others may change when the ledger receives more rows
@@ -145,14 +184,8 @@ class GroupTranslation:
 
     def _mirrored(self, logs: Iterable[Mapping[str, Any]]) -> dict[PartitionKey, Mirrored]:
         """Returns the partitions of the flow in which each position has one offset on the target."""
-        states, is_continued = self._new_states.read()
-        if not is_continued:
-            self._recent.clear()
-            self._states.clear()
-        self._recent.add(states)
-        self._states |= {state.slot: state for state in states}  # the last one of each slot has its positions
-        self._positions = known = merge_positions(self._states.values())
-        self.incarnations = {key: position.incarnation for key, position in known.items() if position.incarnation}
+        self._read_states()
+        known = self._positions
         found = {}
         for log in logs:
             key = log["topic"], log["partition"]
@@ -168,10 +201,23 @@ class GroupTranslation:
                 )
         return found
 
+    def _read_states(self) -> None:
+        states, is_continued = self._new_states.read()
+        if not is_continued:
+            self._recent.clear()
+            self._states.clear()
+        self._recent.add(states)
+        self._states |= {state.slot: state for state in states}  # the last one of each slot has its positions
+        self._positions = merge_positions(self._states.values())
+        self.incarnations = {
+            key: position.incarnation for key, position in self._positions.items() if position.incarnation
+        }
+
 
 def _key(position: Mapping[str, Any]) -> PartitionKey:
     return position["topic"], position["partition"]
 
 
-def _without_place(position: Mapping[str, Any], *, is_awaited: bool) -> dict[str, Any]:
-    return {**{name: position[name] for name in POSITION_NAMES}, "status": None, "is_awaited": is_awaited}
+def _without_place(position: Mapping[str, Any], status: Status | None, reason: str | None) -> dict[str, Any]:
+    names = {name: position[name] for name in POSITION_NAMES}
+    return {**names, "downstream_offset": None, "status": status, "reason": reason}

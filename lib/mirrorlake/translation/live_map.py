@@ -27,7 +27,7 @@ RUN_COLUMNS = (
     "downstream_end",
     "incarnation",
 )
-GAP_COLUMNS = ("topic", "partition", "kind", "from_offset", "incarnation", "committed_at")
+GAP_COLUMNS = ("topic", "partition", "kind", "from_offset", "incarnation", "downstream_offset", "committed_at")
 MARKER = 1  # the commit marker that follows each state
 
 

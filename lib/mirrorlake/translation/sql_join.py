@@ -6,11 +6,15 @@ A position becomes the downstream offset of the first mirrored record at or afte
 - in a gap (markers, aborted records): the next run's `downstream_start`;
 - at the end of what is mirrored: the last run's `downstream_end`;
 - past that end: the same offset, with status `clamped`; a later cycle translates the position again;
-- before the first run: that run's start, with status `before_mirror`;
-- without any run in the ledger: the start of the remote partition, so that no record there is skipped.
+- before the first run: that run's start, with status `before_mirror`.
 
 Only runs advance a group. The positions in the slots' states only show whether the end of the runs is the end of what
-is mirrored.
+is mirrored. There is one exception: the present log of a partition has no run. It is new (a reset has made all earlier
+runs void), all of its records were left out, or a take-over has matched none. Then:
+
+- at or past the position in the states: the downstream offset of that position, as later records come after it;
+- before it: the same offset, if the ledger shows that all records were left out; otherwise none (`not_covered`);
+- past the end of a log that has begun anew: none (`not_mirrored_yet`), as the position belongs to the former log.
 
 Each position needs one run: the first that ends after its offset, or else the last run of the partition. The query is
 therefore an as-of join: one sort of positions and runs, without a product.
@@ -22,9 +26,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mirrorlake.ledger.sql_text import literals
-from mirrorlake.model.gap import RESETS
+from mirrorlake.model.gap import RESETS, GapKind
 from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
+from mirrorlake.partition_key import PartitionKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,18 +40,34 @@ POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGIN
 POSITION_NAMES = tuple(column.split()[0] for column in POSITIONS.split(", "))
 MIRRORED = (
     "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, "
-    "downstream_next BIGINT"
+    "downstream_next BIGINT, resumed_at BIGINT"
 )
 PAST_THE_LOG = "past the end of the source log"
 LEDGER_BEHIND = "the ledger is behind the mirror"
 PAST_THE_MIRROR = "past what is mirrored"
+FORMER_LOG = (
+    "the log has begun anew on the source, and the group's offset is past its end; the group gets an offset once it "
+    "has committed one of the new log"
+)
+NO_RUN = "the map has no record of the partition; the group gets an offset once it has read what was mirrored before"
 
 # The query names statuses and reasons by these keys; Spark quotes the values.
 WORDS: dict[str, Any] = {
-    **{status.value: status for status in (Status.EXACT, Status.CLAMPED, Status.BEFORE_MIRROR)},
+    **{
+        status.value: status
+        for status in (
+            Status.EXACT,
+            Status.CLAMPED,
+            Status.BEFORE_MIRROR,
+            Status.NOT_COVERED,
+            Status.NOT_MIRRORED_YET,
+        )
+    },
     "past_the_log": PAST_THE_LOG,
     "ledger_behind": LEDGER_BEHIND,
     "past_the_mirror": PAST_THE_MIRROR,
+    "former_log": FORMER_LOG,
+    "no_run": NO_RUN,
 }
 
 CURRENT_RUNS = """
@@ -62,6 +83,12 @@ limited AS (
 SELECT topic, partition, upstream_start, least(upstream_end, limit) AS upstream_end, downstream_start,
   least(downstream_end, downstream_start + limit - upstream_start) AS downstream_end
 FROM limited WHERE upstream_start < limit
+"""
+
+RESUMPTIONS = """
+SELECT topic, partition, max_by(CASE WHEN kind = {target_recreated} THEN 0 ELSE downstream_offset END,
+  coalesce(incarnation, 0)) AS resumed_at
+FROM {gaps} WHERE kind IN ({kinds}) GROUP BY topic, partition
 """
 
 TRANSLATION = """
@@ -84,42 +111,62 @@ answers AS (
   SELECT topic, partition, at, asks, last_value(run, true) OVER (PARTITION BY topic, partition ORDER BY at DESC,
     asks DESC ROWS UNBOUNDED PRECEDING) AS next_run
   FROM events
+),
+found AS (
+  SELECT p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, m.topic IS NOT NULL AS is_mirrored,
+    m.target_topic, m.partition AS target_partition, m.log_start, m.log_end, m.upstream_next, m.downstream_next,
+    m.resumed_at, a.next_run, e.first_run, e.last_run,
+    greatest(coalesce(e.last_run.downstream_end, 0), coalesce(m.resumed_at, 0)) AS ledger_end,
+    a.next_run IS NULL
+      AND (e.last_run IS NULL OR coalesce(e.last_run.downstream_end < m.resumed_at, false)) AS has_no_run
+  FROM {positions} p
+  LEFT JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
+  LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
+  LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
+),
+ended AS (
+  SELECT *,
+    CASE WHEN has_no_run AND upstream_offset >= upstream_next THEN greatest(ledger_end, downstream_next)
+      ELSE ledger_end END AS mirrored_end,
+    CASE
+      WHEN has_no_run AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
+      WHEN has_no_run AND upstream_offset < upstream_next AND ledger_end < downstream_next THEN {not_covered}
+    END AS without_place
+  FROM found
 )
 SELECT
-  p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, m.target_topic, m.partition AS target_partition,
+  group_id, topic, partition, upstream_offset, metadata, target_topic, target_partition,
   CASE
-    WHEN m.topic IS NULL THEN NULL
-    WHEN a.next_run IS NOT NULL THEN a.next_run.downstream_start + greatest(0,
-      p.upstream_offset - a.next_run.upstream_start)
-    ELSE coalesce(e.last_run.downstream_end, 0)
+    WHEN NOT is_mirrored OR without_place IS NOT NULL THEN NULL
+    WHEN next_run IS NOT NULL THEN next_run.downstream_start + greatest(0, upstream_offset - next_run.upstream_start)
+    ELSE mirrored_end
   END AS downstream_offset,
   CASE
-    WHEN m.topic IS NULL THEN NULL
-    WHEN a.next_run IS NULL AND p.upstream_offset > coalesce(e.last_run.upstream_end, m.log_start)
-      AND NOT (p.upstream_offset <= m.upstream_next AND coalesce(e.last_run.downstream_end, 0) = m.downstream_next)
-        THEN {clamped}
-    WHEN p.upstream_offset < e.first_run.upstream_start THEN {before_mirror}
+    WHEN NOT is_mirrored THEN NULL
+    WHEN without_place IS NOT NULL THEN without_place
+    WHEN next_run IS NULL AND upstream_offset > coalesce(last_run.upstream_end, log_start)
+      AND NOT (upstream_offset <= upstream_next AND mirrored_end = downstream_next) THEN {clamped}
+    WHEN upstream_offset < first_run.upstream_start THEN {before_mirror}
     ELSE {exact}
   END AS status,
   CASE
-    WHEN a.next_run IS NULL AND p.upstream_offset > m.log_end THEN {past_the_log}
-    WHEN coalesce(e.last_run.downstream_end, 0) < m.downstream_next AND a.next_run IS NULL THEN {ledger_behind}
-    WHEN a.next_run IS NULL AND p.upstream_offset > greatest(m.upstream_next, m.log_start) THEN {past_the_mirror}
+    WHEN without_place = {not_mirrored_yet} THEN {former_log}
+    WHEN without_place = {not_covered} THEN {no_run}
+    WHEN next_run IS NULL AND upstream_offset > log_end THEN {past_the_log}
+    WHEN mirrored_end < downstream_next AND next_run IS NULL THEN {ledger_behind}
+    WHEN next_run IS NULL AND upstream_offset > greatest(upstream_next, log_start) THEN {past_the_mirror}
   END AS reason,
-  greatest(0, m.log_end - p.upstream_offset) AS source_lag,
-  a.next_run.upstream_start AS run_upstream_start, a.next_run.downstream_start AS run_downstream_start,
-  coalesce(e.last_run.downstream_end, 0) AS mirrored_end
-FROM {positions} p
-LEFT JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
-LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
-LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
+  greatest(0, log_end - upstream_offset) AS source_lag,
+  next_run.upstream_start AS run_upstream_start, next_run.downstream_start AS run_downstream_start, mirrored_end
+FROM ended
 """
 
 
 class Mirrored(NamedTuple):
     """A row of MIRRORED: the log of one partition on the source, and how far the flow has mirrored it.
 
-    Where nothing was copied yet, upstream_next is the log's start, and downstream_next is 0.
+    Where nothing was copied yet, upstream_next is the log's start, and downstream_next is 0. After a reset, the records
+    of the new log are at or after the target offset resumed_at (`resumptions`); it is None without resets.
     """
 
     topic: str
@@ -129,6 +176,7 @@ class Mirrored(NamedTuple):
     log_end: int
     upstream_next: int
     downstream_next: int
+    resumed_at: int | None = None
 
 
 def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
@@ -145,6 +193,17 @@ def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
     return runs.sparkSession.sql(CURRENT_RUNS.replace("{kinds}", literals(RESETS)), runs=runs, gaps=gaps)
 
 
+def resumptions(gaps: DataFrame) -> dict[PartitionKey, int]:
+    """Returns the target offset at which each partition with resets has continued after the last of them.
+
+    Args:
+        gaps: the flow's rows of gaps (topic, partition, kind, incarnation, downstream_offset).
+    """
+    query = RESUMPTIONS.replace("{kinds}", literals(RESETS))
+    rows = gaps.sparkSession.sql(query, gaps=gaps, target_recreated=GapKind.TARGET_RECREATED).collect()
+    return {(row["topic"], row["partition"]): row["resumed_at"] for row in rows}
+
+
 def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> DataFrame:
     """Translates group positions.
 
@@ -157,7 +216,8 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
         One row for each position. Its columns are those of the checkpoints table up to status, then reason and
         source_lag. For the gate, it also has run_upstream_start and run_downstream_start (of the run that was used;
         null past the last run) and mirrored_end. For positions outside the flow, target_topic, target_partition,
-        downstream_offset and status are null.
+        downstream_offset and status are null. Positions with status `not_covered` or `not_mirrored_yet` have no
+        downstream_offset.
     """
     return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored, **WORDS)
 

@@ -17,7 +17,7 @@ from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.translation.positions import ReaderPosition, Translated, Translation
-from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, translate
+from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, resumptions, translate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,10 +55,11 @@ class Translator:
         logs = self._logs({(position.topic, position.partition) for position in positions})
         known = self._known()
         resolved = [self._resolved(position, known) for position in positions]
+        resumed = resumptions(self.ledger.of_flow("gaps", self.flow))
         mirrored = [
             row
             for row in (
-                self._mirrored(key, known, logs)
+                self._mirrored(key, known.get(key), log=logs.get(key), resumed_at=resumed.get(key))
                 for key in {(position.topic, position.partition) for position in positions}
             )
             if row is not None
@@ -146,12 +147,7 @@ class Translator:
             return {}
         source, timeout_ms = self._source(), self.flow.connect_timeout_ms
         try:
-            there = source.refresh({topic for topic, _ in wanted}, timeout_ms)
-            found = [
-                (topic, partition)
-                for topic, partition in sorted(wanted)
-                if topic in there and partition < there[topic].partitions
-            ]
+            found = source.existing(sorted(wanted), timeout_ms)
             first, stable = (
                 source.offsets(found, at, timeout_ms) if found else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
             )
@@ -180,25 +176,17 @@ class Translator:
     # -- one position -------------------------------------------------------------------------------
 
     def _mirrored(
-        self, key: PartitionKey, known: Mapping[PartitionKey, Any], logs: Mapping[PartitionKey, tuple[int, int]]
+        self, key: PartitionKey, row: Any, log: tuple[int, int] | None, resumed_at: int | None
     ) -> tuple[Any, ...] | None:
         """Builds the row of MIRRORED of a partition; None if it isn't mirrored."""
-        row, log = known.get(key), logs.get(key)
         if self.flow.scatters(key[0]):
             return None
         if row is None and (log is None if self.ask_source else not self.flow.mirrors_topic(key[0])):
             return None
         start, end = log or (0, None)
-        if row is None:
-            return *key, self.flow.policy.remote_topic(key[0]), start, end, start, 0
-        return (
-            *key,
-            row["target_topic"] or self.flow.policy.remote_topic(key[0]),
-            start,
-            end,
-            row["upstream_next"],
-            row["downstream_next"],
-        )
+        upstream_next, downstream_next = (row["upstream_next"], row["downstream_next"]) if row else (start, 0)
+        target_topic = (row and row["target_topic"]) or self.flow.policy.remote_topic(key[0])
+        return *key, target_topic, start, end, upstream_next, max(downstream_next, resumed_at or 0), resumed_at
 
     def _resolved(self, position: ReaderPosition, known: Mapping[PartitionKey, Any]) -> ReaderPosition:
         row = known.get((position.topic, position.partition))

@@ -38,7 +38,7 @@ PIECES = (
 )
 KNOWN = (
     "topic STRING, partition INT, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, downstream_next BIGINT, "
-    "back_next BIGINT, to_topic STRING, to_partition INT"
+    "back_next BIGINT, resumed_at BIGINT, back_resumed_at BIGINT, to_topic STRING, to_partition INT"
 )
 
 COUNTERPARTS = """
@@ -77,15 +77,14 @@ answers AS (
       ROWS UNBOUNDED PRECEDING) AS next_piece
   FROM events
 ),
-found AS (
+placed AS (
   SELECT p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, t.to_topic AS target_topic,
     t.to_partition AS target_partition, a.next_piece, e.first_start, e.last_end,
-    k.log_start, k.log_end, k.upstream_next,
-    coalesce(e.to_end, 0) AS mirrored_end,
-    coalesce(e.mapped_there, 0) >= k.downstream_next AND coalesce(e.mapped_back, 0) >= k.back_next AS is_complete,
-    CASE WHEN a.next_piece IS NULL THEN coalesce(e.to_end, 0)
-      ELSE least(a.next_piece.to_start + greatest(0, p.upstream_offset - a.next_piece.start),
-        a.next_piece.later_start) END AS downstream_offset
+    k.log_start, k.log_end, k.upstream_next, k.downstream_next, k.resumed_at,
+    greatest(coalesce(e.to_end, 0), coalesce(k.resumed_at, 0)) AS map_end,
+    greatest(coalesce(e.mapped_there, 0), coalesce(k.resumed_at, 0)) >= k.downstream_next AS has_all_there,
+    greatest(coalesce(e.mapped_back, 0), coalesce(k.back_resumed_at, 0)) >= k.back_next AS has_all_back,
+    a.next_piece IS NULL AND (e.topic IS NULL OR coalesce(e.to_end < k.resumed_at, false)) AS has_no_piece
   FROM {positions} p
   JOIN {known} k ON k.topic = p.topic AND k.partition = p.partition
   JOIN places t ON t.topic = p.topic AND t.partition = p.partition
@@ -93,6 +92,25 @@ found AS (
     AND a.to_partition = t.to_partition AND a.at = p.upstream_offset AND a.asks = 1
   LEFT JOIN ends e ON e.topic = t.topic AND e.partition = t.partition AND e.to_topic = t.to_topic
     AND e.to_partition = t.to_partition
+),
+ended AS (
+  SELECT *, has_no_piece AND upstream_offset >= upstream_next AS is_at_end,
+    CASE
+      WHEN has_no_piece AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
+      WHEN has_no_piece AND upstream_offset < upstream_next AND NOT has_all_there THEN {not_covered}
+    END AS without_place
+  FROM placed
+),
+found AS (
+  SELECT *, (has_all_there OR is_at_end) AND has_all_back AS is_complete,
+    CASE WHEN is_at_end THEN greatest(map_end, downstream_next) ELSE map_end END AS mirrored_end,
+    CASE
+      WHEN without_place IS NOT NULL THEN NULL
+      WHEN is_at_end THEN greatest(map_end, downstream_next)
+      WHEN next_piece IS NULL THEN map_end
+      ELSE least(next_piece.to_start + greatest(0, upstream_offset - next_piece.start), next_piece.later_start)
+    END AS downstream_offset
+  FROM ended
 ),
 -- Only where something before the offset has a place behind its counterpart: nowhere, as long as one side writes at a
 -- time.
@@ -109,19 +127,22 @@ again AS (
 SELECT f.group_id, f.topic, f.partition, f.upstream_offset, f.metadata, f.target_topic, f.target_partition,
   f.downstream_offset,
   CASE
+    WHEN f.without_place IS NOT NULL THEN f.without_place
     WHEN f.next_piece IS NULL AND f.upstream_offset > coalesce(f.last_end, f.log_start, 0)
       AND NOT (f.upstream_offset <= f.upstream_next AND f.is_complete) THEN {clamped}
     WHEN f.upstream_offset < f.first_start THEN {before_mirror}
     ELSE {exact}
   END AS status,
   CASE
+    WHEN f.without_place = {not_mirrored_yet} THEN {former_log}
+    WHEN f.without_place = {not_covered} THEN {no_run}
     WHEN f.next_piece IS NULL AND f.upstream_offset > f.log_end THEN {past_the_log}
     WHEN f.next_piece IS NULL AND NOT f.is_complete THEN {ledger_behind}
     WHEN f.next_piece IS NULL AND f.upstream_offset > greatest(f.upstream_next, f.log_start)
       THEN {past_the_mirror}
   END AS reason,
-  f.mirrored_end, f.is_complete, f.next_piece.start AS piece_start, f.next_piece.to_start AS piece_to_start,
-    f.next_piece.later_start AS later_start,
+  f.mirrored_end, f.is_complete, f.first_start, f.next_piece.start AS piece_start,
+  f.next_piece.to_start AS piece_to_start, f.next_piece.later_start AS later_start,
   coalesce(a.records, 0) AS again
 FROM found f LEFT JOIN again a
   ON a.group_id = f.group_id AND a.topic = f.topic AND a.partition = f.partition AND a.target_topic = f.target_topic
@@ -189,17 +210,21 @@ def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> D
             log on the position's cluster; null if that cluster can't be reached. upstream_next and downstream_next come
             from the states of the flow to the other cluster. For a partition that it does not mirror, they are the
             log's end (back_next if that is unknown) and 0. back_next is the end, in the same log, of the records that
-            the flow back has brought, by its states; it is 0 if there are none or the states can't be read. to_topic
-            and to_partition are null if the flow to the other cluster does not mirror the partition.
+            the flow back has brought, by its states; it is 0 if there are none or the states can't be read. resumed_at
+            and back_resumed_at are the ends of what the two flows had mirrored before the last reset of the partition
+            (`sql_join.resumptions`), on the target of each; null without resets. to_topic and to_partition are null if
+            the flow to the other cluster does not mirror the partition.
 
     Returns:
         One row for each position and target partition, with these columns:
 
         - group_id, topic, partition, upstream_offset, metadata: as in `positions`;
         - target_topic, target_partition, downstream_offset: the counterpart;
-        - status (`exact`, `clamped`, `before_mirror`) and reason;
+        - status (`exact`, `clamped`, `before_mirror`; `not_covered` and `not_mirrored_yet` without an offset, as
+          `sql_join.translate` has them) and reason;
         - mirrored_end: end of all mapped offsets on the other cluster;
         - is_complete: true if the ledger has all that the states record;
+        - first_start: the smallest start of any piece; null without pieces;
         - piece_start, piece_to_start: both starts of the piece that was used; null past the last piece;
         - later_start: the smallest to_start of any later piece; null past the last piece;
         - again: number of records before the position that lie at or after downstream_offset.

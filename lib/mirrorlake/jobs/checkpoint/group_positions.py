@@ -10,7 +10,9 @@ from enum import StrEnum
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.jobs.checkpoint.offset_source import SHARE, WITH_OFFSETS
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger import views
+from mirrorlake.ledger.journal import CycleJob
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import Status
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_requests import group_offsets, list_groups
@@ -25,7 +27,7 @@ newest AS (
   FROM seen s LEFT JOIN ended e ON e.group_id = s.group_id WHERE e.at IS NULL OR s.created_at > e.at
     GROUP BY s.group_id, s.topic, s.partition
 )
-SELECT group_id, topic, partition, row.* FROM newest
+SELECT group_id, topic, partition, row.* FROM newest WHERE row.status <> {deleted}
 """
 
 
@@ -94,7 +96,7 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
 def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:
     """Reads the positions of groups from the table checkpoints, at a time (UTC) or the newest ones.
 
-    Groups that were deleted by then are left out.
+    Groups and positions that were deleted by then are left out.
 
     Args:
         ledger: the tables.
@@ -122,16 +124,30 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
     ]
 
 
+def confirmed_at(ledger: Ledger, flow: Flow, at: datetime | None) -> datetime | None:
+    """Returns the time of the last finished checkpoint cycle, up to a time (UTC); None if none is recorded.
+
+    A cycle reads all positions anew, and the table checkpoints holds changes only. Each position in the ledger was
+    therefore the group's position at that time.
+    """
+    from pyspark.sql import functions as F
+
+    rows = ledger.of_flow("cycles", flow).filter(F.col("job") == CycleJob.CHECKPOINT)
+    if at is not None:
+        rows = rows.filter(F.col("finished_at") <= F.lit(at))
+    return rows.agg(F.max("finished_at")).collect()[0][0]
+
+
 def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:
-    """Returns the largest end of each source partition that the checkpoint job has recorded, by topic and partition."""
-    table = ledger.of_flow("checkpoints", flow)
-    seen = table.filter(table.source_lag.isNotNull()).selectExpr(
-        "topic", "partition", "upstream_offset + source_lag AS end"
-    )
-    return {
-        (row["topic"], row["partition"]): row["end"]
-        for row in seen.groupBy("topic", "partition").max("end").withColumnRenamed("max(end)", "end").collect()
-    }
+    """Returns the end of each source partition that the checkpoint job has recorded last, by topic and partition.
+
+    Ends of a log that was mirrored before a reset are left out.
+    """
+    from pyspark.sql import functions as F
+
+    rows = rows_of_pair(views.read(ledger, "lag"), flow.source, flow.target)
+    ends = rows.groupBy("topic", "partition").agg(F.max("log_end").alias("end")).filter("end IS NOT NULL")
+    return {(row["topic"], row["partition"]): row["end"] for row in ends.collect()}
 
 
 def names(standings: Iterable[Standing]) -> list[str]:

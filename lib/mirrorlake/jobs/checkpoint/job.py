@@ -48,10 +48,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-GONE = "the group was deleted on the source; it stays on the target"
-NOT_YET = (
-    "the remote topic or its partition does not exist yet (or DESCRIBE is missing); the group gets an offset once the "
-    "mirror job has made it"
+GONE = (
+    "the group has no committed offset on the source any more (it was deleted, or its offsets have expired); it stays "
+    "on the target"
+)
+EXPIRED = (
+    "the group has no committed offset in this partition on the source any more (it has expired, or the topic was "
+    "deleted); its offset on the target stays"
 )
 SHARE_GROUP = (
     "a share group (KIP-932) has no committed offset for each partition; on the target it starts at its "
@@ -177,6 +180,7 @@ class CheckpointJob:
             self._admin = Admin(flow.target_connection, "target", flow.name)
             self.ledger.ensure_tables()
             self._translation = GroupTranslation(self.ledger, flow, self._target)
+            self._translation.prime()
             self._recall()
             with self.ledger.checkpoint("checkpoint") as checkpoint:
                 self._cycles.run(
@@ -221,9 +225,9 @@ class CheckpointJob:
         shared = sorted(row["group_id"] for row in rows.get("share", ()))
         listed = {row["group_id"] for row in rows.get("group", ())}
         found = self._translation.translate(session, rows.get("offset", ()), rows.get("log", ()))
-        translated = [row for row in found if row["status"]]
-        checkpoints = self._translated(translated, cycle_id, now) + self._not_mirrored(
-            (row for row in found if not row["status"]), cycle_id, now
+        translated = [row for row in found if row["downstream_offset"] is not None]
+        checkpoints = self._translated(translated, cycle_id, now) + self._without_place(
+            (row for row in found if row["downstream_offset"] is None), cycle_id, now
         )
         self._forget_lost_targets(session)
         clock.lap("translate")
@@ -232,10 +236,12 @@ class CheckpointJob:
         clock.lap("gate")
         synced = self._sync(checkpoints)
         clock.lap("sync")
-        gone = self._gone(listed | {*shared})
+        gone = self._gone({row["group_id"] for row in rows.get("offset", ())} | {*shared})
+        ended = self._ended({row.key for row in synced}, {*gone})
         whole = [
-            *self._about(shared, Status.NOT_COVERED, reason=SHARE_GROUP, cycle_id=cycle_id, now=now),
-            *self._about(gone, Status.DELETED, reason=GONE, cycle_id=cycle_id, now=now),
+            *self._about([(group, None, None) for group in shared], Status.NOT_COVERED, SHARE_GROUP, cycle_id, now),
+            *self._about([(group, None, None) for group in gone], Status.DELETED, GONE, cycle_id, now),
+            *self._about(ended, Status.DELETED, EXPIRED, cycle_id, now),
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
@@ -305,10 +311,10 @@ class CheckpointJob:
             for row in rows
         ]
 
-    def _not_mirrored(self, elsewhere: Iterable[Mapping[str, Any]], cycle_id: str, now: datetime) -> list[Checkpoint]:
+    def _without_place(self, found: Iterable[Mapping[str, Any]], cycle_id: str, now: datetime) -> list[Checkpoint]:
         rows = []
-        for row in elsewhere:
-            status, reason = (Status.NOT_MIRRORED_YET, NOT_YET) if row["is_awaited"] else self._why_not(row["topic"])
+        for row in found:
+            status, reason = (row["status"], row["reason"]) if row["status"] else self._why_not(row["topic"])
             names = ("group_id", "topic", "partition", "upstream_offset", "metadata")
             rows.append(
                 Checkpoint(
@@ -318,7 +324,7 @@ class CheckpointJob:
                     reason=reason,
                     cycle_id=cycle_id,
                     created_at=now,
-                    sync=SyncOutcome.WAITING if row["is_awaited"] else None,
+                    sync=SyncOutcome.WAITING if status == Status.NOT_MIRRORED_YET else None,
                     **{name: row[name] for name in names},
                 )
             )
@@ -332,27 +338,36 @@ class CheckpointJob:
             return Status.NOT_COVERED, SCATTERED
         return Status.NOT_MIRRORED, "the topic does not exist on the source"
 
-    def _gone(self, listed: set[str]) -> list[str]:
-        return sorted({group for group, _, _ in self._known} - listed)
+    def _gone(self, groups: set[str]) -> list[str]:
+        """Returns the groups that had a position, and have none in any topic now."""
+        return sorted({group for group, _, _ in self._known} - groups)
+
+    def _ended(self, keys: set[GroupKey], gone: set[str]) -> list[GroupKey]:
+        """Returns the positions that a group had, and has no more, though it has others."""
+        return sorted(
+            key
+            for key, row in self._known.items()
+            if row.topic is not None and row.group_id not in gone and key not in keys
+        )
 
     def _about(
-        self, groups: Iterable[str], status: Status, reason: str, cycle_id: str, now: datetime
+        self, keys: Iterable[GroupKey], status: Status, reason: str, cycle_id: str, now: datetime
     ) -> list[Checkpoint]:
-        """Builds rows about whole groups, which the job does not change on the target."""
+        """Builds rows about whole groups or ended positions, which the job does not change on the target."""
         return [
             Checkpoint(
                 source=self.flow.source,
                 target=self.flow.target,
                 group_id=group,
-                topic=None,
-                partition=None,
+                topic=topic,
+                partition=partition,
                 status=status,
                 cycle_id=cycle_id,
                 created_at=now,
                 sync=SyncOutcome.HELD,
                 reason=reason,
             )
-            for group in groups
+            for group, topic, partition in keys
         ]
 
     def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> None:
@@ -483,7 +498,9 @@ class CheckpointJob:
             for row in last.collect()
         ]
         gone = {
-            row["known"].group_id: row["known"].created_at for row in found if row["known"].status is Status.DELETED
+            row["known"].group_id: row["known"].created_at
+            for row in found
+            if row["known"].status is Status.DELETED and row["known"].topic is None
         }
         self._known, self._settled = (
             {

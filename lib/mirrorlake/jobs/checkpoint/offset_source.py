@@ -7,7 +7,7 @@ Every micro-batch is a cycle and reads everything anew, independently of earlier
 - `group`: one for each matching group, in any state and with any protocol;
 - `share`: one for each share group, which has no offset for each partition;
 - `offset`: one for each position of a group;
-- `log`: the start offset and the last stable offset of each mirrored partition.
+- `log`: the topic id, the start offset and the last stable offset of each mirrored partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mirrorlake.protocol.group_requests import group_offsets, list_groups
 
 SCHEMA = """
   kind STRING, error STRING, group_id STRING, topic STRING, partition INT,
-  upstream_offset BIGINT, metadata STRING, log_start BIGINT, log_end BIGINT
+  upstream_offset BIGINT, metadata STRING, topic_id STRING, log_start BIGINT, log_end BIGINT
 """
 COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(","))
 GROUPS_PER_TASK = 500
@@ -39,7 +39,9 @@ WITH_OFFSETS = (
     "",
 )  # protocols whose groups commit an offset for each partition, unlike those of Connect's workers
 
-Row = tuple[str, str | None, str | None, str | None, int | None, int | None, str | None, int | None, int | None]
+Row = tuple[
+    str, str | None, str | None, str | None, int | None, int | None, str | None, str | None, int | None, int | None
+]
 
 
 class Groups(InputPartition):
@@ -184,6 +186,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
                     "log",
                     topic=topic,
                     partition=partition,
+                    topic_id=topics[topic].topic_id,
                     log_start=first[topic, partition],
                     log_end=stable[topic, partition],
                 )
@@ -206,7 +209,8 @@ def _row(
     partition: int | None = None,
     upstream_offset: int | None = None,
     metadata: str | None = None,
+    topic_id: str | None = None,
     log_start: int | None = None,
     log_end: int | None = None,
 ) -> Row:
-    return kind, error, group_id, topic, partition, upstream_offset, metadata, log_start, log_end
+    return kind, error, group_id, topic, partition, upstream_offset, metadata, topic_id, log_start, log_end

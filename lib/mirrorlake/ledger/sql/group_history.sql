@@ -15,15 +15,16 @@
 -- target_offset: committed offset of the group on the target before that cycle
 -- source_lag: offsets that the group had not read yet on the source at valid_from
 -- valid_from: when the checkpoint job first saw the group at upstream_offset
--- valid_to: when the checkpoint job saw another offset, or the group was deleted; null while the row is valid
+-- valid_to: when the checkpoint job saw another offset, or the group was deleted, or a deleted one was back; null while the row is valid
 WITH seen AS (
   SELECT *,
          lead(created_at) OVER (PARTITION BY source, target, group_id, topic, partition ORDER BY created_at) AS moved_at,
          min(CASE WHEN status = 'deleted' AND topic IS NULL THEN created_at END)
-           OVER (PARTITION BY source, target, group_id ORDER BY created_at ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS gone_at
+           OVER (PARTITION BY source, target, group_id ORDER BY created_at ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS gone_at,
+         CASE WHEN status = 'deleted' AND topic IS NULL THEN lead(created_at) OVER (PARTITION BY source, target, group_id ORDER BY created_at) END AS back_at
   FROM {checkpoints}
 )
 SELECT
   source, target, group_id, topic, partition, target_topic, target_partition, upstream_offset, downstream_offset, status, reason, sync, target_offset, source_lag,
-  created_at AS valid_from, least(moved_at, gone_at) AS valid_to
+  created_at AS valid_from, least(moved_at, gone_at, back_at) AS valid_to
 FROM seen

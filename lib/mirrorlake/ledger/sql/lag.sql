@@ -6,7 +6,7 @@
 -- topic: topic on the source
 -- partition: partition on the source
 -- upstream_offset: the next source offset that the group reads, or that the mirror copies
--- log_end: end offset of the source at the last cycle of the checkpoint job in which a group had moved; null if there was none
+-- log_end: end offset of the source at the last cycle of the checkpoint job in which a group had moved; null if there was none since the last reset
 -- log_end_at: time of that cycle
 -- source_lag: offsets from upstream_offset to log_end, or to the mirrored end if that is later
 -- downstream_offset: the corresponding target offset
@@ -20,10 +20,13 @@ WITH mirrored AS (
     SELECT source, target, topic, partition, to_offset, downstream_offset, NULL FROM {current_gaps}
   ) GROUP BY source, target, topic, partition
 ),
--- One cycle saw one end for all groups; only a group past the end (lag 0) says more, so the smallest of the newest cycle is right.
+-- What was seen before the last reset is the end of another log. One cycle saw one end for all groups; only a group past the end (lag 0) says more, so the smallest of the newest cycle is right.
 ends AS (
-  SELECT source, target, topic, partition, max(struct(created_at, -(upstream_offset + source_lag) AS minus_end)) AS newest
-  FROM {checkpoints} WHERE source_lag IS NOT NULL GROUP BY source, target, topic, partition
+  SELECT c.source, c.target, c.topic, c.partition, max(struct(c.created_at, -(c.upstream_offset + c.source_lag) AS minus_end)) AS newest
+  FROM {checkpoints} c
+  LEFT JOIN {resets} e ON e.source = c.source AND e.target = c.target AND e.topic = c.topic AND e.partition = c.partition
+  WHERE c.source_lag IS NOT NULL AND (e.resets IS NULL OR c.created_at > array_max(e.resets).committed_at)
+  GROUP BY c.source, c.target, c.topic, c.partition
 ),
 asked AS (
   SELECT source, target, CAST(NULL AS STRING) AS group_id, topic, partition, upstream_next AS upstream_offset, downstream_end AS downstream_offset FROM mirrored

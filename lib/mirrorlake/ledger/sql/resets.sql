@@ -4,7 +4,9 @@
 -- target: alias of the cluster that was written
 -- topic: topic on the source
 -- partition: partition on the source
--- resets: of each reset: the incarnation that ended, the first offset concerned (from_offset), and committed_at
-SELECT source, target, topic, partition, collect_list(struct(coalesce(incarnation, 0) AS incarnation, from_offset, committed_at)) AS resets
+-- resets: of each reset: the incarnation that ended, the first offset concerned (from_offset), the target offset at which the new log begins or later (resumed_at), and
+-- committed_at
+SELECT source, target, topic, partition, collect_list(struct(coalesce(incarnation, 0) AS incarnation, from_offset,
+  CASE WHEN kind = {target_recreated} THEN 0 ELSE downstream_offset END AS resumed_at, committed_at)) AS resets
 FROM {gaps} WHERE kind IN ({reset_kinds})
 GROUP BY source, target, topic, partition

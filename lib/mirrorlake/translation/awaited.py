@@ -1,0 +1,39 @@
+"""Partitions whose positions have no offset on the target yet, as the mirror job has not begun their present log."""
+
+from __future__ import annotations
+
+from mirrorlake.model.slot import Position
+
+NO_REMOTE = (
+    "the remote topic or its partition does not exist yet (or DESCRIBE is missing); the group gets an offset once the "
+    "mirror job has made it"
+)
+NOT_BEGUN = (
+    "the remote partition has records, and the mirror job has not begun it; the group gets an offset once the mirror "
+    "job, or a take-over, has"
+)
+RECREATED = (
+    "the topic was created anew on the source, and the mirror job has not begun the new one; the group gets an offset "
+    "once it has"
+)
+TRUNCATED = (
+    "the log on the source ends before what is mirrored of it, so it was truncated, and the offset may be that of a "
+    "new record; the group gets an offset once the mirror job has found where the logs differ"
+)
+
+
+def why_awaited(position: Position, topic_id: str | None, log_end: int, mirrored_to: int) -> str | None:
+    """Compares the log on the source with the one that the flow has mirrored.
+
+    Args:
+        position: the flow's position in the partition.
+        topic_id: id of the topic on the source now; empty if the broker has none.
+        log_end: last stable offset of the partition, read after `mirrored_to`.
+        mirrored_to: source offset up to which this log was mirrored at some earlier time.
+
+    Returns:
+        The reason to wait; None if the log is the same, as far as this shows.
+    """
+    if position.topic_id and topic_id and position.topic_id != topic_id:
+        return RECREATED
+    return TRUNCATED if log_end < mirrored_to else None
