@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -78,10 +78,7 @@ def main() -> int:
 def drained(spark: SparkSession, clusters: Clusters, alias: str, records: int, seconds: int, *, fails: bool) -> float:
     """Mirrors both topics as a flow of its own; returns the records per second until the good one is drained."""
     job = mirror_job(spark, clusters, GOOD, alias, **PROPERTIES)
-    if fails:
-        with fenced(flow_of(alias)):
-            result = job.run(0.1, seconds)
-    else:
+    with fenced(flow_of(alias)) if fails else nullcontext():
         result = job.run(0.1, seconds)
     wanted = records if fails else records + FEW
     assert result.records == wanted, f"{result.records} records were mirrored, not {wanted}; give --seconds"

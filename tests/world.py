@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from deltalake import DeltaTable
 from mirrorlake.config.flow import Flow
-from mirrorlake.failpoint import from_specification
+from mirrorlake.failpoint import Failpoint, from_specification
 from mirrorlake.jobs.checkpoint.cycles import InProcessCycles, SparkCycles
 from mirrorlake.jobs.checkpoint.job import CheckpointJob, CheckpointResult
 from mirrorlake.jobs.mirror.engine import Engine
@@ -143,6 +143,13 @@ class World:
             ROOT / "expectations/offset_syncs.json",
             failpoint,
         )
+
+    def disturbed_job(self, disturb: Failpoint, parallelism: int = 2) -> MirrorJob:
+        """Returns a mirror job in this process that calls `disturb` with the name of each step (`failpoint`)."""
+        engine, suite = InProcessEngine(parallelism, disturb), ROOT / "expectations/offset_syncs.json"
+        job = MirrorJob(engine, self.config, self.flow, self.ledger, suite)
+        job._failpoint = disturb  # its constructor takes a specification only
+        return job
 
     def mirror(
         self, interval_s: float | None = None, run_for_s: float | None = None, failpoint: str = ""

@@ -16,13 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
 from mirrorlake.jobs.checkpoint import target_groups
+from mirrorlake.jobs.failover import job
 from mirrorlake.local.cluster import LocalCluster, running
 
-from tests.moving import Traffic, assert_nothing_is_lost_but_what_is_listed, failback, failover, home_of, line, texts
+from tests.moving import (
+    Traffic,
+    assert_nothing_is_lost_but_what_is_listed,
+    assert_the_next_plan_is_exact,
+    failback,
+    failover,
+    home_of,
+    line,
+    texts,
+)
 from tests.world import World, consume_as, eventually
 
 
@@ -51,16 +61,9 @@ def everything(world: World, *groups: str) -> tuple[Any, ...]:
     return topics, [world.committed(group, target=target) for group in groups for target in (False, True)]
 
 
-def fail_verification(world: World, topic: str, partition: int) -> None:
-    """Records a verification that has found differences, as its job would."""
-    table = world.ledger.table("verifications")
-    if not world.spark.catalog.tableExists(table):
-        place = f"{world.warehouse}/{world.ledger.schema}/verifications"
-        columns = (
-            "verification_id STRING, source STRING, target STRING, topic STRING, partition INT, passed BOOLEAN, "
-            "started_at TIMESTAMP, finished_at TIMESTAMP"
-        )
-        world.spark.sql(f"CREATE TABLE {table} ({columns}) USING DELTA LOCATION '{place}'")
+def add_verification(world: World, topic: str, partition: int, status: str) -> None:
+    """Records the verification of a partition, as its job would."""
+    table = world.ledger.ensure_tables().table("verifications")
     now = datetime.now(UTC).replace(tzinfo=None)
     said = {
         "verification_id": "v",
@@ -68,7 +71,9 @@ def fail_verification(world: World, topic: str, partition: int) -> None:
         "target": world.target_alias,
         "topic": topic,
         "partition": partition,
-        "passed": False,
+        "mode": "full",
+        "status": status,
+        "passed": status == "equal",
         "started_at": now,
         "finished_at": now,
     }
@@ -160,9 +165,23 @@ def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_chang
 
 def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World) -> None:
     topic, other = world.topic(partitions=2), world.topic("unmirrored", 1)
-    world.write_config(topics=f"{world.alias}-orders")
-    world.produce(topic, 100, 1)
+    late, lossy = world.topic("late", 1), world.topic("lossy", 1)
+    config = {"topics": f"{world.alias}-(orders|late|lossy)", "mirrorlake.on.loss": "continue"}
+    world.produce(late, 50, 1)
+    world.write_config(**config, **{"mirrorlake.start": "latest"})
     world.mirror()
+    world.write_config(**config)
+    world.produce(topic, 100, 1)
+    world.produce(late, 10, 1)
+    world.produce(lossy, 50, 1)
+    world.mirror()
+    world.produce(lossy, 50, 1)
+    world.source_admin.delete_records([TopicPartition(lossy, 0, 80)])[TopicPartition(lossy, 0)].result()
+    world.mirror()
+    remote = TopicPartition(world.remote(late), 0, 3)
+    world.target_admin.delete_records([remote])[remote].result()
+    world.commit("late", {(late, 0): 20})
+    world.commit("loses", {(lossy, 0): 40})
     world.commit("elsewhere", {(other, 0): 0})
     world.commit("clamped", {(topic, 0): 120})
     world.commit("ahead", {(topic, 0): 10})
@@ -182,7 +201,9 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
         member.subscribe([world.remote(topic)])
         eventually(lambda: member.poll(0.5) is not None, what="the member's first record")
         world.produce(topic, 5, 1, seed=9)
-        fail_verification(world, topic, 1)
+        for partition, statuses in ((0, ("different", "equal")), (1, ("equal", "different"))):
+            for status in (*statuses, "not_covered", "not_comparable"):  # the last two prove nothing
+                add_verification(world, topic, partition, status)
         plan = failover(world)
     finally:
         member.close()
@@ -193,11 +214,28 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
         "ahead": {"ahead", "lag"},
         "busy": {"members", "lag"},
         "fine": {"verification"},
+        "late": {"before_mirror", "losses"},
+        "loses": {"losses"},
     }
+    assert line(plan, f"{world.alias}-late").lost == 33
+    assert [reason for name in ("late", "loses") for _, reason in line(plan, f"{world.alias}-{name}").blocks] == [
+        "30 offsets from 20 on are before the first mirrored record",
+        "retention has deleted 3 records on the target at or after offset 0; consumers start there at their "
+        "auto.offset.reset",
+        "30 offsets ahead of the group were lost (retention)",
+    ]
     world.spark.sql(f"DELETE FROM {world.ledger.table('offset_syncs')} WHERE source = '{world.alias}'")
     assert "stale_map" in {kind for kind, _ in line(failover(world), f"{world.alias}-busy").blocks}
     world.mirror()
-    with pytest.raises(GateError, match=r"3 of 5 lines are no-go; no group was touched"):
+    world.write_config(**config, **{"sync.group.offsets.enabled": "false"})
+    world.checkpoint()
+    table = world.ledger.table("cycles")
+    world.spark.sql(
+        f"UPDATE {table} SET finished_at = finished_at - INTERVAL 2 HOURS WHERE source = '{world.alias}' AND "
+        "job = 'checkpoint'"
+    )
+    assert "stale_position" in {kind for kind, _ in line(failover(world, source="dead"), group, 1).blocks}
+    with pytest.raises(GateError, match=r"5 of 7 lines are no-go; no group was touched"):
         failover(world, mode="run", signed_by="ann", accept="verification", source="alive")
     assert world.committed(group) == {}
     done = failover(world, mode="run", signed_by="ann", accept="verification, clamped", partial="true", source="alive")
@@ -208,20 +246,23 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
         "ahead": "held",
         "busy": "committed",
         "fine": "committed",
+        "late": "held",
+        "loses": "held",
     }
     assert done.generation == 0, "a flow of which groups stay behind is not closed"
     rows = {
         row["group_id"]: row
         for row in [row for row in world.table("failovers") if row["failover_id"] == done.failover_id]
     }
-    assert len(rows) == 5
+    assert len(rows) == 7
+    assert rows[f"{world.alias}-late"]["lost"] == 33
     assert (rows[group]["accepted"], rows[group]["signed_by"], rows[group]["go"], rows[group]["mode"]) == (
         ["verification"],
         "ann",
         True,
         "run",
     )
-    assert rows[group]["blocks"] == ["verification: the last verification of this partition has failed"]
+    assert rows[group]["blocks"] == ["verification: the last verification of this partition has found differences"]
     assert (
         world.ledger.read("expectation_results")
         .filter(f"suite = 'failover' AND subject = '{world.flow_name}' AND success")
@@ -235,8 +276,8 @@ def test_a_flow_that_no_group_reads_is_closed_only_if_that_is_asked_for_and_some
     world.produce(topic, 10, 1)
     world.mirror()
     with pytest.raises(GateError, match="no group matches; nothing was changed"):
-        failover(world, mode="run", signed_by="ann", close="true", groups="nobody")
-    done = failover(world, mode="run", signed_by="ann", close="true")
+        failover(world, mode="promote", signed_by="ann", close="true", groups="nobody")
+    done = failover(world, mode="promote", signed_by="ann", close="true")
     assert done.generation
     (row,) = [row for row in world.table("failovers") if row["failover_id"] == done.failover_id]
     assert (row["status"], row["outcome"], row["signed_by"]) == ("no_groups", "closed", "ann")
@@ -310,7 +351,7 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
         world.mirror()
     with pytest.raises(ConfigurationError, match=r"was failed over .* its groups continue on the target"):
         world.checkpoint()
-    again = failover(world, mode="run", signed_by="ann")
+    again = failover(world, mode="promote", signed_by="ann")
     assert ({one.outcome for one in again.lines}, again.drained) == ({"in_step"}, 0)
 
     with pytest.raises(GateError, match="ahead"):
@@ -355,7 +396,7 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_othe
                 match=r"has refused 1 groups, the others were moved\. Group .*-joined: refused: a consumer has joined "
                 r"this group on the target",
             ) as said:
-                failover(world, mode="run", signed_by="ann")
+                failover(world, mode="promote", signed_by="ann")
     finally:
         member.close()
     assert "Remove the cause and run again" in str(said.value)
@@ -367,8 +408,18 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_othe
     assert rows == {joined: "refused: a consumer has joined this group on the target", moved: "committed"}
     world.produce(topic, 10, 1, seed=2)
     assert world.mirror().records == 10, "a flow of which a group stays behind is not closed"
-    done = failover(world, mode="run", signed_by="ann")
-    assert {one.group_id: one.outcome for one in done.lines} == {joined: "committed", moved: "in_step"}
+
+    def die(*_: Any) -> int:
+        raise TargetError("the coordinator has moved")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "close", die)
+        with pytest.raises(TargetError, match="the coordinator has moved"):
+            failover(world, mode="promote", signed_by="ann", close="true")
+    newest = sorted(world.table("failovers"), key=lambda row: row["created_at"])[-2:]
+    assert {row["group_id"]: row["outcome"] for row in newest} == {joined: "intended", moved: "in_step"}
+    done = failover(world, mode="promote", signed_by="ann")
+    assert {one.group_id: one.outcome for one in done.lines} == {joined: "in_step", moved: "in_step"}
     assert done.generation > 0
     assert world.committed(joined) == {remote: (20, "")}
 
@@ -379,7 +430,7 @@ def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_directio
     topic, local = world.topic(partitions=1), f"{world.alias}-local"
     world.produce(topic, 100, 1)
     group = world.commit("g", {(topic, 0): 60})
-    assert failover(world, mode="run", signed_by="ann").generation > 0
+    assert failover(world, mode="promote", signed_by="ann").generation > 0
     assert world.committed(group) == {(world.remote(topic), 0): (60, "")}
     world.target_admin.create_topics([NewTopic(local, 1, 1)])[local].result()
     eventually(lambda: local in world.target_admin.list_topics(timeout=5).topics)
@@ -397,9 +448,8 @@ def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_directio
 # -- the whole story --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("decide", ["drop", "reapply"])
 def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_and_only_what_is_listed_is_left_behind(
-    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path, decide: str
+    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path
 ) -> None:
     jars = root / ".local/jars/kafka"
     alias = f"s{uuid.uuid4().hex[:8]}"
@@ -435,7 +485,7 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         mirror.join()
 
         # All groups move to the target; the source is not read.
-        moved = failover(world, mode="run", signed_by="ann", accept="clamped, lag")
+        moved = failover(world, mode="failover", signed_by="ann", accept="clamped, lag")
         assert not moved.is_source_alive
         assert {one.outcome for one in moved.lines} == {"committed"}
         copied = texts(world.target_records(topic))
@@ -476,26 +526,25 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         assert {*traffic.acknowledged} <= {*copied[0], *copied[1], *lost[0], *lost[1]}, (
             "a record is neither mirrored nor listed"
         )
-        if decide == "drop":  # a plan and a refusal, once
-            planned = failback(world)
-            assert {tail.partition: tail.records for tail in planned.divergence.tails} == {
-                partition: len(values) for partition, values in lost.items()
-            }
-            assert planned.divergence.records > 0
-            with pytest.raises(
-                ConfigurationError, match=r"records of cluster .* have diverged\. Set parameter diverged: drop leaves"
-            ):
-                failback(world, mode="begin", signed_by="ann")
-            with pytest.raises(GateError, match="have diverged, and no decision about them was recorded"):
-                failback(world, mode="run", signed_by="ann")
+        planned = failback(world)
+        assert {tail.partition: tail.records for tail in planned.divergence.tails} == {
+            partition: len(values) for partition, values in lost.items()
+        }
+        assert planned.divergence.records > 0
+        with pytest.raises(
+            ConfigurationError, match=r"records of cluster .* have diverged\. Set parameter diverged: drop leaves"
+        ):
+            failback(world, mode="begin", signed_by="ann")
+        with pytest.raises(GateError, match="have diverged, and no decision about them was recorded"):
+            failback(world, mode="run", signed_by="ann")
         for one in (world, home):
             one.write_config(**{"mirrorlake.retry.timeout.ms": "60000"})
-        begun = failback(world, decide, f"json:{tmp_path}/tail", mode="begin", signed_by="ann")
+        begun = failback(world, "drop", f"json:{tmp_path}/tail", mode="begin", signed_by="ann")
         assert {tail.partition: tail.records for tail in begun.divergence.tails} == {
             partition: len(values) for partition, values in lost.items()
         }
         assert begun.divergence.records > 0
-        assert begun.reapplied == (begun.divergence.records if decide == "reapply" else 0)
+        assert begun.reapplied == 0
         exported = [
             json.loads(text) for file in (tmp_path / "tail").glob("*.json") for text in file.read_text().splitlines()
         ]
@@ -503,57 +552,23 @@ def test_the_source_dies_in_traffic_everybody_moves_works_there_and_goes_home_an
         with pytest.raises(ConfigurationError, match="was failed over"):
             world.mirror()
 
-        # The flow back mirrors the target's records while groups continue; then the groups follow. If the tail comes in
-        # between, a group in the middle of both waits until it has read on.
+        # The flow back mirrors the target's records while groups continue; then the groups follow.
         home.mirror()
-        if decide == "reapply":  # the tail is behind all records of this side: a group that has read them has no lag
-            world.commit(
-                done,
-                {(topic, partition): records[-1][0] + 1 for partition, records in world.target_records(topic).items()},
-                target=True,
-            )
-        final = failback(
-            world,
-            mode="run",
-            signed_by="ann",
-            groups=f"{early}, {done}, {late}" if decide == "reapply" else "",
-            close="true",
-            accept="ahead",
-        )
+        final = failback(world, mode="run", signed_by="ann", close="true", accept="ahead")
         assert final.reopened > 0
-        if decide == "reapply":
-            assert {kind for one in failover(home, groups=inside).lines for kind, _ in one.blocks} == {"again"}
         final_lines = {one.group_id for one in final.failover.lines}
-        assert final_lines == ({early, done, late, inside} if decide == "drop" else {early, done, late})
+        assert final_lines == {early, done, late, inside}
 
         assert {*traffic.acknowledged, *there.acknowledged} <= {
             value for values in texts(world.source_records(topic)).values() for value in values
         }
-        assert_nothing_is_lost_but_what_is_listed(world, topic, final_lines, lost, is_dropped=decide == "drop")
+        assert_nothing_is_lost_but_what_is_listed(world, topic, final_lines, lost)
 
         # And the flow goes on as before.
         world.produce(topic, 30, 2, seed=5)
         assert world.mirror().records == 30
-        _assert_the_next_plan_is_exact(world, topic, final_lines, lost, is_dropped=decide == "drop")
-        dropped = [found for found in world.gaps(topic) if found[3] == "dropped"]
-        assert bool(dropped) == (decide == "drop")
-
-
-def _assert_the_next_plan_is_exact(
-    world: World, topic: str, groups: set[str], lost: dict[int, list[str]], *, is_dropped: bool
-) -> None:
-    """Asserts that groups among records of either side are translated by the maps of both directions."""
-    west, east = world.source_records(topic), world.target_records(topic)
-    for one in (
-        one for one in failover(world).lines if one.group_id in groups
-    ):  # the next failover, by the maps of both directions again
-        unread = {record[1] for offset, record in west[one.partition] if offset >= one.upstream_offset}
-        to_come = {record[1] for offset, record in east[one.partition] if offset >= one.downstream_offset}
-        known = {record[1] for _, record in east[one.partition]}
-        assert (one.status, unread & known - to_come, len(to_come - unread)) == ("exact", set(), one.again)
-        assert not is_dropped or (
-            one.again == 0 and {value.decode() for value in unread - known} <= {*lost[one.partition]}
-        )
+        assert_the_next_plan_is_exact(world, topic, final_lines, lost)
+        assert [found for found in world.gaps(topic) if found[3] == "dropped"]
 
 
 def _until_it_fails(world: World) -> None:

@@ -11,14 +11,12 @@ import pytest
 from confluent_kafka import OFFSET_END, ElectionType, TopicPartition
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
-from mirrorlake.jobs.mirror.in_process import InProcessEngine
-from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, check
 
 from tests.disk import fill, small_disk
-from tests.world import ROOT, World, eventually
+from tests.world import World, eventually
 
 FROZEN_S = 10
 FORGETFUL = {
@@ -273,9 +271,7 @@ def begun_again(world: World, topic: str) -> None:
                     )
 
     world.produce(topic, 500, seed=7)
-    suite = ROOT / "expectations/offset_syncs.json"
-    job = MirrorJob(InProcessEngine(failpoint=overtake), world.config, world.flow, world.ledger, suite, "")
-    assert job.run(None, None).records == 500
+    assert world.disturbed_job(overtake).run(None).records == 500
     assert begun
     assert any("the transaction was ended" in line for line in world.lines)
     world.assert_equal(topic)

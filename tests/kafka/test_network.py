@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from mirrorlake.jobs.mirror.copy import slot_copy
-from mirrorlake.jobs.mirror.in_process import InProcessEngine
-from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.frames import SILENT_S
 
-from tests.world import ROOT, World, config_of, configure, eventually
+from tests.world import World, config_of, configure, eventually
 
 MECHANISM = "SCRAM-SHA-256"
 TRANSACTION_TIMEOUT_MS = 8_000
@@ -143,9 +141,7 @@ def test_a_source_that_answers_late_is_waited_for_where_nothing_else_is_to_be_do
             proxy.line(NetworkLine(is_silent=True))
             healing.start()
 
-    suite = ROOT / "expectations/offset_syncs.json"
-    engine = InProcessEngine(parallelism=1, failpoint=fall_silent)
-    assert MirrorJob(engine, world.config, world.flow, world.ledger, suite).run(None).batches == 1
+    assert world.disturbed_job(fall_silent, parallelism=1).run(None).batches == 1
     healing.join()
     world.assert_equal(topic)
     assert not [line for line in world.lines if "retrying" in line or "slots_failed" in line]

@@ -53,7 +53,7 @@ def test_records_and_groups_are_mirrored_between_older_clusters(
     for number, group in enumerate(groups):
         assert world.committed(group)[world.remote(topic), 0][0] == target[20 * number][0]
     late = world.commit(next(iter(groups)), {(topic, 0): source[0][50][0]})
-    failover(world, mode="run", signed_by="ann")
+    failover(world, mode="promote", signed_by="ann")
     assert world.committed(late)[world.remote(topic), 0][0] == target[50][0]
 
 

@@ -303,7 +303,7 @@ def test_failover_moves_the_groups_and_failback_shows_what_has_diverged(
     group = world.commit("readers", {(topic, 0): 120})
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
 
-    moved = run("failover", tmp_path / "failover.ipynb", jvm, **given, mode="run", signed_by="ann")
+    moved = run("failover", tmp_path / "failover.ipynb", jvm, **given, mode="promote", signed_by="ann")
     expected = {
         "flow": world.flow_name,
         "mode": "run",

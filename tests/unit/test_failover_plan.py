@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.failover import failback
 from mirrorlake.jobs.failover.divergence import stretches
+from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
+from mirrorlake.jobs.failover.planner import stale_by
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.state.closure import closed_for
@@ -36,11 +38,15 @@ STATE = SlotState("a", "b", "id", 0, 1, 1, "x", 1, 0)
     [
         ({"mode": "go"}, "parameter mode is 'go'"),
         ({"mode": "begin", "signed_by": "ann"}, "parameter mode is 'begin'"),
-        ({"mode": "run"}, "signed_by is empty"),
+        ({"mode": "run", "source": "alive"}, "signed_by is empty"),
+        ({"mode": "run", "signed_by": "ann"}, "source is 'auto', but a run must not guess"),
+        ({"mode": "promote", "source": "dead"}, "means a source that is alive, but parameter source is 'dead'"),
+        ({"mode": "failover", "source": "alive"}, "means a source that is dead"),
         ({"accept": "lag, everything"}, "accept names 'everything'"),
         ({"at": "yesterday"}, "parameter at is 'yesterday'"),
         ({"at": "2999-01-01 00:00:00"}, "is in the future"),
         ({"max_lag": "-1"}, "max_lag is '-1'"),
+        ({"max_position_age_seconds": "1 h"}, "max_position_age_seconds is '1 h'"),
         ({"groups": "("}, "valid regular expression"),
         ({"partial": "perhaps"}, "parameter partial is 'perhaps'"),
     ],
@@ -50,10 +56,22 @@ def test_what_is_no_choice_is_refused(given: dict[str, str], said: str) -> None:
         Choice.parse(given)
 
 
+@pytest.mark.parametrize(("mode", "source"), [("promote", "alive"), ("failover", "dead")])
+def test_promote_and_failover_are_runs_that_know_their_source(mode: str, source: str) -> None:
+    for given in ({}, {"source": source}):
+        chosen = Choice.parse({"mode": mode, "signed_by": "ann", **given})
+        assert (chosen.mode, chosen.source) == ("run", source)
+    with pytest.raises(ConfigurationError, match="signed_by is empty"):
+        Choice.parse({"mode": mode})
+    with pytest.raises(ConfigurationError, match=f"parameter mode is '{mode}'"):
+        failback.choice({"mode": mode, "signed_by": "ann"})
+
+
 def test_a_choice_is_read_from_texts() -> None:
     chosen = Choice.parse(
         {
             "mode": "run",
+            "source": "dead",
             "signed_by": " ann ",
             "accept": "lag,members",
             "groups": "orders-.*, audit",
@@ -76,10 +94,12 @@ def test_a_choice_is_read_from_texts() -> None:
 
 def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> None:
     fine = {"reason": None, "is_complete": True, "has_failed": False, "members_on": (), "max_lag": 0}
+    fine["losses"] = Losses()
     assert blocks_of(LINE, **fine) == ()
     lagging = replace(LINE, not_mirrored=None, lag_seen=7)
     causes = {
         "members": (LINE, {"members_on": ("b",)}),
+        "stale_position": (LINE, {"stale_by": "old"}),
         "stale_map": (LINE, {"is_complete": False}),
         "verification": (LINE, {"has_failed": True}),
         "lag": (lagging, {}),
@@ -87,6 +107,8 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
         "not_mirrored": (replace(LINE, status="not_mirrored"), {}),
         "not_mirrored_yet": (replace(LINE, status="not_mirrored_yet"), {}),
         "not_covered": (replace(LINE, status="not_covered"), {}),
+        "before_mirror": (LINE, {"losses": Losses(before_mirror=3)}),
+        "losses": (LINE, {"losses": Losses(lost=4, kinds="hole")}),
         "ahead": (replace(LINE, target_offset=62), {}),
         "again": (replace(LINE, again=3), {}),
         "uncarried": (LINE, {"uncarried": 2}),
@@ -98,6 +120,25 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
         assert not replace(line, blocks=blocks).go
         assert replace(line, blocks=blocks, accepted=(kind,)).go
     assert blocks_of(lagging, **{**fine, "max_lag": 7}) == ()
+    lossy = {**fine, "losses": Losses(before_mirror=1, lost=20, kinds="hole, retention", expired=300)}
+    assert lossy["losses"].offsets == 321
+    reasons = [reason for _, reason in blocks_of(LINE, **lossy)]
+    assert "1 offsets from 60 on are before" in reasons[0]
+    assert "20 offsets ahead of the group were lost (hole, retention)" in reasons[1]
+    assert "300 records on the target at or after offset 61" in reasons[2]
+
+
+def test_a_position_from_the_ledger_is_stale_that_no_cycle_has_confirmed_for_too_long() -> None:
+    now = datetime(2026, 11, 22, 12)
+    choice = Choice(max_position_age_s=600)
+    read = replace(LINE, seen_in="ledger", confirmed_at=now - timedelta(seconds=601))
+    assert "confirmed the position last at 2026-11-22 11:49:59, 601 s before; allowed are 600" in stale_by(
+        read, choice, now
+    )
+    assert stale_by(replace(read, confirmed_at=now - timedelta(seconds=600)), choice, now) == ""
+    assert stale_by(read, replace(choice, at=now - timedelta(seconds=60)), now) == "", "as of a time in the past"
+    assert "no cycle" in stale_by(replace(read, confirmed_at=None), choice, now)
+    assert stale_by(replace(LINE, seen_in="source"), choice, now) == ""
 
 
 def test_a_place_is_recomputed_from_the_piece_that_was_chosen() -> None:

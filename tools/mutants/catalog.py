@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-COPY, MIRROR = "jobs/mirror/copy", "jobs/mirror"
+COPY, MIRROR, FAILOVER = "jobs/mirror/copy", "jobs/mirror", "jobs/failover"
 EXACTLY_ONCE, MIRRORING, LOSSES = (f"tests/kafka/test_{name}.py" for name in ("exactly_once", "mirror", "losses"))
 CHECKPOINTS, TAKEOVERS, POLICIES = (f"tests/kafka/test_{name}.py" for name in ("checkpoint", "takeover", "policies"))
 RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
 
+EVERY_BLOCK = ("tests/kafka/test_failover.py::test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted",)
 TWO_RUNS = (f"{MIRRORING}::test_a_second_run_copies_only_what_is_new",)
 TRANSACTIONS = (f"{EXACTLY_ONCE}::test_partitions_that_change_slots_keep_their_positions",)
 LATE_PLAN = (f"{EXACTLY_ONCE}::test_a_task_whose_plan_is_late_finds_its_work_done",)
@@ -270,8 +271,8 @@ TAKING_OVER = (
     Mutant(
         "a group of a topic without a remote topic is given place 0",
         "translation/group_cache.py",
-        "            if partition is None or asked[:2] in absent:\n",
-        "            if partition is None:\n",
+        "        return absent | {key: NOT_BEGUN",
+        "        return {key: NOT_BEGUN",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
@@ -339,8 +340,8 @@ TRANSLATING = (
     Mutant(
         "a group is put one record too far by the ledger",
         "translation/sql_join.py",
-        "      p.upstream_offset - a.next_run.upstream_start)\n",
-        "      p.upstream_offset - a.next_run.upstream_start + 1)\n",
+        "greatest(0, upstream_offset - next_run.upstream_start)\n",
+        "greatest(0, upstream_offset - next_run.upstream_start + 1)\n",
         (f"{TRANSLATION}::test_sql_and_definition_agree_for_every_offset_of_random_maps",),
     ),
     Mutant(
@@ -353,9 +354,79 @@ TRANSLATING = (
     Mutant(
         "a group past what is mirrored counts as exact",
         "translation/sql_join.py",
-        "      AND NOT (p.upstream_offset <= m.upstream_next AND",
-        "      AND NOT (p.upstream_offset <= m.log_end AND",
+        "      AND NOT (upstream_offset <= upstream_next AND",
+        "      AND NOT (upstream_offset <= log_end AND",
         (f"{TRANSLATION}::test_every_status",),
+    ),
+    Mutant(
+        "a group of a log that has begun anew is moved back to the runs of the former one",
+        "translation/sql_join.py",
+        "    greatest(coalesce(e.last_run.downstream_end, 0), coalesce(m.resumed_at, 0)) AS ledger_end,\n",
+        "    coalesce(e.last_run.downstream_end, 0) AS ledger_end,\n",
+        (f"{TRANSLATION}::test_without_a_run_of_the_present_log_a_place_is_behind_all_that_is_mirrored_or_unknown",),
+    ),
+    Mutant(
+        "a topic that was created anew is translated by the map of the former one",
+        "translation/awaited.py",
+        "    if position.topic_id and topic_id and position.topic_id != topic_id:\n",
+        "    if False:\n",
+        (f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so",),
+    ),
+    Mutant(
+        "a log that ends before what is mirrored of it is translated",
+        "translation/awaited.py",
+        "log_end < mirrored_to else None\n",
+        "log_end < 0 else None\n",
+        (f"{LOSSES}::test_a_partition_that_has_lost_its_whole_log_is_noticed_and_no_group_goes_back",),
+    ),
+    Mutant(
+        "a group is given place 0 in a remote partition that another program has filled",
+        "translation/group_cache.py",
+        "for key, remote in new.items() if ends.get(remote)}\n",
+        "for key, remote in new.items() if False}\n",
+        (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
+    ),
+    Mutant(
+        "an offset that has expired on the source stays in the history",
+        "jobs/checkpoint/job.py",
+        "        ended = self._ended({row.key for row in synced}, {*gone})\n",
+        "        ended: list[GroupKey] = []\n",
+        (f"{CHECKPOINTS}::test_what_ends_on_the_source_ends_in_the_next_cycle_and_no_failover_moves_it",),
+    ),
+    Mutant(
+        "a plan passes over what is before the first mirrored record",
+        f"{FAILOVER}/losses.py",
+        "  greatest(0, coalesce(s.first_start - s.from, 0) - coalesce(l.covered, 0)) AS before_mirror,\n",
+        "  0L AS before_mirror,\n",
+        EVERY_BLOCK,
+    ),
+    Mutant(
+        "a plan passes over what was lost ahead of a group",
+        f"{FAILOVER}/losses.py",
+        "  coalesce(l.lost, 0) AS lost,",
+        "  0L AS lost,",
+        EVERY_BLOCK,
+    ),
+    Mutant(
+        "a plan passes over what retention has deleted on the target",
+        f"{FAILOVER}/losses.py",
+        "coalesce(e.expired, 0) AS expired\n",
+        "0L AS expired\n",
+        EVERY_BLOCK,
+    ),
+    Mutant(
+        "ends of a log that was seen before a reset count as lag",
+        "ledger/sql/lag.sql",
+        "AND (e.resets IS NULL OR c.created_at > array_max(e.resets).committed_at)",
+        "",
+        ("tests/spark/test_views.py::test_ends_that_were_seen_before_a_reset_are_of_another_log",),
+    ),
+    Mutant(
+        "a run guesses whether its source is alive",
+        f"{FAILOVER}/plan.py",
+        '        if values["mode"] == FailoverMode.RUN and values["source"] == AUTO and not is_failback:\n',
+        "        if False:\n",
+        ("tests/unit/test_failover_plan.py::test_what_is_no_choice_is_refused",),
     ),
     Mutant(
         "runs that a reset has made void are in the map of the ledger",
@@ -405,9 +476,20 @@ TRANSLATING = (
     Mutant(
         "an emptied ledger is not noticed",
         "ledger/store.py",
-        "        return all(found.get(partition, -1) >= offset for partition, offset in last.items())\n",
+        '        return syncs <= {(row["sync_partition"], row["sync_offset"]) for row in found}\n',
         "        return True\n",
-        (f"{EXACTLY_ONCE}::test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_with_the_next_append",),
+        (
+            f"{EXACTLY_ONCE}::test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
+        ),
+    ),
+    Mutant(
+        "rows that were appended behind a hole hide it",
+        "ledger/store.py",
+        "                before = checked if began < checked_at + KEPT_FOR_S else {}\n",
+        "                before: dict[int, int] = {}\n",
+        (
+            f"{EXACTLY_ONCE}::test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
+        ),
     ),
     Mutant(
         "runs that the ledger has already are written again",

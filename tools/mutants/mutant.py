@@ -46,7 +46,8 @@ class Mutant:
             )
         changed = code.replace(self.before, self.after)
         try:
-            compile(changed, str(path), "exec", dont_inherit=True)
+            if path.suffix == ".py":
+                compile(changed, str(path), "exec", dont_inherit=True)
         except SyntaxError as error:
             raise CodeMovedError(
                 f"mutant '{self.name}': {PACKAGE}/{self.module} does not parse with the change (line {error.lineno}: "

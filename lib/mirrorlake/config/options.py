@@ -356,8 +356,8 @@ INTERNAL_TOPICS = (
         "emit.heartbeats.enabled",
         Flag(),
         "false",
-        "Whether heartbeats are written while the mirror runs at an interval (`trigger` = `N seconds`): on the target, "
-        "and on the source where the flow back has the property, too.",
+        "Whether the mirror writes heartbeats, one when it starts and then at an interval: on the target, and on the "
+        "source where the flow back has the property, too.",
         field="emit_heartbeats_enabled",
         mirrormaker_default="true",
     ),

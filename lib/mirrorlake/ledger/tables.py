@@ -130,7 +130,7 @@ VERIFICATIONS = """
   unexpected BIGINT NOT NULL COMMENT 'on the target, and not on the source',
   not_comparable BIGINT NOT NULL
     COMMENT 'deleted on one side since, by retention or compaction: neither equal nor different',
-  status STRING NOT NULL COMMENT 'equal, different, not_comparable or not_covered',
+  status STRING NOT NULL COMMENT 'equal, different, not_comparable, not_covered, or nothing_new (the whole flow)',
   passed BOOLEAN NOT NULL COMMENT 'records were compared, and there is no difference',
   verified_to TIMESTAMP COMMENT 'committed_at of the last run that was compared',
   offset_syncs_version BIGINT NOT NULL COMMENT 'Delta version of offset_syncs that was used as the map',
@@ -186,10 +186,12 @@ FAILOVERS = """
   go BOOLEAN NOT NULL,
   proof STRING COMMENT 'result of the rehearsal at downstream_offset',
   outcome STRING NOT NULL
-    COMMENT 'rehearsed, committed, in_step, refused (with the reason), held, no_place, or closed (no groups)',
+    COMMENT 'rehearsed, intended (of a run that died), committed, in_step, refused (and why), held, no_place, closed',
   signed_by STRING,
   at TIMESTAMP COMMENT 'time of the positions; null for now',
-  created_at TIMESTAMP NOT NULL
+  created_at TIMESTAMP NOT NULL,
+  confirmed_at TIMESTAMP COMMENT 'when the group was last known to be there: the newest cycle of the checkpoint job',
+  lost BIGINT COMMENT 'offsets from upstream_offset on whose records the group never sees on the target'
 """
 
 CYCLES = """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.jobs.failover import plan
 from mirrorlake.jobs.failover.divergence import Divergence, diverged
 from mirrorlake.jobs.failover.job import Failover, FailoverResult
-from mirrorlake.jobs.failover.plan import ALIVE, MODES, Choice, FailoverMode
+from mirrorlake.jobs.failover.plan import ALIVE, Choice, FailoverMode
 from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DROP, REAPPLY = "drop", "reapply"
-PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name not in ("at", "source")} | {
+MODES = (FailoverMode.PLAN, FailoverMode.REHEARSE, FailoverMode.BEGIN, FailoverMode.RUN)
+OF_LEDGER = ("at", "source", "max_position_age_seconds")  # a failback reads positions on the live clusters
+PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name not in OF_LEDGER} | {
     "diverged": "",
     "export": "",
 }
@@ -58,9 +60,7 @@ def choice(given: Mapping[str, str]) -> Choice:
     Raises:
         ConfigurationError: see `Choice.parse`.
     """
-    return Choice.parse(
-        {name: value for name, value in given.items() if name in plan.PARAMETERS}, (*MODES, FailoverMode.BEGIN)
-    )
+    return Choice.parse({name: value for name, value in given.items() if name in plan.PARAMETERS}, MODES)
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Failback:
             GateError: as `Failover.carry_out`; or records have diverged and no choice was made about them.
         """
         with ending(log, "failback", flow=self.away.name, mode=choice.mode):
-            return self._carry_out(choice, decide, export)
+            return self._carry_out(replace(choice, source=ALIVE), decide, export)
 
     def _carry_out(self, choice: Choice, decide: str, export: str) -> FailbackResult:
         if decide not in ("", DROP, REAPPLY):

@@ -255,6 +255,8 @@ class Failover:
         movable = [line for line in result.lines if line.go and line.has_place]
         if movable:
             self._pass_gate(movable, situation.target, result.failover_id)
+        # Before the first commit, so that the table shows a run that died, and which groups it may have moved.
+        self._record(replace(result, lines=tuple(_decided(line) for line in result.lines)), choice)
         lines = self._commit(result.lines, situation.target)
         generation = 0
         is_whole = choice.is_of_all and all(line.outcome in MOVED for line in lines)
@@ -262,7 +264,7 @@ class Failover:
         if closes:
             generation = self._close(situation.target)
         done = replace(result, lines=tuple(lines), generation=generation)
-        self._record(done, choice)
+        self._conclude(done)
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
@@ -310,18 +312,14 @@ class Failover:
                 )
         refusals = target_groups.commit(target, commits, self.flow) if commits else {}
 
-        def outcome(line: Line) -> str:
-            if not line.go:
-                return FailoverOutcome.HELD
-            if not line.has_place:
-                return FailoverOutcome.NO_PLACE
-            if line.target_offset == line.downstream_offset:
-                return FailoverOutcome.IN_STEP
+        def done(line: Line) -> str | None:
+            if line.outcome != FailoverOutcome.INTENDED:
+                return line.outcome
             if line.group_id in refusals:
                 return f"{FailoverOutcome.REFUSED}: {refusals[line.group_id]}"
             return FailoverOutcome.COMMITTED
 
-        return [replace(line, outcome=outcome(line)) for line in lines]
+        return [replace(line, outcome=done(line)) for line in map(_decided, lines)]
 
     def _ends(self, lines: list[Line], target: Cluster) -> dict[PartitionKey, int]:
         keys = sorted(
@@ -360,6 +358,32 @@ class Failover:
                 for line in result.lines
             ],
         )
+
+    def _conclude(self, result: FailoverResult) -> None:
+        """Replaces the outcome `intended` in the rows of a run."""
+        rows = [
+            (line.group_id, line.topic, line.partition, line.target_topic, line.target_partition, line.outcome)
+            for line in result.lines
+        ]
+        names = "group_id STRING, topic STRING, partition INT, target_topic STRING, target_partition INT"
+        same = " AND ".join(f"t.{name.split()[0]} <=> s.{name.split()[0]}" for name in names.split(", "))
+        self.ledger.change(
+            "failovers",
+            f"MERGE INTO {self.ledger.table('failovers')} t USING {{s}} s "
+            f"ON t.failover_id = '{result.failover_id}' AND t.outcome = '{FailoverOutcome.INTENDED}' AND {same} "
+            "WHEN MATCHED THEN UPDATE SET outcome = s.outcome",
+            s=self.spark.createDataFrame(rows, f"{names}, outcome STRING"),
+        )
+
+
+def _decided(line: Line) -> Line:
+    """Returns a line with the outcome that a run intends."""
+    if not line.go:
+        return replace(line, outcome=FailoverOutcome.HELD)
+    if not line.has_place:
+        return replace(line, outcome=FailoverOutcome.NO_PLACE)
+    is_there = line.target_offset == line.downstream_offset
+    return replace(line, outcome=FailoverOutcome.IN_STEP if is_there else FailoverOutcome.INTENDED)
 
 
 def close(flow: Flow, target: Cluster) -> int:

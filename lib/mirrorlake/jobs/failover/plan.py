@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.model.status import Status
 
 if TYPE_CHECKING:
@@ -29,16 +30,26 @@ class FailoverMode(StrEnum):
     PLAN = "plan"
     REHEARSE = "rehearse"
     RUN = "run"
+    PROMOTE = "promote"  # a run with the source alive: recorded as run
+    FAILOVER = "failover"  # a run with the source dead: recorded as run
     BEGIN = "begin"  # of a failback
 
 
-MODES = (FailoverMode.PLAN, FailoverMode.REHEARSE, FailoverMode.RUN)  # a failback also has BEGIN
+MODES = (
+    FailoverMode.PLAN,
+    FailoverMode.REHEARSE,
+    FailoverMode.RUN,
+    FailoverMode.PROMOTE,
+    FailoverMode.FAILOVER,
+)  # a failback has PLAN, REHEARSE, RUN and BEGIN
+VERBS: Mapping[FailoverMode, str] = {FailoverMode.PROMOTE: ALIVE, FailoverMode.FAILOVER: DEAD}
 
 
 class BlockKind(StrEnum):
     """The kinds of blocks; the operator accepts blocks by kind."""
 
     MEMBERS = "members"
+    STALE_POSITION = "stale_position"
     STALE_MAP = "stale_map"
     VERIFICATION = "verification"
     LAG = "lag"
@@ -46,6 +57,8 @@ class BlockKind(StrEnum):
     NOT_MIRRORED = "not_mirrored"
     NOT_MIRRORED_YET = "not_mirrored_yet"
     NOT_COVERED = "not_covered"
+    BEFORE_MIRROR = "before_mirror"
+    LOSSES = "losses"
     AHEAD = "ahead"
     AGAIN = "again"
     UNCARRIED = "uncarried"
@@ -55,6 +68,7 @@ class FailoverOutcome(StrEnum):
     """The outcome of a line."""
 
     REHEARSED = "rehearsed"
+    INTENDED = "intended"  # by a run that has not recorded what became of it
     COMMITTED = "committed"
     IN_STEP = "in_step"
     HELD = "held"
@@ -67,8 +81,10 @@ Block = tuple[BlockKind, str]  # with the reason
 
 BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
+    BlockKind.STALE_POSITION: "the checkpoint job has not confirmed the position for longer than "
+    "max_position_age_seconds",
     BlockKind.STALE_MAP: "the ledger lacks runs that are on the target; rehearse and run update it first",
-    BlockKind.VERIFICATION: "the last verification of the partition has failed",
+    BlockKind.VERIFICATION: "the last verification of the partition has found differences",
     BlockKind.LAG: "more than max_lag records are not mirrored",
     BlockKind.CLAMPED: "the group has read past what is mirrored, and reads those records again if they are mirrored "
     "later",
@@ -76,6 +92,8 @@ BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.NOT_MIRRORED_YET: "the remote topic or its partition does not exist (or DESCRIBE is missing), so the "
     "group has no offset on the target; run the mirror job",
     BlockKind.NOT_COVERED: "no single offset on the target corresponds to the group's position",
+    BlockKind.BEFORE_MIRROR: "the group has not read all records before the first mirrored one, and would skip them",
+    BlockKind.LOSSES: "records that the group has not read were lost, or retention has deleted them on the target",
     BlockKind.AHEAD: "the group would be moved back on the target",
     BlockKind.AGAIN: "both clusters were written at the same time: records that the group has read "
     "come after its offset on the target, and it reads them again",
@@ -96,6 +114,7 @@ PARAMETERS = {
     "at": "",
     "source": AUTO,
     "max_lag": "0",
+    "max_position_age_seconds": "3600",
     "accept": "",
     "partial": "false",
     "close": AUTO,
@@ -108,11 +127,14 @@ class Choice:
     """The operator's choice.
 
     Attributes:
-        mode: `plan`, `rehearse` or `run`; or `begin` for a failback.
+        mode: `plan`, `rehearse` or `run`; or `begin` for a failback. `promote` and `failover` are read as runs with the
+            source alive and dead.
         groups: filter for the flow's groups.
         at: time of the positions, UTC; None for now.
-        source: `alive`, `dead`, or `auto`: alive if it responds.
+        source: `alive`, `dead`, or `auto`: alive if it responds. The run of a failover is never `auto`. The
+            source of a failback is alive.
         max_lag: maximum number of unmirrored records of a partition.
+        max_position_age_s: maximum age of a position from the ledger, in seconds since the job confirmed it.
         accept: kinds of blocks that the operator accepts.
         partial: if true, lines without open blocks are committed even if others are blocked.
         closes: whether a run closes the flow; None: if all its groups were moved.
@@ -125,6 +147,7 @@ class Choice:
     at: datetime | None = None
     source: str = AUTO
     max_lag: int = 0
+    max_position_age_s: int = 3600
     accept: frozenset[BlockKind] = frozenset()
     partial: bool = False
     closes: bool | None = None
@@ -147,8 +170,10 @@ class Choice:
         ):
             if values[name] not in allowed:
                 raise ConfigurationError(f"parameter {name} is '{values[name]}'; allowed is {', '.join(allowed)}")
-        if not values["max_lag"].isdigit():
-            raise ConfigurationError(f"parameter max_lag is '{values['max_lag']}'; allowed is a whole number from 0 up")
+        values = _with_verb(values)
+        for name in ("max_lag", "max_position_age_seconds"):
+            if not values[name].isdigit():
+                raise ConfigurationError(f"parameter {name} is '{values[name]}'; allowed is a whole number from 0 up")
         accept = split_list(values["accept"])
         unknown = sorted({*accept} - {*BlockKind})
         if unknown:
@@ -158,6 +183,13 @@ class Choice:
                 "parameter signed_by is empty. Set it to the name of the responsible operator, which is recorded "
                 f"(mode = {values['mode']})"
             )
+        is_failback = FailoverMode.BEGIN in modes
+        if values["mode"] == FailoverMode.RUN and values["source"] == AUTO and not is_failback:
+            raise ConfigurationError(
+                f"parameter source is '{AUTO}', but a run must not guess: after a short network failure it would not "
+                f"mirror what is left. Set mode = {FailoverMode.PROMOTE} (source alive; mirrors the rest first) or "
+                f"mode = {FailoverMode.FAILOVER} (source dead)"
+            )
         groups = split_list(values["groups"])
         return cls(
             mode=FailoverMode(values["mode"]),
@@ -165,12 +197,26 @@ class Choice:
             at=_time(values["at"]),
             source=values["source"],
             max_lag=int(values["max_lag"]),
+            max_position_age_s=int(values["max_position_age_seconds"]),
             accept=frozenset(map(BlockKind, accept)),
             partial=values["partial"] == "true",
             closes=None if values["close"] == AUTO else values["close"] == "true",
             signed_by=values["signed_by"].strip(),
             is_of_all=not groups,
         )
+
+
+def _with_verb(values: dict[str, str]) -> dict[str, str]:
+    """Replaces `promote` and `failover` by a run with the source that they mean."""
+    if values["mode"] not in {*VERBS}:
+        return values
+    meant = VERBS[FailoverMode(values["mode"])]
+    if values["source"] not in (AUTO, meant):
+        raise ConfigurationError(
+            f"parameter mode is '{values['mode']}', which means a source that is {meant}, but parameter source is "
+            f"'{values['source']}'"
+        )
+    return {**values, "mode": FailoverMode.RUN, "source": meant}
 
 
 def _time(text: str) -> datetime | None:
@@ -196,6 +242,8 @@ class Line:
         upstream_offset: position on the source, from `seen_in` at `seen_at`.
         seen_in: `source` (now) or `ledger` (the newest row of checkpoints).
         seen_at: time of the position.
+        confirmed_at: newest time at which the group is known to have had it: that of `seen_in = source`, or of the last
+            cycle of the checkpoint job; None if there was none.
         metadata: metadata that the group committed.
         target_topic: remote topic.
         target_partition: remote partition.
@@ -209,6 +257,7 @@ class Line:
         re_reads: records of the remote log that the group would read again if it continued at target_offset; None if it
             has committed nothing there.
         skips: records that it would miss in that case.
+        lost: source offsets at or after `upstream_offset` whose records the group never sees on the target (`Losses`).
         again: records that the group has read and that lie at or after downstream_offset (only if both sides have
             written).
         mirrored_end: end of all mapped offsets on the target.
@@ -228,6 +277,7 @@ class Line:
     upstream_offset: int | None = None
     seen_in: str = ""
     seen_at: datetime | None = None
+    confirmed_at: datetime | None = None
     metadata: str | None = None
     target_topic: str | None = None
     target_partition: int | None = None
@@ -240,6 +290,7 @@ class Line:
     rpo_seconds: float | None = None
     re_reads: int | None = None
     skips: int | None = None
+    lost: int | None = None
     again: int = 0
     mirrored_end: int | None = None
     piece_start: int | None = None
@@ -280,6 +331,8 @@ def blocks_of(
     has_failed: bool,
     members_on: Iterable[str],
     max_lag: int,
+    losses: Losses,
+    stale_by: str = "",
     uncarried: int = 0,
 ) -> tuple[Block, ...]:
     """Returns the blocks of a line.
@@ -288,17 +341,21 @@ def blocks_of(
         line: line of the plan.
         reason: explanation of its status.
         is_complete: true if the ledger has all that the slots' states record about the partition.
-        has_failed: true if the last verification of the partition failed.
+        has_failed: true if the last verification of the partition that could compare it has found differences.
         members_on: clusters on which the group has active members.
         max_lag: maximum number of unmirrored records.
+        losses: records ahead of the group that it never sees on the target.
+        stale_by: explanation of how old the position is; empty if it is young enough.
         uncarried: records before its downstream offset that were written on the target and that the flow back has not
             carried yet.
     """
     found: list[Block] = [(BlockKind.MEMBERS, f"a consumer uses this group on cluster {alias}") for alias in members_on]
+    if stale_by:
+        found.append((BlockKind.STALE_POSITION, stale_by))
     if not is_complete:
         found.append((BlockKind.STALE_MAP, "the ledger is behind the states on the target"))
     if has_failed:
-        found.append((BlockKind.VERIFICATION, "the last verification of this partition has failed"))
+        found.append((BlockKind.VERIFICATION, "the last verification of this partition has found differences"))
     lag = line.lag_seen if line.not_mirrored is None else line.not_mirrored
     if lag is not None and lag > max_lag:
         found.append(
@@ -311,6 +368,7 @@ def blocks_of(
     if line.status in BLOCKED:
         kind = BLOCKED[line.status]
         found.append((kind, reason or BLOCKS[kind]))
+    found += _losses(line, losses)
     if (
         line.target_offset is not None
         and line.downstream_offset is not None
@@ -339,6 +397,22 @@ def blocks_of(
             )
         )
     return tuple(found)
+
+
+def _losses(line: Line, losses: Losses) -> list[Block]:
+    found = []
+    if losses.before_mirror:
+        what = f"{losses.before_mirror:,} offsets from {line.upstream_offset} on are before the first mirrored record"
+        found.append((BlockKind.BEFORE_MIRROR, what))
+    if losses.lost:
+        found.append((BlockKind.LOSSES, f"{losses.lost:,} offsets ahead of the group were lost ({losses.kinds})"))
+    if losses.expired:
+        what = (
+            f"retention has deleted {losses.expired:,} records on the target at or after offset "
+            f"{line.downstream_offset}; consumers start there at their auto.offset.reset"
+        )
+        found.append((BlockKind.LOSSES, what))
+    return found
 
 
 def gate_frame(lines: Iterable[Line], ends: Mapping[tuple[str, int], int]) -> pd.DataFrame:

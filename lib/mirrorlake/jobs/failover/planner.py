@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import SCATTERED, Flow
 from mirrorlake.jobs.checkpoint import group_positions, target_groups
-from mirrorlake.jobs.checkpoint.group_positions import Standing
+from mirrorlake.jobs.checkpoint.group_positions import SeenIn, Standing
 from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.failover.backlog import uncarried
+from mirrorlake.jobs.failover.losses import Losses, Span, losses_ahead
 from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
 from mirrorlake.ledger.store import Ledger
@@ -20,6 +21,7 @@ from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
 from mirrorlake.translation import two_way
 from mirrorlake.translation.sql_join import POSITIONS
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 NO_TOPIC = "the flow does not have this topic"
 NOT_YET = BLOCKS[BlockKind.NOT_MIRRORED_YET]
 SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
+NO_LOSSES = Losses()
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
 
@@ -39,6 +42,8 @@ class Draft:
     line: Line
     reason: str | None
     is_complete: bool
+    first_start: int | None = None  # first source offset that is mirrored to the line's place
+    losses: Losses = NO_LOSSES
 
 
 class PlanMaker:
@@ -56,6 +61,7 @@ class PlanMaker:
         self, spark: SparkSession, flow: Flow, back: Flow | None, ledger: Ledger, situation: Situation
     ) -> None:
         self.spark, self.flow, self._back, self.ledger, self._situation = spark, flow, back, ledger, situation
+        self._confirmed_at: datetime | None = None
 
     def lines(self, choice: Choice) -> list[Line]:
         """Returns the plan: one sorted line for each group and partition.
@@ -70,9 +76,9 @@ class PlanMaker:
         placed = self._placed(found, on_target)
         skipped = self._skipped([draft.line for draft in placed])
         placeless = [
-            Draft(self._placeless(one), self._why_not(one), is_complete=True)
+            Draft(self._placeless(one), self._without_place(one)[1], is_complete=True)
             for one in found
-            if (one.topic, one.partition) not in self._situation.partitions
+            if not self._has_place(one)
         ]
         lines = [
             self._judged(
@@ -85,11 +91,7 @@ class PlanMaker:
     def _placed(self, found: Iterable[Standing], on_target: Mapping[str, TargetGroup]) -> list[Draft]:
         """Translates the positions in partitions that have a place on the target."""
         situation = self._situation
-        by_key = {
-            (one.group_id, one.topic, one.partition): one
-            for one in found
-            if (one.topic, one.partition) in situation.partitions
-        }
+        by_key = {(one.group_id, one.topic, one.partition): one for one in found if self._has_place(one)}
         if not by_key:
             return []
         rows = [(*key, one.upstream_offset, one.metadata) for key, one in by_key.items()]
@@ -99,12 +101,45 @@ class PlanMaker:
             one = by_key[row["group_id"], row["topic"], row["partition"]]
             target_offset = on_target[one.group_id].offsets.get((row["target_topic"], row["target_partition"]))
             line = self._line(one, row.asDict(), target_offset)
-            drafts.append(Draft(line, row["reason"], row["is_complete"]))
-        counted = self._against_target([draft.line for draft in drafts])
+            drafts.append(Draft(line, row["reason"], row["is_complete"], row["first_start"]))
+        losses, counted = self._losses(drafts), self._against_target([draft.line for draft in drafts])
         return [
-            replace(draft, line=replace(draft.line, re_reads=re_reads, skips=skips))
-            for draft, (re_reads, skips) in zip(drafts, counted, strict=True)
+            replace(draft, line=replace(draft.line, re_reads=re_reads, skips=skips, lost=lost.offsets), losses=lost)
+            for draft, lost, (re_reads, skips) in zip(drafts, losses, counted, strict=True)
         ]
+
+    def _has_place(self, one: Standing) -> bool:
+        """Returns True if the flow has a place for the position, or may have."""
+        key = (one.topic, one.partition)
+        return key in self._situation.partitions and key not in self._situation.awaited
+
+    def _losses(self, drafts: list[Draft]) -> list[Losses]:
+        """Counts the records ahead of each line's group that it will never see on the target."""
+        situation, flow = self._situation, self.flow
+        places = {_place(draft.line)[0] for draft in drafts if draft.line.has_place}
+        there = situation.target.existing(sorted(places), flow.connect_timeout_ms)
+        starts = situation.target.offsets(there, EARLIEST_TIMESTAMP, flow.connect_timeout_ms) if there else {}
+        spans: list[Span] = []
+        for line, first_start in ((draft.line, draft.first_start) for draft in drafts):
+            if not line.has_place or line.upstream_offset is None:
+                continue
+            _, key, place = _span_key(line)
+            is_mine = flow.mirrors_topic(key[0]) and place[0] == flow.policy.remote_topic(key[0])
+            position = situation.positions.get(key)
+            begins = position.upstream_next if first_start is None and position else first_start
+            spans.append(
+                Span(
+                    line.group_id,
+                    *key,
+                    *place,
+                    upstream_offset=line.upstream_offset,
+                    log_start=situation.first.get(key),
+                    first_start=begins if is_mine else None,
+                    target_start=starts.get(place),
+                )
+            )
+        found = losses_ahead(self.spark, spans, situation.gaps, situation.pieces)
+        return [found.get(_span_key(draft.line), NO_LOSSES) for draft in drafts]
 
     def _judged(self, draft: Draft, choice: Choice, *, members_on: Iterable[str], uncarried: int) -> Line:
         """Adds to a line what speaks against it, and what of that is accepted."""
@@ -116,6 +151,8 @@ class PlanMaker:
             has_failed=(line.topic, line.partition) in self._situation.failed,
             members_on=members_on,
             max_lag=choice.max_lag,
+            stale_by=stale_by(line, choice, self._situation.looked_at),
+            losses=draft.losses,
             uncarried=uncarried,
         )
         if self.flow.topics_shared and self._back is None and line.has_place:
@@ -143,9 +180,12 @@ class PlanMaker:
         return members
 
     def _standings(self, choice: Choice) -> list[Standing]:
+        """Reads the positions, and when they were confirmed last."""
         situation = self._situation
+        self._confirmed_at = None
         if situation.source is not None and choice.at is None:
             return group_positions.on_cluster(situation.source, self.flow, choice.groups)
+        self._confirmed_at = group_positions.confirmed_at(self.ledger, self.flow, choice.at)
         return group_positions.in_ledger(self.ledger, self.flow, choice.groups, choice.at)
 
     def _line(self, one: Standing, row: dict[str, Any], target_offset: int | None) -> Line:
@@ -169,10 +209,11 @@ class PlanMaker:
             one.group_id,
             one.topic,
             one.partition,
-            self._status_without_place(one),
+            self._without_place(one)[0],
             upstream_offset=one.upstream_offset,
             seen_in=one.seen_in,
             seen_at=one.seen_at,
+            confirmed_at=one.seen_at if one.seen_in is SeenIn.SOURCE else self._confirmed_at,
             metadata=one.metadata,
         )
         if one.topic is None or one.partition is None or not self.flow.mirrors_topic(one.topic):
@@ -201,18 +242,18 @@ class PlanMaker:
             rpo_seconds=None if committed_ms is None else max(0.0, (now_ms - committed_ms) / 1000),
         )
 
-    def _status_without_place(self, one: Standing) -> Status:
-        if one.topic is None or self.flow.scatters(one.topic):
-            return Status.NOT_COVERED
-        exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends
-        return Status.NOT_MIRRORED_YET if self.flow.mirrors_topic(one.topic) and exists else Status.NOT_MIRRORED
-
-    def _why_not(self, one: Standing) -> str:
+    def _without_place(self, one: Standing) -> tuple[Status, str]:
+        """Returns status and reason of a position that has no counterpart."""
         if one.topic is None:
-            return SHARE_GROUP
+            return Status.NOT_COVERED, SHARE_GROUP
         if self.flow.scatters(one.topic):
-            return SCATTERED
-        return NO_TOPIC if self._status_without_place(one) is Status.NOT_MIRRORED else NOT_YET
+            return Status.NOT_COVERED, SCATTERED
+        if reason := self._situation.awaited.get((one.topic, one.partition or 0)):
+            return Status.NOT_MIRRORED_YET, reason
+        exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends
+        if exists and self.flow.mirrors_topic(one.topic):
+            return Status.NOT_MIRRORED_YET, NOT_YET
+        return Status.NOT_MIRRORED, NO_TOPIC
 
     def _skipped(self, lines: list[Line]) -> dict[tuple[PartitionKey, int], int]:
         """Counts the records that were written on the target before each counterpart and that the flow back has not
@@ -262,6 +303,31 @@ class PlanMaker:
             count = counts.get((line.group_id, line.target_topic, line.target_partition), 0)
             found.append((count, 0) if line.target_offset <= line.downstream_offset else (0, count))
         return found
+
+
+def stale_by(line: Line, choice: Choice, now: datetime) -> str:
+    """Says how old a position from the ledger is; returns an empty text if it is young enough.
+
+    Args:
+        line: line of the plan.
+        choice: the operator's choice, with the maximum age and the time of the positions.
+        now: time of the plan, UTC.
+    """
+    if line.seen_in != SeenIn.LEDGER:
+        return ""
+    if line.confirmed_at is None:
+        return "the table cycles has no cycle of the checkpoint job, so nothing confirms the position"
+    age_s = ((choice.at or now) - line.confirmed_at).total_seconds()
+    if age_s <= choice.max_position_age_s:
+        return ""
+    return (
+        f"the checkpoint job has confirmed the position last at {line.confirmed_at:%Y-%m-%d %H:%M:%S}, {age_s:,.0f} s "
+        f"before; allowed are {choice.max_position_age_s:,}"
+    )
+
+
+def _span_key(line: Line) -> tuple[str, PartitionKey, PartitionKey]:
+    return line.group_id, (line.topic or "", line.partition or 0), _place(line)[0]
 
 
 def _place(line: Line) -> tuple[PartitionKey, int]:

@@ -17,17 +17,31 @@ from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint.group_positions import ends_seen
 from mirrorlake.jobs.failover.backlog import Unmirrored, unmirrored
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.jobs.verification.result import VerificationStatus
+from mirrorlake.jobs.verification.scope import VerificationMode
+from mirrorlake.ledger import views
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import is_closed
 from mirrorlake.translation import two_way
+from mirrorlake.translation.awaited import why_awaited
+from mirrorlake.translation.sql_join import resumptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+STANDING_DIFFERENCES = """
+SELECT DISTINCT f.topic, f.partition FROM {rows} f
+WHERE NOT f.passed AND f.status NOT IN ({not_covered}, {not_comparable}) AND NOT EXISTS (
+  SELECT 1 FROM {rows} p WHERE p.topic = f.topic AND p.partition = f.partition AND p.passed
+    AND p.finished_at > f.finished_at
+    AND (p.mode IN ({full}, {incremental}) OR p.mode <> {sample} AND p.upstream_from <= f.upstream_from
+      AND p.upstream_to >= f.upstream_to)
+)
+"""
 AUTO_DEADLINE_MS = 5_000  # time limit for a source that may be dead
 
 
@@ -50,7 +64,10 @@ class Situation:
         pieces: the maps of both directions from the ledger.
         known: partitions that have a counterpart on the target (`two_way.counterparts`).
         partitions: keys of `known`.
-        failed: partitions whose last verification failed.
+        awaited: partitions whose log on the source is not the one that was mirrored, with the reason; empty with a
+            dead source.
+        gaps: the flow's gaps that hold now, from the ledger (view `current_gaps`).
+        failed: partitions in which a verification has found differences, and no later one has passed.
         looked_at: time of the reading, UTC.
     """
 
@@ -67,6 +84,8 @@ class Situation:
     pieces: DataFrame
     known: DataFrame
     partitions: frozenset[PartitionKey]
+    awaited: Mapping[PartitionKey, str]
+    gaps: DataFrame
     failed: frozenset[PartitionKey]
     looked_at: datetime
 
@@ -128,14 +147,32 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         if back is not None and source is not None
         else {}
     )
+    back_positions = merge_positions(back_states.values())
     brought = {
         (position.target_topic, position.target_partition): position.downstream_next
-        for position in merge_positions(back_states.values()).values()
+        for position in back_positions.values()
     }
     first, ends, lags = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
     carried = _carried(flow, target, positions, ends)
-    known = _known(flow, carried, positions, first=first, ends=ends, brought=brought, pieces=pieces)
+    resumed, back_resumed = (
+        resumptions(ledger.of_pair("gaps", *aliases)) if any(one.incarnation for one in of.values()) else {}
+        for of, aliases in (
+            (positions, (flow.source, flow.target)),
+            (back_positions, (flow.target, flow.source)),
+        )
+    )
+    known = _known(
+        flow,
+        carried,
+        positions,
+        first=first,
+        ends=ends,
+        brought=brought,
+        pieces=pieces,
+        resumed=resumed,
+        back_resumed=back_resumed,
+    )
     return Situation(
         flow=flow,
         target=target,
@@ -150,6 +187,8 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         pieces=pieces,
         known=ledger.spark.createDataFrame(known, two_way.KNOWN),
         partitions=frozenset((row[0], row[1]) for row in known),
+        awaited=_awaited(source, positions, ends),
+        gaps=rows_of_pair(views.read(ledger, "current_gaps"), flow.source, flow.target),
         failed=_failed(ledger, flow),
         looked_at=datetime.now(UTC).replace(tzinfo=None),
     )
@@ -189,13 +228,29 @@ def _carried(
 ) -> set[PartitionKey]:
     """Returns the partitions that the flow mirrors, without those that have no remote partition."""
     remotes = {
-        key: flow.policy.remote_topic(key[0])
+        key: (flow.policy.remote_topic(key[0]), key[1])
         for key in {*positions, *ends}
         if flow.mirrors_topic(key[0]) and not flow.scatters(key[0])
     }
-    # With operations, a topic that must not be described counts as missing.
-    there = target.refresh(set(remotes.values()), flow.connect_timeout_ms, operations=True) if remotes else {}
-    return {key for key, remote in remotes.items() if remote in there and key[1] < there[remote].partitions}
+    there = {*target.existing(remotes.values(), flow.connect_timeout_ms, operations=True)}
+    return {key for key, remote in remotes.items() if remote in there}
+
+
+def _awaited(
+    source: Cluster | None, positions: Mapping[PartitionKey, Position], ends: Mapping[PartitionKey, int]
+) -> dict[PartitionKey, str]:
+    """Returns the partitions whose log on the source is not the one that was mirrored, with the reason.
+
+    The ends of the source's logs must have been read after the positions.
+    """
+    if source is None:
+        return {}
+    found = {}
+    for key in positions.keys() & ends.keys():
+        position = positions[key]
+        if reason := why_awaited(position, source.topics[key[0]].topic_id, ends[key], position.upstream_next):
+            found[key] = reason
+    return found
 
 
 def _known(
@@ -206,6 +261,8 @@ def _known(
     ends: Mapping[PartitionKey, int],
     brought: Mapping[PartitionKey, int],
     pieces: DataFrame,
+    resumed: Mapping[PartitionKey, int],
+    back_resumed: Mapping[PartitionKey, int],
 ) -> list[tuple[Any, ...]]:
     """Returns rows of `two_way.KNOWN`: partitions that the flow carries, and those that the flow back has written."""
     rows: list[tuple[Any, ...]] = []
@@ -222,6 +279,8 @@ def _known(
                 upstream_next,
                 downstream_next,
                 brought.get(key, 0),
+                resumed.get(key),
+                back_resumed.get(key),
                 flow.policy.remote_topic(key[0]),
                 key[1],
             )
@@ -233,7 +292,18 @@ def _known(
     for key in sorted(written - carried):
         end = ends.get(key)
         rows.append(
-            (*key, first.get(key), end, brought.get(key, 0) if end is None else end, 0, brought.get(key, 0), None, None)
+            (
+                *key,
+                first.get(key),
+                end,
+                brought.get(key, 0) if end is None else end,
+                0,
+                brought.get(key, 0),
+                None,
+                back_resumed.get(key),
+                None,
+                None,
+            )
         )
     return rows
 
@@ -249,7 +319,7 @@ def _carried_to(
     if back is None or not (states or flow.topics_shared) or is_closed(states.values()):
         return {}
     positions = merge_positions(states.values())
-    there = {(row[7], row[8]) for row in known if row[7] is not None and back.mirrors_topic(row[7])}
+    there = {row[-2:] for row in known if row[-2] is not None and back.mirrors_topic(row[-2])}
     return {key: positions[key].upstream_next if key in positions else 0 for key in there}
 
 
@@ -262,13 +332,14 @@ def _committed_ms(states: Iterable[SlotState]) -> dict[PartitionKey, int]:
 
 
 def _failed(ledger: Ledger, flow: Flow) -> frozenset[PartitionKey]:
-    """Returns the partitions whose newest verification did not pass; none if nothing was ever verified."""
+    """Returns the partitions in which a verification has found differences that no later one has refuted.
+
+    A verification that could compare nothing refutes nothing, and is no failure. A later one refutes if it passed and
+    covers the range, as `full` and `incremental` do: they begin behind the last verification that passed.
+    """
     if not ledger.spark.catalog.tableExists(ledger.table("verifications")):
         return frozenset()
-    from pyspark.sql import functions as F
-
-    table = ledger.of_flow("verifications", flow).filter("topic IS NOT NULL")
-    newest = table.groupBy("topic", "partition").agg(
-        F.max_by("passed", F.coalesce("finished_at", "started_at")).alias("passed")
-    )
-    return frozenset((row["topic"], row["partition"]) for row in newest.filter("NOT passed").collect())
+    rows = ledger.of_flow("verifications", flow).filter("topic IS NOT NULL")
+    words = {word.value: word for word in (*VerificationMode, *VerificationStatus)}
+    found = ledger.spark.sql(STANDING_DIFFERENCES, rows=rows, **words).collect()
+    return frozenset((row["topic"], row["partition"]) for row in found)
