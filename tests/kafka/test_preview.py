@@ -38,12 +38,13 @@ def world(world: World) -> World:
 
 def test_the_newest_committed_records_are_shown_before_and_after(world: World) -> None:
     topic = world.topic("customers")
-    world.produce(topic, 5)
+    world.produce(topic, 20)
     producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
     for at, value in enumerate(VALUES):
         producer.produce(topic, value, key=f"k{at}", partition=at % 2, headers=[("h", b"\xff")])
         producer.flush()
-    world.produce_transactions(topic, 4, 20, aborted=1.0)  # the ends of the log hold no committed records
+    # The end of one log holds no committed records: it has to be read further back than the other.
+    world.produce_transactions(topic, 8, 20, partitions=1, aborted=1.0)
 
     found = preview(world.spark, world.flow, topic, 4)
     assert {before.value for before, _ in found.records} == {*(value.decode() for value in VALUES[:3]), "0x00ff"}
@@ -70,7 +71,7 @@ def test_the_newest_committed_records_are_shown_before_and_after(world: World) -
         "failed": 2,
     }
     assert found.reasons() == {f"{PREFIX}value": 1, f"{PREFIX}value.format": 1}
-    assert len(preview(world.spark, world.flow, topic, 1_000).records) == 9
+    assert len(preview(world.spark, world.flow, topic, 1_000).records) == 24
 
 
 def test_what_spark_reads_from_kafka_is_transformed_as_it_is(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from mirrorlake.transforms.validate import validate
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 LONGEST_TEXT = 300
 MOST_EXPLAINED = 20  # each explanation costs a Spark job
@@ -150,11 +150,7 @@ def _transform_of(flow: Flow, topic: str) -> Transform:
 
 
 def _newest(spark: SparkSession, flow: Flow, topic: str, limit: int) -> list[Row]:
-    """Reads the newest committed records of all partitions.
-
-    Some offsets hold no record (markers, aborted or compacted records). The range that is read therefore grows until it
-    holds enough records.
-    """
+    """Reads the newest committed records of all partitions."""
     from pyspark.sql import functions as F
 
     timeout_ms = flow.connect_timeout_ms
@@ -171,17 +167,38 @@ def _newest(spark: SparkSession, flow: Flow, topic: str, limit: int) -> list[Row
         first, end = (source.offsets(keys, at, timeout_ms) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
     finally:
         source.close()
+
+    def committed(start: Mapping[PartitionKey, int]) -> DataFrame:
+        return log_records(spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={})
+
+    records = committed(_start_of_newest(committed, first, end, limit))
+    newest = records.orderBy(F.desc("timestamp"), F.desc("offset"), "partition").limit(limit)
+    return newest.select(
+        "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "value", "headers"
+    ).collect()
+
+
+def _start_of_newest(
+    committed: Callable[[Mapping[PartitionKey, int]], DataFrame],
+    first: Mapping[PartitionKey, int],
+    end: Mapping[PartitionKey, int],
+    limit: int,
+) -> dict[PartitionKey, int]:
+    """Returns for each partition an offset behind which it holds `limit` records, or its first one.
+
+    Some offsets hold no record (markers, aborted or compacted records). The range of a partition therefore grows until
+    it holds enough records, whatever the other partitions hold: the newest record may stand in any of them.
+    """
     back = limit
-    while True:
-        start = {key: max(first[key], end[key] - back) for key in keys}
-        records = log_records(spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={})
-        newest = records.orderBy(F.desc("timestamp"), F.desc("offset"), "partition").limit(limit)
-        rows = newest.select(
-            "topic", "partition", "offset", F.unix_millis("timestamp").alias("timestamp"), "key", "value", "headers"
-        ).collect()
-        if len(rows) >= limit or start == first:
-            return rows
+    start = {key: max(first[key], end[key] - back) for key in end}
+    growing = {key for key in start if start[key] > first[key]}
+    while growing:
+        counts = committed({key: start[key] for key in growing}).groupBy("partition").count().collect()
+        held = {row["partition"]: row["count"] for row in counts}
         back *= 10
+        start |= {key: max(first[key], end[key] - back) for key in growing if held.get(key[1], 0) < limit}
+        growing = {key for key in growing if held.get(key[1], 0) < limit and start[key] > first[key]}
+    return start
 
 
 def _before(row: Row) -> Before:
