@@ -55,6 +55,9 @@ class Metrics:
         self.ledger_lag_runs = self._gauge(
             "ledger_lag", "runs", "Runs that this job has committed and that the ledger does not have yet."
         )
+        self.ledger_away_seconds = self._gauge(
+            "ledger_away", "seconds", "Time for which the ledger can't be written, as of the last attempt; 0 if it can."
+        )
 
         # The checkpoint job
         self.checkpoint_cycles = self._counter("checkpoint", "cycles", "Cycles of the checkpoint job that succeeded.")

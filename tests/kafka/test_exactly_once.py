@@ -354,7 +354,7 @@ def test_deleted_delta_tables_are_rebuilt_identically(world: World, tmp_path: Pa
     world.assert_equal(*topics)
 
 
-def test_a_full_warehouse_ends_the_job_and_the_ledger_is_whole_once_there_is_room(
+def test_a_full_warehouse_stops_no_copy_but_a_run_fails_at_its_end_and_the_ledger_is_whole_once_there_is_room(
     servers: tuple[str, str], spark: Any, tmp_path: Path
 ) -> None:
     warehouse = tmp_path / "small"
@@ -362,17 +362,34 @@ def test_a_full_warehouse_ends_the_job_and_the_ledger_is_whole_once_there_is_roo
     with small_disk(warehouse, "32m"):
         topic = world.topic(partitions=1)
         world.produce(topic, 100, 1)
-        world.mirror()
+        with world.mirroring():
+            eventually(lambda: world.metric("ledger_runs_total"), what="an append")
+            fill(warehouse / "ballast")
+            for seed in (2, 3):
+                world.produce(topic, 100, 1, seed=seed)
+                eventually(lambda: world.metric("ledger_away_seconds"), what="an append that fails")
+                eventually(lambda at=100 * seed: len(world.target_records(topic)[0]) == at, what="copies")
+            (warehouse / "ballast").unlink()
+            eventually(lambda: not world.metric("ledger_away_seconds"), what="an append once there is room")
+            world.produce(topic, 100, 1, seed=4)
+            eventually(
+                lambda: max(row["upstream_end"] for row in world.rows("offset_syncs")) == 400,
+                what="an append of the stream",
+            )
+        assert world.assert_equal(topic) == 400
+        (away,) = (row for row in world.rows("anomalies") if row["kind"] == "ledger_away")
+        assert "space left" in away["detail"]
+
         fill(warehouse / "ballast")
-        world.produce(topic, 100, 1, seed=2)
+        world.produce(topic, 100, 1, seed=5)
         with pytest.raises(LedgerError, match=r"[Nn]o space left"):
             world.mirror()
-        assert len(world.target_records(topic)[0]) == 200
+        assert len(world.target_records(topic)[0]) == 500
         world.assert_nothing_open()
         (warehouse / "ballast").unlink()
-        world.produce(topic, 100, 1, seed=3)
+        world.produce(topic, 100, 1, seed=6)
         world.mirror()
-        assert world.assert_equal(topic) == 300
+        assert world.assert_equal(topic) == 600
 
 
 def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends(

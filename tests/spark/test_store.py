@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from mirrorlake.ledger.tables import OFFSET_SYNCS
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import SlotState
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
+
+from tests.log_lines import of_process
 
 CONTRACT = {
     "offset_syncs": "source target topic partition target_topic target_partition upstream_start upstream_end "
@@ -119,6 +123,26 @@ def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> N
     assert_df_equality(ledger.read("offset_syncs").filter("upstream_start >= 1100"), before, ignore_row_order=True)
     ledger.merge_offset_syncs(spark.createDataFrame(rows, RECORDS))
     assert ledger.read("offset_syncs").filter("upstream_start >= 1100").count() == 10
+
+
+def test_two_writers_at_once_without_a_lock_insert_each_run_once(ledger: Ledger, spark: Any) -> None:
+    writers = [Ledger(spark.newSession(), ledger.catalog, ledger.schema) for _ in range(2)]  # no warehouse: no lock
+    rounds = 0
+    with ThreadPoolExecutor(2) as pool:
+        while not any("ledger_conflict" in line for line in of_process()):
+            assert rounds < 6, "no commit has come between the reading and the commit of another one"
+            rows = [record(offset, run(10_000 + 10 * offset)) for offset in range(10 * rounds + 10)]
+            barrier = Barrier(2)
+
+            def append(writer: Ledger, rows: list[Any] = rows, barrier: Barrier = barrier) -> None:
+                records = writer.spark.createDataFrame(rows, RECORDS)
+                barrier.wait(60)
+                writer.merge_offset_syncs(records)
+
+            list(pool.map(append, writers))
+            stored = ledger.read("offset_syncs").filter("upstream_start >= 10000").collect()
+            assert sorted(row["sync_offset"] for row in stored) == list(range(len(rows)))
+            rounds += 1
 
 
 def test_a_timestamp_no_calendar_has_does_not_stop_the_ledger(ledger: Ledger, spark: Any) -> None:

@@ -661,6 +661,40 @@ FIELD_CONDITIONS = (
         ("tests/unit/test_target_writer.py::test_a_request_is_bounded_and_each_partition_keeps_its_order",),
     ),
     Mutant(
+        "a ledger that was away once is given up",
+        f"{MIRROR}/ledger_keeper.py",
+        "if self._away is None or self._clock() >= self._away.not_before:",
+        "if self._away is None:",
+        (
+            f"{EXACTLY_ONCE}::test_a_full_warehouse_stops_no_copy_but_a_run_fails_at_its_end_and_the_ledger_is_whole_"
+            "once_there_is_room",
+        ),
+    ),
+    Mutant(
+        "a merge that conflicts with another one is not made again",
+        "ledger/store.py",
+        "        for attempt in range(COMMIT_ATTEMPTS):\n",
+        "        for attempt in range(1):\n",
+        (f"{LEDGER}::test_two_writers_at_once_without_a_lock_insert_each_run_once",),
+    ),
+    Mutant(
+        "rows that could not be written are forgotten",
+        "ledger/journal.py",
+        "                self._put_back(table, waiting[table])\n",
+        "                pass\n",
+        (
+            "tests/unit/test_journal.py::test_rows_that_can_not_be_written_wait_in_their_order_and_the_oldest_leave_if_"
+            "there_are_too_many",
+        ),
+    ),
+    Mutant(
+        "the newest records of a topic are looked for in the partitions that have enough",
+        "transforms/preview.py",
+        "start |= {key: max(first[key], end[key] - back) for key in growing if held.get(key[1], 0) < limit}",
+        "growing = growing if sum(held.values()) < limit else set()",
+        ("tests/kafka/test_preview.py::test_the_newest_committed_records_are_shown_before_and_after",),
+    ),
+    Mutant(
         "results of the gate stay in memory",
         "gate.py",
         "            self._kept.remove_key(key)\n",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from mirrorlake.ledger.store import Ledger
 
 AGE_S = 30.0  # the longest wait of rows while a job runs
 ROWS_AT_ONCE = 1_000
+MOST_ROWS = 10_000  # of a table; with more, the ledger has been away for hours
 
 
 class CycleJob(StrEnum):
@@ -53,7 +55,7 @@ class Cycle:
 
 
 class Journal:
-    """Rows that wait to be appended to the ledger. Several threads may use it.
+    """Rows that wait to be appended to the ledger, at most MOST_ROWS for each table. Several threads may use it.
 
     Args:
         ledger: the ledger.
@@ -62,17 +64,27 @@ class Journal:
 
     def __init__(self, ledger: Ledger | MemoryLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger, self._clock = ledger, clock
-        self._rows: dict[str, list[Any]] = {}
+        self._rows: dict[str, deque[Any]] = {}
+        self._dropped = Counter[str]()
         self._since: float | None = None
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
     def note(self, table: str, rows: Iterable[Any]) -> None:
-        """Records rows of a table, in the form that `Ledger.append` takes."""
+        """Records rows of a table, in the form that `Ledger.append` takes; too many make the oldest ones leave."""
         with self._lock:
-            self._rows.setdefault(table, []).extend(rows)
+            waiting = self._rows.setdefault(table, deque(maxlen=MOST_ROWS))
+            for row in rows:
+                self._dropped[table] += len(waiting) == MOST_ROWS
+                waiting.append(row)
             if self._since is None and any(self._rows.values()):
                 self._since = self._clock()
+
+    def take_dropped(self) -> dict[str, int]:
+        """Returns the number of rows of each table that have made room since the last call."""
+        with self._lock:
+            dropped, self._dropped = self._dropped, Counter()
+        return dict(+dropped)
 
     def write(self) -> None:
         """Appends the waiting rows.
@@ -89,9 +101,15 @@ class Journal:
                 (table, failure) for table, future in written.items() if (failure := future.exception()) is not None
             ]
             for table, _ in failures:
-                self.note(table, waiting[table])
+                self._put_back(table, waiting[table])
             for _, failure in failures:
                 raise failure
+
+    def _put_back(self, table: str, rows: Iterable[Any]) -> None:
+        """Lets rows wait again, before those that came meanwhile."""
+        with self._lock:
+            later = self._rows.pop(table, ())
+        self.note(table, (*rows, *later))
 
     def write_if_due(self, age_s: float = AGE_S) -> None:
         """Appends the waiting rows if there are many, or if they have waited for `age_s`."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
+import random
 import re
 import shutil
 import time
@@ -20,13 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.tables import TABLES, column_definitions
+from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
 from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
@@ -37,8 +40,14 @@ if TYPE_CHECKING:
 
     from mirrorlake.config.flow import Flow
 
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
 EARLIEST = -2  # the earliest offset, for Spark's Kafka source
 CHECKED_EVERY_S = 5  # seconds between two questions whether an operator has emptied the table
+COMMIT_ATTEMPTS = 12  # of one commit, if other writers come before it each time; a minute at most
+LONGEST_CONFLICT_S = 8.0  # between two of them
 KEPT_FOR_S = 3600  # seconds for which maintenance certainly keeps the rows of an append
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
@@ -191,15 +200,25 @@ class Ledger:
         return rows_of_pair(self.read(name), source, target)
 
     def granted_acls(self, flow: Flow) -> list[str]:
-        """Lists the ACL bindings that mirrorlake has created and not deleted, as text; only these are ever deleted."""
+        """Lists the ACL bindings that mirrorlake has created and not deleted, as text; only these are ever deleted.
+
+        Raises:
+            LedgerError: the table can't be read.
+        """
         from pyspark.sql import functions as F
 
-        table = self.of_flow("topology_changes", flow)
-        mine = table.filter((table.outcome == ChangeOutcome.APPLIED) & table.kind.endswith("_acl"))
-        last = mine.groupBy(F.coalesce("after", "before").alias("acl")).agg(
-            F.max_by("kind", "changed_at").alias("kind")
-        )
-        return [row["acl"] for row in last.filter(F.col("kind") == ChangeKind.CREATE_ACL).collect()]
+        try:
+            table = self.of_flow("topology_changes", flow)
+            mine = table.filter((table.outcome == ChangeOutcome.APPLIED) & table.kind.endswith("_acl"))
+            last = mine.groupBy(F.coalesce("after", "before").alias("acl")).agg(
+                F.max_by("kind", "changed_at").alias("kind")
+            )
+            return [row["acl"] for row in last.filter(F.col("kind") == ChangeKind.CREATE_ACL).collect()]
+        except Exception as error:
+            raise LedgerError(
+                f"flow {flow.name}: table {self.table('topology_changes')} can't be read: {root_cause(error)}. Which "
+                "access rights mirrorlake has granted is unknown without it, so none are changed"
+            ) from None
 
     def append(self, name: str, rows: Iterable[Any]) -> None:
         """Appends dataclass instances or dictionaries to a table; missing columns are null.
@@ -222,8 +241,7 @@ class Ledger:
             LedgerError: the table can't be written.
         """
         try:
-            with self._writing(name):
-                frame.write.format("delta").mode("append").saveAsTable(self.table(name))
+            self._commit(name, lambda: frame.write.format("delta").mode("append").saveAsTable(self.table(name)))
         except Exception as error:
             raise LedgerError(
                 f"table {self.table(name)} can't be written: {root_cause(error)}. Records that are committed on the "
@@ -239,8 +257,7 @@ class Ledger:
             LedgerError: the statement failed, for example because of another writer; the table is unchanged.
         """
         try:
-            with self._writing(name):
-                return self.spark.sql(statement, None, **frames).collect()
+            return self._commit(name, lambda: self.spark.sql(statement, None, **frames).collect())
         except Exception as error:
             raise LedgerError(
                 f"table {self.table(name)} can't be changed: {root_cause(error)}. The table is unchanged. Run the "
@@ -374,9 +391,31 @@ class Ledger:
         from delta.tables import DeltaTable
 
         same = " AND ".join(f"t.{column} = s.{column}" for column in keys)
-        with self._writing(name):
+
+        def merge() -> None:
             table = DeltaTable.forName(rows.sparkSession, self.table(name))
             table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
+
+        self._commit(name, merge)
+
+    def _commit(self, name: str, write: Callable[[], T]) -> T:
+        """Makes one commit to a table; again if another writer has come before with something that the commit concerns.
+
+        A merge reads what it concerns in the snapshot that it commits to. Two merges of one key therefore conflict, and
+        the later one finds the key when it is done again.
+        """
+        from delta import exceptions
+
+        conflicts = tuple(getattr(exceptions, kind) for kind in exceptions.__all__)  # they have no base in common
+        for attempt in range(COMMIT_ATTEMPTS):
+            try:
+                with self._writing(name):
+                    return write()
+            except conflicts as error:
+                conflict = error
+                log.info(event("ledger_conflict", table=self.table(name), attempt=attempt + 1, error=root_cause(error)))
+                time.sleep(random.uniform(0, min(2.0**attempt / 4, LONGEST_CONFLICT_S)))
+        raise conflict
 
     def last_syncs(self, flow: Flow, at_least: int = 0) -> dict[int, int]:
         """Returns the last offset of each partition of the topic in the table offset_syncs, from `at_least` on."""

@@ -17,6 +17,7 @@ class AnomalyKind(StrEnum):
     STOPPED = "stopped"  # any other error that has stopped a flow
     HELD = "held"  # one topic or partition can't be mirrored
     OPEN_TRANSACTION = "open_transaction"  # a transaction on the source has been open for long, and is waited for
+    LEDGER_AWAY = "ledger_away"  # the tables could not be written for a time, in which the flow was mirrored
     DIVERGED = "diverged"  # records of a failed-over source that were not mirrored before
     MISSING = "missing"  # found at a take-over: on the source, not on the target
     REPEATED = "repeated"  # found at a take-over: on the target more than once

@@ -21,14 +21,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
@@ -37,24 +35,23 @@ from mirrorlake.config.transform import DEAD_LETTER
 from mirrorlake.errors import (
     ConfigurationError,
     FencedError,
-    GateError,
     LedgerError,
     MirrorlakeError,
     SourceError,
     TargetError,
-    root_cause,
 )
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
 from mirrorlake.jobs.mirror.holdups import Holdups
+from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
-from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
-from mirrorlake.ledger.memory import MemoryLedger, NoStream
+from mirrorlake.ledger.journal import Cycle, CycleJob
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import Metrics, of_process
@@ -69,9 +66,6 @@ from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, s
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.slot_report import SlotReport
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
 
 log = logging.getLogger(__name__)
 
@@ -112,11 +106,8 @@ class MirrorJob:
         self._failpoint = from_specification(failpoint)
         self._history: deque[Progress] = deque(maxlen=HISTORY)
         self._totals = Counter[str]()
-        self._journal = Journal(ledger)
         self._noted_at = time.monotonic()
         self._lag = 0
-        self._runs = Counter[str]()
-        self._ledger_query: StreamingQuery | NoStream | None = None
         self._topics: dict[str, int] = {}
         self._holdups = Holdups(flow, self._metrics, self._append_anomalies)
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
@@ -124,6 +115,7 @@ class MirrorJob:
         self._mm2 = mm2_topics.Emitter(flow)
         self._places = contextlib.ExitStack()
         self._job_id = uuid.uuid4().hex[:8]
+        self._keeper = LedgerKeeper(flow, ledger, self._metrics, self._job_id)
 
     @property
     def flow(self) -> Flow:
@@ -153,12 +145,33 @@ class MirrorJob:
         began = time.monotonic()
         for warning in self.flow.warnings:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
+        failure: BaseException | None = None
         try:
             self._prepare()
-        except BaseException:
-            self._places.close()
+            self._copy(interval_s, run_for_s)
+        except BaseException as error:
+            failure = error
             raise
-        failure: MirrorlakeError | None = None
+        finally:
+            try:
+                self._keeper.finish(failure)
+                self._failpoint("driver.ledger")
+            finally:
+                self._places.close()
+        totals = self._totals
+        return MirrorResult(
+            flow=self.flow.name,
+            generation=self._generation,
+            batches=totals["batches"],
+            records=totals["records"],
+            bytes=totals["bytes"],
+            lag=self._lag,
+            seconds=time.monotonic() - began,
+            history=tuple(self._history),
+        )
+
+    def _copy(self, interval_s: float | None, run_for_s: float | None) -> None:
+        """Runs micro-batches until the end of the run; records the error that ends it as an anomaly."""
         try:
             self._engine.run(
                 JobRun(
@@ -173,25 +186,10 @@ class MirrorJob:
                     metrics=self._metrics,
                 )
             )
-        except MirrorlakeError as error:
-            failure = error
-            self._note(error)
+        except (SourceError, TargetError) as error:
+            if not error.retriable and not isinstance(error, FencedError):
+                self._append_anomalies([Anomaly.of_error(self.flow, error)])
             raise
-        finally:
-            self._finish_ledger(failure)
-            self._places.close()
-            self._journal.write()
-        totals = self._totals
-        return MirrorResult(
-            flow=self.flow.name,
-            generation=self._generation,
-            batches=totals["batches"],
-            records=totals["records"],
-            bytes=totals["bytes"],
-            lag=self._lag,
-            seconds=time.monotonic() - began,
-            history=tuple(self._history),
-        )
 
     def stop(self) -> None:
         """Ends the run after the micro-batch under way; may be called from another thread."""
@@ -234,9 +232,9 @@ class MirrorJob:
         slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(
-            flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self.ledger
+            flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self._keeper
         )
-        self._sync_partitions = self._topology.ensure_offset_syncs(slots)
+        sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters()
         self._ensure_topics(topics, unnamed)
@@ -263,6 +261,7 @@ class MirrorJob:
             )
         )
         self._metrics.generation.labels(flow.name).set(self._generation)
+        self._keeper.start(sync_partitions)
 
     def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
         """Yields the start positions of partitions that exist when the flow starts for the first time.
@@ -288,51 +287,6 @@ class MirrorJob:
                 slot=0,
             )
 
-    def _start_ledger(self, interval_s: int) -> StreamingQuery | NoStream:
-        place = self._places.enter_context(self.ledger.checkpoint("ledger"))
-        return self.ledger.stream_offset_syncs(
-            self.flow, self._sync_partitions, interval_s=interval_s, checkpoint=place, appended=self._note_append
-        )
-
-    def _note_append(self, runs: int, seconds: float) -> None:
-        """Records the duration of an append to the ledger."""
-        cycle = Cycle(
-            source=self.flow.source,
-            target=self.flow.target,
-            job=CycleJob.LEDGER,
-            cycle_id=f"{self._job_id}-ledger",
-            duration_ms=1000 * seconds,
-            stages_ms={"merge": 1000 * seconds},
-            runs=runs,
-        )
-        self._journal.note("cycles", [cycle])
-        self._metrics.ledger_appends.labels(self.flow.name).inc()
-        self._metrics.ledger_runs.labels(self.flow.name).inc(runs)
-        self._note_runs(appended=runs)
-
-    def _note_runs(self, **counts: int) -> None:
-        """Counts runs that were committed, or appended to the ledger; appends may include runs of an earlier job."""
-        self._runs.update(counts)
-        behind = max(0, self._runs["committed"] - self._runs["appended"])
-        self._metrics.ledger_lag_runs.labels(self.flow.name).set(behind)
-
-    def _finish_ledger(self, failure: MirrorlakeError | None) -> None:
-        """Appends the runs that the ledger lacks, unless a newer job has taken over.
-
-        An error of the append must not hide the error that ended the job.
-        """
-        if self._ledger_query is not None:
-            self._ledger_query.stop()
-        if isinstance(failure, FencedError):
-            return
-        try:
-            self.ledger.catch_up(self.flow, self._sync_partitions, self._note_append)
-        except LedgerError as error:
-            if failure is None:
-                raise
-            log.warning(event("ledger_behind", flow=self.flow.name, generation=self._generation, error=error))
-        self._failpoint("driver.ledger")
-
     def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
         """Prepares remote topics. A topic that is held is logged and recorded, and the others continue.
 
@@ -346,8 +300,7 @@ class MirrorJob:
         self._topics = topics
 
     def _tend(self) -> None:
-        """Does the work between micro-batches: the ledger stream, the journal, and topic sync."""
-        self._keep_ledger()
+        """Does the work between micro-batches: idle cycles, what is held, and topic sync."""
         if time.monotonic() > self._noted_at + IDLE_NOTE_S:
             self._note_cycle(
                 Cycle(
@@ -364,10 +317,9 @@ class MirrorJob:
                     lag=self._lag,
                 )
             )
-        self._journal.write_if_due()
         self._holdups.measure()
         if self._live.poll():  # the planner reports changes, when its plans follow them
-            self._topology.flow = self.flow
+            self._topology.flow = self._keeper.flow = self.flow
         now, flow = time.monotonic(), self.flow
         self._mm2.heartbeats_if_due()
         configs = flow.sync_topic_configs_enabled and now >= self._configs_due
@@ -379,19 +331,10 @@ class MirrorJob:
         try:
             self._topology.sync(self._topics, configs=configs, acls=acls)
         except MirrorlakeError as error:
-            if not error.retriable:
+            if not (error.retriable or isinstance(error, LedgerError)):
                 raise
             log.warning(event("topics_not_in_step", flow=flow.name, error=error))
             self._metrics.retries.labels(flow.name, type(error).__name__).inc()
-
-    def _keep_ledger(self) -> None:
-        """Starts the ledger stream if it isn't started; raises LedgerError if it has ended."""
-        if self._ledger_query is None and self.flow.ledger_interval_s:
-            self._ledger_query = self._start_ledger(self.flow.ledger_interval_s)
-        elif self._ledger_query is not None and not self._ledger_query.isActive:
-            raise LedgerError(
-                f"flow {self.flow.name}: the ledger stream has ended: {root_cause(self._ledger_query.exception())}"
-            )
 
     # -- one micro-batch ----------------------------------------------------------------------------
 
@@ -403,18 +346,13 @@ class MirrorJob:
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
-        try:
-            outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
-        except GateError:
-            self._journal.write()
-            raise
+        outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
         if outcome.committed:
             stages_ms = stages(plan.plan_ms, plan.planned_at_ms, clock, outcome.committed)
             self._report(number, cycle_id, outcome.committed, stages_ms)
             self._mm2.offset_syncs(
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
-        self._journal.write_if_due(age_s=math.inf)  # `_tend` does not run while a backlog is mirrored
         if outcome.failures:
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
@@ -456,7 +394,7 @@ class MirrorJob:
         return bool(plan.ranges)
 
     def _note_results(self, results: list[ExpectationResult]) -> None:
-        self._journal.note("expectation_results", results)
+        self._keeper.note("expectation_results", results)
 
     # -- reporting ----------------------------------------------------------------------------------
 
@@ -511,24 +449,13 @@ class MirrorJob:
         metrics.last_commit_seconds.labels(flow).set(progress.finished_at.timestamp())
         for stage in STAGES:
             metrics.stage_seconds.labels(flow, stage).observe(progress.stages_ms[stage] / 1000)
-        self._note_runs(committed=progress.runs)
-
-    def _note(self, error: MirrorlakeError) -> None:
-        """Records the error that stopped the flow as an anomaly.
-
-        A failed write to the ledger must not hide that error.
-        """
-        if isinstance(error, SourceError | TargetError) and not error.retriable and not isinstance(error, FencedError):
-            try:
-                self._append_anomalies([Anomaly.of_error(self.flow, error)])
-            except MirrorlakeError as second:
-                log.warning(event("anomaly_not_recorded", flow=self.flow.name, error=second))
+        self._keeper.count_runs(committed=progress.runs)
 
     def _append_anomalies(self, rows: Sequence[Anomaly]) -> None:
         for row in rows:
             self._metrics.anomalies.labels(self.flow.name, row.kind).inc()
-        self.ledger.append("anomalies", rows)
+        self._keeper.append("anomalies", rows)
 
     def _note_cycle(self, cycle: Cycle) -> None:
         self._noted_at = time.monotonic()
-        self._journal.note("cycles", [cycle])
+        self._keeper.note("cycles", [cycle])

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
@@ -33,12 +33,21 @@ from mirrorlake.state.offset_syncs import TOPIC_CONFIG, topic_config
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mirrorlake.ledger.memory import MemoryLedger
     from mirrorlake.ledger.store import Ledger
 
 log = logging.getLogger(__name__)
 
 DESCRIBED_AT_ONCE = 500
+
+
+class ChangeLedger(Protocol):
+    """Records changes, and knows the access rights that mirrorlake has granted."""
+
+    def append(self, name: str, rows: Iterable[Any], /) -> None:
+        """Takes rows of a table."""
+
+    def granted_acls(self, flow: Flow) -> list[str]:
+        """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""
 
 
 class Topology:
@@ -51,7 +60,7 @@ class Topology:
         ledger: tables that record changes, and the access rights that mirrorlake has granted.
     """
 
-    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: Ledger | MemoryLedger) -> None:
+    def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: ChangeLedger) -> None:
         self.flow, self._source, self._target, self._ledger = flow, source, target, ledger
         self._settled: dict[str, int] = {}
         self._refused: dict[Change, str] = {}

@@ -1,0 +1,49 @@
+"""The journal keeps a limited number of rows, and those that can't be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from mirrorlake.errors import LedgerError
+from mirrorlake.ledger import journal
+from mirrorlake.ledger.journal import Journal
+from mirrorlake.ledger.memory import MemoryLedger
+
+
+class Away(MemoryLedger):
+    """A ledger that can't be written for now."""
+
+    is_away = True
+
+    def append(self, name: str, rows: Iterable[Any]) -> None:
+        if self.is_away:
+            raise LedgerError("no space left")
+        super().append(name, rows)
+
+
+def numbers(rows: Iterable[int]) -> list[dict[str, int]]:
+    return [{"number": number} for number in rows]
+
+
+def test_rows_that_can_not_be_written_wait_in_their_order_and_the_oldest_leave_if_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal, "MOST_ROWS", 10)
+    ledger = Away()
+    waiting = Journal(ledger)
+    waiting.note("cycles", numbers(range(8)))
+    waiting.note("anomalies", numbers(range(3)))
+    with pytest.raises(LedgerError):
+        waiting.write()
+    assert waiting.take_dropped() == {}
+    waiting.note("cycles", numbers(range(8, 13)))
+    with pytest.raises(LedgerError):
+        waiting.write()
+    ledger.is_away = False
+    waiting.write()
+    assert ledger.rows == {"cycles": numbers(range(3, 13)), "anomalies": numbers(range(3))}
+    assert (waiting.take_dropped(), waiting.take_dropped()) == ({"cycles": 3}, {})
+    waiting.write()
+    assert len(ledger.rows["cycles"]) == 10
