@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger import anomaly
+from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.tables import TABLES, column_definitions
 from mirrorlake.log import event
@@ -44,26 +45,13 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-EARLIEST = -2  # the earliest offset, for Spark's Kafka source
 CHECKED_EVERY_S = 5  # seconds between two questions whether an operator has emptied the table
 COMMIT_ATTEMPTS = 12  # of one commit, if other writers come before it each time; a minute at most
 LONGEST_CONFLICT_S = 8.0  # between two of them
 KEPT_FOR_S = 3600  # seconds for which maintenance certainly keeps the rows of an append
-YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
-
-# The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
-RECORD = """
-  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
-  runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
-    upstream_end: BIGINT,
-    downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
-      last_timestamp: BIGINT, digest: BIGINT, incarnation: INT>>,
-  gaps ARRAY<STRUCT<topic: STRING, partition: INT, from_offset: BIGINT, to_offset: BIGINT, kind: STRING,
-    incarnation: INT, downstream_offset: BIGINT>>
-"""
 
 
 @dataclass(frozen=True)
@@ -497,110 +485,6 @@ class Ledger:
 def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
     """Filters the rows of one flow from a frame with the columns source and target."""
     return rows.filter((rows.source == source) & (rows.target == target))
-
-
-def offset_sync_records(
-    session: SparkSession,
-    flow: Flow,
-    first: Mapping[int, int],
-    end: Mapping[int, int] | None = None,
-    *,
-    is_whole: bool = False,
-) -> DataFrame:
-    """Reads the committed records of a flow's offset-syncs topic through Spark's Kafka source.
-
-    Records of the topic are never deleted. If an operator has deleted some, the query fails with `is_whole`, as the
-    ledger's stream does, and skips them without.
-
-    Args:
-        session: the session.
-        flow: the flow of the topic.
-        first: the first offset of each partition, or EARLIEST.
-        end: the end offset of each partition; the end of the log if None.
-        is_whole: whether deleted records are an error.
-    """
-    topic = flow.offset_syncs_topic
-    reader = (
-        session.read.format("kafka")
-        .options(**flow.target_connection.spark())
-        .option("kafka.isolation.level", "read_committed")
-        .option("failOnDataLoss", str(is_whole).lower())
-    )
-    reader = reader.option("assign", json.dumps({topic: sorted(first)})).option(
-        "startingOffsets", _offsets(topic, first)
-    )
-    return (reader if end is None else reader.option("endingOffsets", _offsets(topic, end))).load()
-
-
-def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
-    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
-
-
-def offset_sync_states(records: DataFrame) -> DataFrame:
-    """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each."""
-    from pyspark.sql import functions as F
-
-    parsed = records.select(
-        F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp"
-    )
-    return parsed.select(
-        "state.*",
-        F.col("partition").alias("sync_partition"),
-        F.col("offset").alias("sync_offset"),
-        F.col("timestamp").alias("committed_at"),
-    )
-
-
-def run_rows(states: DataFrame) -> DataFrame:
-    """Makes the rows of the table offset_syncs."""
-    from pyspark.sql import functions as F
-
-    is_inferred = F.coalesce("inferred", F.lit(False))
-    return (
-        states.withColumn("is_inferred", is_inferred)
-        .select("*", F.explode("runs").alias("run"))
-        .select(
-            "source",
-            "target",
-            "run.topic",
-            "run.partition",
-            "run.target_topic",
-            "run.target_partition",
-            "run.upstream_start",
-            "run.upstream_end",
-            "run.downstream_start",
-            "run.downstream_end",
-            "run.records",
-            "run.bytes",
-            _timestamp("run.first_timestamp").alias("first_timestamp"),
-            _timestamp("run.last_timestamp").alias("last_timestamp"),
-            F.when(~F.col("is_inferred"), F.lower(F.lpad(F.hex("run.digest"), 8, "0"))).alias("digest"),
-            "transactional_id",
-            "producer_id",
-            "producer_epoch",
-            "sync_partition",
-            "sync_offset",
-            "committed_at",
-            F.col("is_inferred").alias("inferred"),
-            F.coalesce("run.incarnation", F.lit(0)).alias("incarnation"),
-        )
-    )
-
-
-def gap_rows(states: DataFrame) -> DataFrame:
-    """Makes the rows of the table gaps."""
-    from pyspark.sql import functions as F
-
-    return states.select("*", F.explode("gaps").alias("gap")).select(
-        "source", "target", "gap.*", "sync_partition", "sync_offset", "committed_at"
-    )
-
-
-def _timestamp(column: str) -> Any:
-    """Converts milliseconds to a timestamp; null outside of the years 1 to 9999, which producers may write."""
-    from pyspark.sql import functions as F
-
-    return F.when(F.col(column).between(YEAR_1_MS, YEAR_9999_MS), F.timestamp_millis(column))
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import LedgerError
-from mirrorlake.ledger.store import Ledger, gap_rows, offset_sync_records, offset_sync_states, run_rows
+from mirrorlake.ledger.offset_sync_rows import gap_rows, offset_sync_records, offset_sync_states, run_rows
+from mirrorlake.ledger.store import Ledger
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.translation.sql_join import current_runs
 

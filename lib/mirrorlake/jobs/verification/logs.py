@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
 from mirrorlake.jobs.verification.compare import fingerprints, located
 from mirrorlake.jobs.verification.segments import Extent
-from mirrorlake.ledger.store import offset_sync_states, run_rows
+from mirrorlake.ledger.offset_sync_rows import offset_sync_states, run_rows
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import (

@@ -1,0 +1,130 @@
+"""Reads the records of the offset-syncs topic as frames, and makes rows of the tables offset_syncs and gaps of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mirrorlake.config.flow import Flow
+
+EARLIEST = -2  # the earliest offset, for Spark's Kafka source
+YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
+
+# The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
+RECORD = """
+  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
+  runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
+    upstream_end: BIGINT,
+    downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
+      last_timestamp: BIGINT, digest: BIGINT, incarnation: INT>>,
+  gaps ARRAY<STRUCT<topic: STRING, partition: INT, from_offset: BIGINT, to_offset: BIGINT, kind: STRING,
+    incarnation: INT, downstream_offset: BIGINT>>
+"""
+
+
+def offset_sync_records(
+    session: SparkSession,
+    flow: Flow,
+    first: Mapping[int, int],
+    end: Mapping[int, int] | None = None,
+    *,
+    is_whole: bool = False,
+) -> DataFrame:
+    """Reads the committed records of a flow's offset-syncs topic through Spark's Kafka source.
+
+    Records of the topic are never deleted. If an operator has deleted some, the query fails with `is_whole`, as the
+    ledger's stream does, and skips them without.
+
+    Args:
+        session: the session.
+        flow: the flow of the topic.
+        first: the first offset of each partition, or EARLIEST.
+        end: the end offset of each partition; the end of the log if None.
+        is_whole: whether deleted records are an error.
+    """
+    topic = flow.offset_syncs_topic
+    reader = (
+        session.read.format("kafka")
+        .options(**flow.target_connection.spark())
+        .option("kafka.isolation.level", "read_committed")
+        .option("failOnDataLoss", str(is_whole).lower())
+    )
+    reader = reader.option("assign", json.dumps({topic: sorted(first)})).option(
+        "startingOffsets", _offsets(topic, first)
+    )
+    return (reader if end is None else reader.option("endingOffsets", _offsets(topic, end))).load()
+
+
+def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
+    return json.dumps({topic: {str(partition): offset for partition, offset in offsets.items()}})
+
+
+def offset_sync_states(records: DataFrame) -> DataFrame:
+    """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each."""
+    from pyspark.sql import functions as F
+
+    parsed = records.select(
+        F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp"
+    )
+    return parsed.select(
+        "state.*",
+        F.col("partition").alias("sync_partition"),
+        F.col("offset").alias("sync_offset"),
+        F.col("timestamp").alias("committed_at"),
+    )
+
+
+def run_rows(states: DataFrame) -> DataFrame:
+    """Makes the rows of the table offset_syncs."""
+    from pyspark.sql import functions as F
+
+    is_inferred = F.coalesce("inferred", F.lit(False))
+    return (
+        states.withColumn("is_inferred", is_inferred)
+        .select("*", F.explode("runs").alias("run"))
+        .select(
+            "source",
+            "target",
+            "run.topic",
+            "run.partition",
+            "run.target_topic",
+            "run.target_partition",
+            "run.upstream_start",
+            "run.upstream_end",
+            "run.downstream_start",
+            "run.downstream_end",
+            "run.records",
+            "run.bytes",
+            _timestamp("run.first_timestamp").alias("first_timestamp"),
+            _timestamp("run.last_timestamp").alias("last_timestamp"),
+            F.when(~F.col("is_inferred"), F.lower(F.lpad(F.hex("run.digest"), 8, "0"))).alias("digest"),
+            "transactional_id",
+            "producer_id",
+            "producer_epoch",
+            "sync_partition",
+            "sync_offset",
+            "committed_at",
+            F.col("is_inferred").alias("inferred"),
+            F.coalesce("run.incarnation", F.lit(0)).alias("incarnation"),
+        )
+    )
+
+
+def gap_rows(states: DataFrame) -> DataFrame:
+    """Makes the rows of the table gaps."""
+    from pyspark.sql import functions as F
+
+    return states.select("*", F.explode("gaps").alias("gap")).select(
+        "source", "target", "gap.*", "sync_partition", "sync_offset", "committed_at"
+    )
+
+
+def _timestamp(column: str) -> Any:
+    """Converts milliseconds to a timestamp; null outside of the years 1 to 9999, which producers may write."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.col(column).between(YEAR_1_MS, YEAR_9999_MS), F.timestamp_millis(column))
