@@ -29,7 +29,7 @@ from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
 from mirrorlake.ledger.sql_text import literal
-from mirrorlake.ledger.tables import TABLES, column_definitions
+from mirrorlake.ledger.tables import TABLES, VERSION, column_definitions, version_of
 from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
@@ -82,11 +82,16 @@ class Ledger:
         """Returns the full name of a table, for SQL."""
         return f"`{self.catalog}`.`{self.schema}`.`{name}`"
 
-    def ensure_tables(self) -> Ledger:
+    def ensure_tables(self, *, upgrade: bool = False) -> Ledger:
         """Creates schema and tables where they are missing.
 
+        Args:
+            upgrade: adds the columns that tables of an earlier version lack. Otherwise these are an error: a change of
+                a table makes the commits fail that others are about to make, so one operator makes it, at one time.
+
         Raises:
-            LedgerError: they can't be created or written; nothing else has been changed.
+            LedgerError: they can't be created or written, or an earlier version has made them; nothing else has been
+                changed.
         """
         if self.warehouse:
             self._require_writable(Path(self.warehouse))
@@ -95,9 +100,10 @@ class Ledger:
         try:
             self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{self.catalog}`.`{self.schema}`")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
-                list(pool.map(self._ensure_table, TABLES))
+                lacking = dict(zip(TABLES, pool.map(self._ensure_table, TABLES), strict=True))
             if self.warehouse:
                 self._require_here()
+            self._settle({name: columns for name, columns in lacking.items() if columns}, upgrade=upgrade)
         except LedgerError:
             raise
         except Exception as error:
@@ -125,7 +131,8 @@ class Ledger:
             row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN `{self.catalog}`.`{self.schema}`").collect()
         } >= set(TABLES)
 
-    def _ensure_table(self, name: str) -> None:
+    def _ensure_table(self, name: str) -> list[str]:
+        """Creates a table if it is missing; returns the definitions of the columns that an existing one lacks."""
         columns, clustering = TABLES[name]
         definition = f"({columns}) USING DELTA CLUSTER BY ({clustering})"
         with self._writing(name):
@@ -135,12 +142,29 @@ class Ledger:
                 is_new = not (Path(self._directory(name)) / "_delta_log").is_dir()
                 definition = f"{definition if is_new else 'USING DELTA'} LOCATION '{self._directory(name)}'"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
-            if is_new:
-                return
-            known = {*self.read(name).columns}
-            missing = [column for column in column_definitions(name) if column.split()[0] not in known]
-            if missing:  # the table was made by an earlier version
-                self.spark.sql(f"ALTER TABLE {self.table(name)} ADD COLUMNS ({', '.join(missing)})")
+        if is_new:
+            return []
+        known = {*self.read(name).columns}
+        return [column for column in column_definitions(name) if column.split()[0] not in known]
+
+    def _settle(self, lacking: Mapping[str, list[str]], *, upgrade: bool) -> None:
+        """Adds the columns that tables of an earlier version lack, or refuses the tables."""
+        if not lacking:
+            return
+        names = {table: [column.split()[0] for column in columns] for table, columns in lacking.items()}
+        version = version_of(names)
+        if not upgrade:
+            table, columns = next(iter(names.items()))
+            raise LedgerError(
+                f"the tables of {self.catalog}.{self.schema} have version {version}, and this version of mirrorlake "
+                f"needs version {VERSION}: table {table} lacks {', '.join(columns)}. Run notebooks/maintain.ipynb once "
+                "with upgrade = true, then start this job again"
+            )
+        for table, columns in lacking.items():
+            self.change(table, f"ALTER TABLE {self.table(table)} ADD COLUMNS ({', '.join(columns)})")
+        log.info(
+            event("ledger_upgraded", schema=f"{self.catalog}.{self.schema}", before=version, after=VERSION, added=names)
+        )
 
     def _require_here(self) -> None:
         """Raises LedgerError if the session knows a table of this name in another warehouse.
@@ -382,7 +406,9 @@ class Ledger:
 
         def merge() -> None:
             table = DeltaTable.forName(rows.sparkSession, self.table(name))
-            table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}").whenNotMatchedInsertAll().execute()
+            merging = table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}")
+            # Columns by name: a later version may have added some to the table.
+            merging.whenNotMatchedInsert(values={column: f"s.{column}" for column in rows.columns}).execute()
 
         self._commit(name, merge)
 
