@@ -52,6 +52,7 @@ def run(
         "committed_at": at(committed),
         "inferred": False,
         "incarnation": incarnation,
+        "shared": False,
         **changes,
     }
 

@@ -324,6 +324,8 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
         assert skipped or line.group_id == new, "nothing was left to be carried"
     home.mirror()
 
+    assert {row["shared"] for row in world.rows("offset_syncs")} == {True}, "SQL would call its answers exact"
+
     west, east = texts(world.source_records(topic)), texts(world.target_records(topic))
     for partition in west:
         assert sorted(west[partition]) == sorted(east[partition]), "each record is on both sides"

@@ -14,7 +14,7 @@ from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.ledger.tables import OFFSET_SYNCS
+from mirrorlake.ledger.tables import ADDED, VERSION, column_definitions
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import SlotState
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
@@ -103,16 +103,36 @@ def test_inferred_runs_are_marked_and_have_no_digest(ledger: Ledger, spark: Any)
     assert (rows[10]["inferred"], rows[10]["digest"]) == (False, "000000ab")
 
 
-def test_a_table_of_an_earlier_version_gets_the_columns_it_lacks(spark: Any, tmp_path: Path) -> None:
+def test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_its_jobs_go_on_afterwards(
+    spark: Any, tmp_path: Path
+) -> None:
     older = Ledger(spark, "spark_catalog", "older", str(tmp_path))
     spark.sql("CREATE SCHEMA IF NOT EXISTS spark_catalog.older")
-    columns = OFFSET_SYNCS.strip().splitlines()[:-1]
+    later = {*ADDED[VERSION]["offset_syncs"]}
+    columns = [column for column in column_definitions("offset_syncs") if column.split()[0] not in later]
+    assert len(columns) == len(column_definitions("offset_syncs")) - len(later)
     spark.sql(
-        f"CREATE TABLE {older.table('offset_syncs')} ({' '.join(columns).rstrip(',')}) USING DELTA LOCATION "
+        f"CREATE TABLE {older.table('offset_syncs')} ({', '.join(columns)}) USING DELTA LOCATION "
         f"'{tmp_path / 'older/offset_syncs'}'"
     )
-    older.ensure_tables().merge_offset_syncs(spark.createDataFrame([record(1, run(10))], RECORDS))
-    assert older.read("offset_syncs").filter("NOT inferred").count() == 1
+    with pytest.raises(LedgerError, match=rf"have version {VERSION - 1}, .* needs version {VERSION}.*upgrade = true"):
+        older.ensure_tables()
+    assert not later & {*older.read("offset_syncs").columns}
+    older.ensure_tables(upgrade=True).merge_offset_syncs(spark.createDataFrame([record(1, run(10))], RECORDS))
+    assert older.ensure_tables().read("offset_syncs").filter("NOT inferred").count() == 1
+
+    spark.sql(f"ALTER TABLE {older.table('offset_syncs')} ADD COLUMNS (of_the_future STRING)")
+    older.merge_offset_syncs(spark.createDataFrame([record(2, run(20))], RECORDS))
+    assert older.read("offset_syncs").filter("of_the_future IS NULL").count() == 2
+
+
+@pytest.mark.parametrize("version", ADDED)
+def test_every_column_that_a_version_has_added_is_nullable_and_at_the_end(version: int) -> None:
+    for table, names in ADDED[version].items():
+        columns = {column.split()[0]: column for column in column_definitions(table)}
+        newer = sum(len(ADDED[later].get(table, ())) for later in ADDED if later > version)
+        assert [*columns][len(columns) - newer - len(names) : len(columns) - newer] == [*names]
+        assert not any("NOT NULL" in columns[name] for name in names)
 
 
 def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> None:

@@ -139,6 +139,25 @@ def test_a_partition_that_a_transform_has_spread_has_no_place_of_its_own(ledger:
     assert {row["status"] for row in found} == {"not_covered"}
 
 
+def test_an_offset_of_a_topic_to_which_others_write_too_is_exact_only_if_they_do_no_longer(
+    ledger: Ledger, spark: Any
+) -> None:
+    ledger.append(
+        "offset_syncs",
+        [
+            run(1, "t", 0, (0, 10), 0, "12:00:00", source="shared", shared=False),
+            run(2, "t", 0, (10, 20), 15, "12:00:10", source="shared", shared=True),
+            run(1, "u", 0, (0, 10), 0, "12:00:00", source="shared", shared=True),
+            run(2, "u", 0, (10, 20), 15, "12:00:10", source="shared", shared=False),
+        ],
+    )
+    found = spark.sql(
+        "SELECT q.topic, t.downstream_offset, t.status FROM VALUES ('t'), ('u') q (topic), LATERAL translate('shared', "
+        "'east', q.topic, 0, 12) t ORDER BY q.topic"
+    ).collect()
+    assert [tuple(row) for row in found] == [("t", 17, "not_covered"), ("u", 17, "exact")]
+
+
 def test_what_no_passed_verification_covers_is_unverified(ledger: Ledger, spark: Any) -> None:
     dice = random.Random(13)
     logs = [Log.at_random(dice, "verify", partition) for partition in range(6)]

@@ -99,8 +99,8 @@ def test_a_state_with_a_word_of_a_later_version_is_refused(word: bytes, message:
 
 
 def test_a_state_of_a_newer_format_is_refused() -> None:
-    with pytest.raises(TargetError, match=r"format version 3; this version of mirrorlake reads 1 to 2\. Upgrade"):
-        SlotState.from_json(state(1, 0).to_json().replace(b'"version":2', b'"version":3'))
+    with pytest.raises(TargetError, match=r"format version 4; this version of mirrorlake reads 1 to 3\. Upgrade"):
+        SlotState.from_json(state(1, 0).to_json().replace(b'"version":3', b'"version":4'))
 
 
 def test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says() -> None:

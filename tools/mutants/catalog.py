@@ -671,6 +671,26 @@ FIELD_CONDITIONS = (
         ),
     ),
     Mutant(
+        "tables of an earlier version are changed by the job that comes first",
+        "ledger/store.py",
+        "        if not upgrade:\n",
+        "        if False:\n",
+        (
+            f"{LEDGER}::test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_its_jobs_go_on_"
+            "afterwards",
+        ),
+    ),
+    Mutant(
+        "SQL calls an offset of a shared topic exact",
+        "ledger/sql/offset_map.sql",
+        "is_spread OR is_shared AS is_without",
+        "is_spread AS is_without",
+        (
+            "tests/spark/test_views.py::test_an_offset_of_a_topic_to_which_others_write_too_is_exact_only_if_they_do_no_"
+            "longer",
+        ),
+    ),
+    Mutant(
         "a merge that conflicts with another one is not made again",
         "ledger/store.py",
         "        for attempt in range(COMMIT_ATTEMPTS):\n",

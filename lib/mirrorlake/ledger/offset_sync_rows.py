@@ -17,6 +17,7 @@ YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 # The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
 RECORD = """
   source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
+  topics_shared BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
     upstream_end: BIGINT,
     downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
@@ -110,6 +111,7 @@ def run_rows(states: DataFrame) -> DataFrame:
             "committed_at",
             F.col("is_inferred").alias("inferred"),
             F.coalesce("run.incarnation", F.lit(0)).alias("incarnation"),
+            F.coalesce("topics_shared", F.lit(False)).alias("shared"),
         )
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 OFFSET_SYNCS = """
   source STRING NOT NULL COMMENT 'alias of the cluster that was read',
@@ -29,7 +29,8 @@ OFFSET_SYNCS = """
   sync_offset BIGINT NOT NULL COMMENT 'offset in that partition',
   committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit',
   inferred BOOLEAN COMMENT 'derived from the contents of both logs at a take-over; bytes counts keys and values',
-  incarnation INT COMMENT 'number of resets of the partition before this run'
+  incarnation INT COMMENT 'number of resets of the partition before this run',
+  shared BOOLEAN COMMENT 'others write to the remote topic, too (mirrorlake.topics.shared); null: not known'
 """
 
 CHECKPOINTS = """
@@ -224,6 +225,32 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "failovers": (FAILOVERS, "created_at, group_id"),
     "cycles": (CYCLES, "finished_at"),
 }
+
+# Columns that a version of the tables has added, from version 2 on. New columns come last, as Delta keeps statistics of
+# the first 32 only, and are nullable, so that a job of an earlier version can go on with upgraded tables.
+ADDED: Mapping[int, Mapping[str, tuple[str, ...]]] = {
+    2: {
+        "offset_syncs": ("inferred", "incarnation", "shared"),
+        "checkpoints": ("target_offset", "sync"),
+        "failovers": ("confirmed_at", "lost"),
+    },
+}
+VERSION = max(ADDED)
+
+
+def version_of(missing: Mapping[str, Collection[str]]) -> int:
+    """Returns the version of tables that lack columns.
+
+    Args:
+        missing: names of the columns that each table lacks.
+    """
+    lacking = (
+        version
+        for version, tables in ADDED.items()
+        for table, columns in tables.items()
+        if {*columns} & {*missing.get(table, ())}
+    )
+    return min(lacking, default=VERSION + 1) - 1
 
 
 def column_definitions(name: str) -> list[str]:

@@ -22,7 +22,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 
-VERSION, READ_VERSIONS = 2, (1, 2)
+VERSION, READ_VERSIONS = 3, (1, 2, 3)
 NO_SLOT = -1  # of a position that no slot owns yet
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -78,6 +78,8 @@ class SlotState:
         closed: true once the flow was handed back (`jobs/migration/handback.py`) or failed over
             (`jobs/failover/job.py`). No job may continue the flow before it is opened again.
         closed_for: the reason. It is NOTHING in records of earlier versions, which had hand-backs only.
+        topics_shared: true if others write to the remote topics, too (`mirrorlake.topics.shared`). It is false in
+            records of earlier versions, which did not say it.
         producer_ids: the producer ids of the slot before this one. A reader of the last record therefore recognises
             every batch of the slot by its header.
     """
@@ -99,6 +101,7 @@ class SlotState:
     closed: bool = False
     gaps: tuple[Gap, ...] = ()
     closed_for: ClosedFor = ClosedFor.NOTHING
+    topics_shared: bool = False
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """Returns the positions of this slot's partitions, by topic and partition."""

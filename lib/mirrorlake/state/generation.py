@@ -195,6 +195,7 @@ def _open_generation(
                     if (key := (gap.topic, gap.partition)) in new and positions[key].slot == slot
                 ),
                 producer_ids=tuple(producer_ids),
+                topics_shared=flow.topics_shared,
             )
             if not _write(target, flow, producer=producer, state=state, after=ends[slot], sequence=sequence):
                 return False

@@ -15,6 +15,7 @@
 -- last_timestamp: largest timestamp of a batch of the whole run
 -- incarnation: number of resets of the partition before the run
 -- committed_at: time just before the commit
+-- shared: true if others write to the remote topic, too (mirrorlake.topics.shared)
 WITH runs AS (
   SELECT r.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(r.incarnation, 0)), x -> x.from_offset)) AS void_from
   FROM {offset_syncs} r
@@ -25,6 +26,6 @@ SELECT
   upstream_start, least(upstream_end, void_from) AS upstream_end,
   downstream_start, downstream_start + least(upstream_end, void_from) - upstream_start AS downstream_end,
   least(upstream_end, void_from) - upstream_start AS records,
-  first_timestamp, last_timestamp, coalesce(incarnation, 0) AS incarnation, committed_at
+  first_timestamp, last_timestamp, coalesce(incarnation, 0) AS incarnation, committed_at, coalesce(shared, false) AS shared
 FROM runs
 WHERE void_from IS NULL OR upstream_start < void_from

@@ -11,13 +11,13 @@
 -- target_partition: partition on the target
 -- upstream_start: first source offset of the run; null after the last run, where every offset maps to downstream_start
 -- downstream_start: target offset that corresponds to upstream_start; after the last run, its end, or that of all that was mirrored before the last reset
--- status: exact; clamped, past the mirrored end in the ledger; before_mirror, before the first run; not_covered, a transform has spread the partition over several, so that
--- the row is valid for single records only
+-- status: exact; clamped, past the mirrored end in the ledger; before_mirror, before the first run; not_covered, a transform has spread the partition over several, or
+-- others write to the remote topic, too (mirrorlake.topics.shared), so that the row is valid for single records only
 WITH passed AS (
-  SELECT source, target, topic, partition, target_topic, target_partition, upstream_start, upstream_end, downstream_start, downstream_end, upstream_end AS passed
+  SELECT source, target, topic, partition, target_topic, target_partition, upstream_start, upstream_end, downstream_start, downstream_end, upstream_end AS passed, shared
   FROM {current_runs}
   UNION ALL
-  SELECT source, target, topic, partition, NULL, NULL, NULL, NULL, NULL, max(resumed_at), max(to_offset) FROM (
+  SELECT source, target, topic, partition, NULL, NULL, NULL, NULL, NULL, max(resumed_at), max(to_offset), NULL FROM (
     SELECT source, target, topic, partition, 0L AS resumed_at, to_offset FROM {current_gaps}
     UNION ALL
     SELECT source, target, topic, partition, array_max(resets).resumed_at, 0L FROM {resets}
@@ -29,11 +29,12 @@ known AS (
          lead(upstream_end) OVER (PARTITION BY source, target, topic, partition ORDER BY upstream_start NULLS FIRST) IS NULL AS is_last,
          max(passed) OVER (PARTITION BY source, target, topic, partition) AS mirrored_end,
          max(CASE WHEN upstream_start IS NULL THEN downstream_end END) OVER (PARTITION BY source, target, topic, partition) AS resumed_at,
-         min(target_partition) OVER (PARTITION BY source, target, topic, partition) < max(target_partition) OVER (PARTITION BY source, target, topic, partition) AS is_spread
+         min(target_partition) OVER (PARTITION BY source, target, topic, partition) < max(target_partition) OVER (PARTITION BY source, target, topic, partition) AS is_spread,
+         coalesce(max_by(shared, upstream_start) OVER (PARTITION BY source, target, topic, partition), false) AS is_shared
   FROM passed
 ),
 answers AS (
-  SELECT source, target, topic, partition, target_topic, target_partition, is_spread, stack(4,
+  SELECT source, target, topic, partition, target_topic, target_partition, is_spread OR is_shared AS is_without, stack(4,
     previous_end IS NULL AND upstream_start > 0, 0L, upstream_start, upstream_start, downstream_start, 'before_mirror',
     upstream_start IS NOT NULL, coalesce(previous_end, upstream_start), upstream_end, upstream_start, downstream_start, 'exact',
     is_last, coalesce(upstream_end, 0L), mirrored_end + 1, CAST(NULL AS BIGINT), greatest(downstream_end, resumed_at), 'exact',
@@ -42,5 +43,5 @@ answers AS (
   FROM known
 )
 SELECT source, target, topic, partition, from_offset, to_offset, target_topic, target_partition, upstream_start, downstream_start,
-       CASE WHEN is_spread THEN 'not_covered' ELSE status END AS status
+       CASE WHEN is_without THEN 'not_covered' ELSE status END AS status
 FROM answers WHERE is_there
