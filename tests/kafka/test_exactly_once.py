@@ -43,6 +43,7 @@ from mirrorlake.state.slot_report import SlotReport
 from tests.disk import fill, small_disk
 from tests.world import DEADLINE_S, World, eventually, read_committed
 
+MAP = ("offset_syncs", "gaps")
 SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 
@@ -392,21 +393,21 @@ def test_a_full_warehouse_stops_no_copy_but_a_run_fails_at_its_end_and_the_ledge
         assert world.assert_equal(topic) == 600
 
 
-def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends(
+def test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = world.topic(partitions=2)
-    world.produce(topic, 100, 2)
+    world.produce_transactions(topic, 5, 20)
     world.mirror()
     other = replace(world.ledger, schema=f"{world.ledger.schema}_emptied").ensure_tables()
 
-    def runs(of: store.Ledger) -> Any:
-        return of.of_flow("offset_syncs", world.flow)
+    def rows(name: str, of: store.Ledger) -> Any:
+        return of.of_flow(name, world.flow)
 
     appended: list[int] = []
 
     def is_appended() -> bool:
-        return sum(appended) == runs(world.ledger).count()
+        return sum(appended) == rows("offset_syncs", world.ledger).count()
 
     with other.checkpoint("ledger") as place:
         query = other.stream_offset_syncs(
@@ -416,19 +417,23 @@ def test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_se
             eventually(is_appended, what="an append")
 
             def is_whole_after_another_append() -> bool:
-                world.produce(topic, 10, 2, seed=len(appended))
+                world.produce_transactions(topic, 2, 10, seed=len(appended))
                 world.mirror()
                 eventually(is_appended, what="the next append")
-                return runs(other).count() == runs(world.ledger).count()
+                return all(rows(name, other).count() == rows(name, world.ledger).count() for name in MAP)
 
-            with monkeypatch.context() as patched:  # the next append comes before the next check
-                patched.setattr(store, "CHECKED_EVERY_S", DEADLINE_S)
-                world.spark.sql(f"DELETE FROM {other.table('offset_syncs')} WHERE source = '{world.alias}'")
-                assert not is_whole_after_another_append()
-            eventually(is_whole_after_another_append, what="an append that notices the hole")
+            for name in MAP:
+                with monkeypatch.context() as patched:  # the next append comes before the next check
+                    patched.setattr(store, "CHECKED_EVERY_S", DEADLINE_S)
+                    world.spark.sql(f"DELETE FROM {other.table(name)} WHERE source = '{world.alias}'")
+                    assert not is_whole_after_another_append()
+                eventually(is_whole_after_another_append, what=f"an append that notices the hole in {name}")
         finally:
             query.stop()
-    assert_df_equality(runs(other), runs(world.ledger), ignore_row_order=True, ignore_nullable=True)
+    world.spark.sql(f"DELETE FROM {other.table('gaps')} WHERE source = '{world.alias}'")
+    other.catch_up(world.flow, world.flow.slots_on(2))
+    for name in MAP:
+        assert_df_equality(rows(name, other), rows(name, world.ledger), ignore_row_order=True, ignore_nullable=True)
 
 
 def test_partitions_that_change_slots_keep_their_positions(plain_world: World) -> None:

@@ -21,6 +21,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.jobs.mirror.spark_engine import SparkTasks
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.model.recent_runs import RecentRuns
 
 from tests.moving import failover
 from tests.world import Record, World, configure, eventually
@@ -109,7 +110,9 @@ def test_retention_that_overtakes_a_paused_mirror_is_noticed(plain_world: World)
     assert plain_world.gaps(topic) == [(0, 100, first, "retention")]
 
 
-def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so(world: World) -> None:
+def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 100, 1)
     world.mirror()
@@ -138,7 +141,15 @@ def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_s
     assert world.gaps(topic) == [(0, 0, 100, "recreated")]
     world.assert_accounted(topic)
     assert position_after(world, topic, 10) == target[110][0]  # the new tenth record, not the old one
+
+    # Without the table gaps, runs of the former topic would count again.
+    world.spark.sql(f"DELETE FROM {world.ledger.table('gaps')} WHERE source = '{world.alias}'")
+    (planned,) = failover(world, source="dead").lines
+    assert "stale_map" in [kind for kind, _ in planned.blocks]
+    monkeypatch.setattr(RecentRuns, "near", lambda *_: None)  # so that the ledger is asked
+    assert position_after(world, topic, 12) == target[112][0]
     assert world.mirror().records == 0
+    assert world.gaps(topic) == [(0, 0, 100, "recreated")], "a table that was emptied apart is filled again"
 
 
 @pytest.mark.parametrize("policy", ["stop", "continue"])

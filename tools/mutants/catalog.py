@@ -26,6 +26,8 @@ VIOLATED_GATE = (
 )
 TIMED_OUT = (f"{EXACTLY_ONCE}::test_a_transaction_that_timed_out_before_the_commit_is_copied_again",)
 
+NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so"
+
 COPYING = (
     Mutant(
         "a batch is dropped",
@@ -479,16 +481,16 @@ TRANSLATING = (
         '        return syncs <= {(row["sync_partition"], row["sync_offset"]) for row in found}\n',
         "        return True\n",
         (
-            f"{EXACTLY_ONCE}::test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
+            f"{EXACTLY_ONCE}::test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
         ),
     ),
     Mutant(
         "rows that were appended behind a hole hide it",
         "ledger/store.py",
-        "                before = checked if began < checked_at + KEPT_FOR_S else {}\n",
-        "                before: dict[int, int] = {}\n",
+        "{*checked.items(), *last.items()}",
+        "{*last.items()}",
         (
-            f"{EXACTLY_ONCE}::test_a_ledger_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
+            f"{EXACTLY_ONCE}::test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
         ),
     ),
     Mutant(
@@ -679,6 +681,27 @@ FIELD_CONDITIONS = (
             f"{LEDGER}::test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_its_jobs_go_on_"
             "afterwards",
         ),
+    ),
+    Mutant(
+        "a table gaps that was emptied apart stays empty",
+        "ledger/store.py",
+        'return last if logs.filter("span > held OR incarnation > 0").isEmpty() else {}',
+        "return last",
+        (NEW_TOPIC,),
+    ),
+    Mutant(
+        "groups are placed by a map without its resets",
+        "translation/group_cache.py",
+        "            if without_reset(self.incarnations, resumed):",
+        "            if False:",
+        (NEW_TOPIC,),
+    ),
+    Mutant(
+        "a failover plan trusts a map without its resets",
+        f"{FAILOVER}/planner.py",
+        " and (line.topic, line.partition) not in self._situation.emptied",
+        "",
+        (NEW_TOPIC,),
     ),
     Mutant(
         "SQL calls an offset of a shared topic exact",

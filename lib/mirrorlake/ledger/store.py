@@ -55,6 +55,21 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
+class Merged:
+    """What records of the offset-syncs topic have held.
+
+    Attributes:
+        runs: the number of their runs.
+        last: the last offset with runs of each partition of the topic.
+        last_gaps: the last offset with gaps of each partition of the topic.
+    """
+
+    runs: int
+    last: dict[int, int]
+    last_gaps: dict[int, int]
+
+
+@dataclass(frozen=True)
 class Ledger:
     """The tables of one schema.
 
@@ -300,8 +315,9 @@ class Ledger:
         Raises:
             LedgerError: the table has more partitions than the topic, so they don't belong together.
         """
-        last, checked_at = self.last_syncs(flow), time.monotonic()
-        checked = dict(last)
+        last, checked_at = self._last_whole(flow), time.monotonic()
+        appended_gaps: dict[int, int] = {}
+        checked, checked_gaps = dict(last), dict(appended_gaps)
         source = (
             self.spark.readStream.format("kafka")
             .options(**flow.target_connection.spark())
@@ -313,20 +329,26 @@ class Ledger:
         )
 
         def append(frame: DataFrame, _: int) -> None:
-            nonlocal checked, checked_at
+            nonlocal checked, checked_gaps, checked_at
             began = time.monotonic()
             if began > checked_at + CHECKED_EVERY_S:
                 # Rows of the check before, too: those appended since may stand behind a hole.
-                before = checked if began < checked_at + KEPT_FOR_S else {}
-                if not self._holds(flow, {*before.items(), *last.items()}):
+                if began > checked_at + KEPT_FOR_S:
+                    checked, checked_gaps = {}, {}
+                    appended_gaps.clear()
+                if not (
+                    self._holds("offset_syncs", flow, {*checked.items(), *last.items()})
+                    and self._holds("gaps", flow, {*checked_gaps.items(), *appended_gaps.items()})
+                ):
                     self.merge_offset_syncs(
                         offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST))
                     )
-                checked, checked_at = dict(last), began
-            runs, newest = self.merge_offset_syncs(frame)
-            last.update(newest)
-            checked = newest | checked  # the first rows of a partition
-            appended(runs, time.monotonic() - began)
+                checked, checked_gaps, checked_at = dict(last), dict(appended_gaps), began
+            merged = self.merge_offset_syncs(frame)
+            last.update(merged.last)
+            appended_gaps.update(merged.last_gaps)
+            checked, checked_gaps = merged.last | checked, merged.last_gaps | checked_gaps  # a partition's first rows
+            appended(merged.runs, time.monotonic() - began)
 
         writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
         writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # names must be unique in a session
@@ -347,9 +369,9 @@ class Ledger:
         """
         began = time.monotonic()
         try:
-            start = self._bookmark(flow, partitions, self.last_syncs(flow))
+            start = self._bookmark(flow, partitions, self._last_whole(flow))
             first = {int(partition): offset for partition, offset in start.items()}
-            runs, _ = self.merge_offset_syncs(offset_sync_records(self.spark, flow, first, is_whole=True))
+            runs = self.merge_offset_syncs(offset_sync_records(self.spark, flow, first, is_whole=True)).runs
         except LedgerError:
             raise
         except Exception as error:
@@ -359,14 +381,11 @@ class Ledger:
             ) from None
         appended(runs, time.monotonic() - began)
 
-    def merge_offset_syncs(self, records: DataFrame) -> tuple[int, dict[int, int]]:
+    def merge_offset_syncs(self, records: DataFrame) -> Merged:
         """Merges the runs and gaps of offset-syncs records into the tables, and an anomaly for each loss.
 
         The records are rows of Spark's Kafka source. Existing rows stay as they are. A merge, unlike an append, makes a
         second writer harmless, and a stream that starts too early. Runs are merged last, because they are the bookmark.
-
-        Returns:
-            The number of runs in the records, and the last offset with runs of each partition of the topic.
         """
         from pyspark.sql import functions as F
 
@@ -375,6 +394,7 @@ class Ledger:
         held = states.groupBy("source", "target", "sync_partition").agg(
             F.min("sync_offset").alias("first"),
             F.max(F.when(F.size("runs") > 0, F.col("sync_offset"))).alias("last"),
+            F.max(F.when(F.size("gaps") > 0, F.col("sync_offset"))).alias("last_gap"),
             *(
                 F.sum(F.greatest(F.size(found), F.lit(0))).alias(name)
                 for name, found in (("runs", "runs"), ("gaps", "gaps"), ("lost", lost))
@@ -397,7 +417,11 @@ class Ledger:
         runs = sum(row["runs"] for row in found)
         if runs:
             self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
-        return runs, {row["sync_partition"]: row["last"] for row in found if row["last"] is not None}
+        last, last_gaps = (
+            {row["sync_partition"]: row[name] for row in found if row[name] is not None}
+            for name in ("last", "last_gap")
+        )
+        return Merged(runs, last, last_gaps)
 
     def _insert_missing(self, name: str, rows: DataFrame, bounds: str, keys: Sequence[str]) -> None:
         from delta.tables import DeltaTable
@@ -439,14 +463,38 @@ class Ledger:
         last = rows.groupBy("sync_partition").agg(F.max("sync_offset").alias("last")).collect()
         return {row["sync_partition"]: row["last"] for row in last}
 
-    def _holds(self, flow: Flow, syncs: Set[tuple[int, int]]) -> bool:
+    def _last_whole(self, flow: Flow) -> dict[int, int]:
+        """Returns the last offset of each partition of the topic in the table offset_syncs; none if the table gaps was
+        emptied apart, so that both are filled anew.
+
+        A flow may have no gaps. The runs of each log of a partition then follow each other, and no log was replaced.
+        """
+        from pyspark.sql import functions as F
+
+        last = self.last_syncs(flow)
+        if not last or not self.of_flow("gaps", flow).isEmpty():
+            return last
+        logs = (
+            self.of_flow("offset_syncs", flow)
+            .groupBy("topic", "partition", F.coalesce("incarnation", F.lit(0)).alias("incarnation"))
+            .agg(
+                (F.max("upstream_end") - F.min("upstream_start")).alias("span"),
+                F.sum(F.col("upstream_end") - F.col("upstream_start")).alias("held"),
+            )
+        )
+        return last if logs.filter("span > held OR incarnation > 0").isEmpty() else {}
+
+    def _holds(self, name: str, flow: Flow, syncs: Set[tuple[int, int]]) -> bool:
         """Returns True if the table still has rows of these states; only an operator can have deleted them.
 
         Args:
+            name: the table, offset_syncs or gaps.
             flow: the flow of the topic.
             syncs: partitions and offsets of the topic.
         """
-        rows = self.of_flow("offset_syncs", flow).select("sync_partition", "sync_offset")
+        if not syncs:
+            return True
+        rows = self.of_flow(name, flow).select("sync_partition", "sync_offset")
         found = rows.filter(rows.sync_offset.isin(*{offset for _, offset in syncs})).distinct().collect()
         return syncs <= {(row["sync_partition"], row["sync_offset"]) for row in found}
 

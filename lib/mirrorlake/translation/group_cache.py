@@ -24,9 +24,11 @@ from mirrorlake.translation.sql_join import (
     MIRRORED,
     POSITION_NAMES,
     Mirrored,
+    Resumption,
     by_runs_at_hand,
     resumptions,
     translate,
+    without_reset,
 )
 
 if TYPE_CHECKING:
@@ -161,8 +163,15 @@ class GroupTranslation:
         )
         partitions = {(position["topic"], position["partition"]) for position in positions}
         flow_map = self.flow_map.read(session)
-        resumed = resumptions(flow_map.gaps) if self.incarnations else {}
-        rows = [mirrored[key]._replace(resumed_at=resumed.get(key)) for key in partitions]
+        resumed: Mapping[PartitionKey, Resumption] = {}
+        if self.incarnations:
+            resumed = resumptions(flow_map.gaps)
+            if without_reset(self.incarnations, resumed):  # the topic still has what the table has lost
+                flow_map = self.flow_map.read(session, by_topic=True)
+                resumed = resumptions(flow_map.gaps)
+        rows = [
+            mirrored[key]._replace(resumed_at=resumed[key].resumed_at if key in resumed else None) for key in partitions
+        ]
         answers = translate(asked, flow_map.runs, session.createDataFrame(rows, MIRRORED)).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]

@@ -57,7 +57,7 @@ class LiveMap:
     def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
         self._ledger, self._flow, self._target = ledger, flow, target
 
-    def read(self, session: SparkSession) -> Map:
+    def read(self, session: SparkSession, *, by_topic: bool = False) -> Map:
         """Reads the map that holds now.
 
         Each call asks the ledger how far it goes. The tables may have been emptied, and a map with a hole would move
@@ -65,13 +65,14 @@ class LiveMap:
 
         Args:
             session: Spark session of the micro-batch.
+            by_topic: whether to read the whole offset-syncs topic, as rows are missing in the tables.
 
         Raises:
             TargetError: the target can't be read.
             LedgerError: the table holds later offsets than the topic, so they do not belong together.
         """
         ledger = self._ledger.within(session)
-        missing = self._missing(ledger.last_syncs(self._flow))
+        missing = self._missing({} if by_topic else ledger.last_syncs(self._flow))
         runs, gaps = (
             ledger.of_flow("offset_syncs", self._flow).select(*RUN_COLUMNS),
             ledger.of_flow("gaps", self._flow).select(*GAP_COLUMNS),

@@ -86,8 +86,8 @@ FROM limited WHERE upstream_start < limit
 """
 
 RESUMPTIONS = """
-SELECT topic, partition, max_by(CASE WHEN kind = {target_recreated} THEN 0 ELSE downstream_offset END,
-  coalesce(incarnation, 0)) AS resumed_at
+SELECT topic, partition, max(coalesce(incarnation, 0)) AS incarnation,
+  max_by(CASE WHEN kind = {target_recreated} THEN 0 ELSE downstream_offset END, coalesce(incarnation, 0)) AS resumed_at
 FROM {gaps} WHERE kind IN ({kinds}) GROUP BY topic, partition
 """
 
@@ -193,15 +193,43 @@ def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:
     return runs.sparkSession.sql(CURRENT_RUNS.replace("{kinds}", literals(RESETS)), runs=runs, gaps=gaps)
 
 
-def resumptions(gaps: DataFrame) -> dict[PartitionKey, int]:
-    """Returns the target offset at which each partition with resets has continued after the last of them.
+class Resumption(NamedTuple):
+    """The last reset of a partition: the incarnation that it ended, and the target offset at which the new log begins.
+
+    The offset is 0 where the remote topic was created anew.
+    """
+
+    incarnation: int
+    resumed_at: int
+
+
+def resumptions(gaps: DataFrame) -> dict[PartitionKey, Resumption]:
+    """Returns the last reset of each partition that has any.
 
     Args:
         gaps: the flow's rows of gaps (topic, partition, kind, incarnation, downstream_offset).
     """
     query = RESUMPTIONS.replace("{kinds}", literals(RESETS))
     rows = gaps.sparkSession.sql(query, gaps=gaps, target_recreated=GapKind.TARGET_RECREATED).collect()
-    return {(row["topic"], row["partition"]): row["resumed_at"] for row in rows}
+    return {(row["topic"], row["partition"]): Resumption(row["incarnation"], row["resumed_at"]) for row in rows}
+
+
+def without_reset(
+    incarnations: Mapping[PartitionKey, int], resumed: Mapping[PartitionKey, Resumption]
+) -> set[PartitionKey]:
+    """Returns the partitions whose last reset is not in the table gaps, which somebody must have emptied.
+
+    Resets never expire. Without them, runs that are void would count as current.
+
+    Args:
+        incarnations: the number of resets of each partition, by the states.
+        resumed: the last reset of each partition, by the table.
+    """
+    return {
+        key
+        for key, number in incarnations.items()
+        if number and (key not in resumed or resumed[key].incarnation < number - 1)
+    }
 
 
 def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> DataFrame:

@@ -55,7 +55,7 @@ class Translator:
         logs = self._logs({(position.topic, position.partition) for position in positions})
         known = self._known()
         resolved = [self._resolved(position, known) for position in positions]
-        resumed = resumptions(self.ledger.of_flow("gaps", self.flow))
+        resumed = {key: one.resumed_at for key, one in resumptions(self.ledger.of_flow("gaps", self.flow)).items()}
         mirrored = [
             row
             for row in (

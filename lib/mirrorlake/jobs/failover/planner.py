@@ -147,7 +147,7 @@ class PlanMaker:
         blocks = blocks_of(
             line,
             reason=draft.reason,
-            is_complete=draft.is_complete,
+            is_complete=draft.is_complete and (line.topic, line.partition) not in self._situation.emptied,
             has_failed=(line.topic, line.partition) in self._situation.failed,
             members_on=members_on,
             max_lag=choice.max_lag,

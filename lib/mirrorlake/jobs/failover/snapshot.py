@@ -28,7 +28,7 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import is_closed
 from mirrorlake.translation import two_way
 from mirrorlake.translation.awaited import why_awaited
-from mirrorlake.translation.sql_join import resumptions
+from mirrorlake.translation.sql_join import resumptions, without_reset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,6 +64,7 @@ class Situation:
         pieces: the maps of both directions from the ledger.
         known: partitions that have a counterpart on the target (`two_way.counterparts`).
         partitions: keys of `known`.
+        emptied: partitions whose resets the table gaps has lost.
         awaited: partitions whose log on the source is not the one that was mirrored, with the reason; empty with a
             dead source.
         gaps: the flow's gaps that hold now, from the ledger (view `current_gaps`).
@@ -84,6 +85,7 @@ class Situation:
     pieces: DataFrame
     known: DataFrame
     partitions: frozenset[PartitionKey]
+    emptied: frozenset[PartitionKey]
     awaited: Mapping[PartitionKey, str]
     gaps: DataFrame
     failed: frozenset[PartitionKey]
@@ -170,8 +172,8 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         ends=ends,
         brought=brought,
         pieces=pieces,
-        resumed=resumed,
-        back_resumed=back_resumed,
+        resumed={key: one.resumed_at for key, one in resumed.items()},
+        back_resumed={key: one.resumed_at for key, one in back_resumed.items()},
     )
     return Situation(
         flow=flow,
@@ -186,6 +188,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         seen={} if source is not None else ends_seen(ledger, flow),
         pieces=pieces,
         known=ledger.spark.createDataFrame(known, two_way.KNOWN),
+        emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
         awaited=_awaited(source, positions, ends),
         gaps=rows_of_pair(views.read(ledger, "current_gaps"), flow.source, flow.target),
