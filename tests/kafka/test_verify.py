@@ -158,6 +158,20 @@ def test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_ver
     runs = world.ledger.read("offset_syncs").filter(f"source = '{world.alias}'")
     assert first.verified_to.timestamp() == runs.selectExpr("max(unix_millis(committed_at))").first()[0] / 1000
 
+    # A topic without a mirror, and records behind the mirrored ones, are no silence once they are late.
+    hours_ago = {"timestamp": NOW - 2 * 3_600_000}
+    write(world.source_servers, idle, {0: [record(1, **hours_ago), record(2)]})
+    write(world.source_servers, plain, {1: [record(3, **hours_ago)]})
+    late = verify(world, "incremental")
+    assert {(one.topic, one.partition): (one.unmirrored, one.status) for one in late.partitions} == {
+        (held, 0): (0, "not_covered"),
+        (idle, 0): (2, "not_mirrored"),
+        (plain, 1): (1, "not_mirrored"),
+    }
+    with pytest.raises(GateError, match="3 records of 2 partitions are late: not mirrored yet"):
+        late.require()
+    assert not verify(world, "incremental", max_lateness_seconds="86400").total("unmirrored")
+
     world.produce(plain, 100, 3, seed=4)
     world.mirror()
     again = verify(world, version=str(first.offset_syncs_version))

@@ -173,7 +173,8 @@ VIOLATIONS = {
         7: put("out_of_order", 1),
         8: put("different", 1),
         9: put("unexpected", 1),
-        10: put("accounted", 99),
+        10: put("unmirrored", 1),
+        11: put("accounted", 99),
     },
 }
 FRAMES = {"offset_syncs": runs, "checkpoints": groups, "takeover": inferred, "verification": verified}

@@ -79,6 +79,12 @@ def test_a_person_understands_what_it_comes_to() -> None:
     left = partition(not_comparable=5), PartitionVerification("u", 0, is_covered=False)
     assert result(*left).statement().endswith("0 differences; 5 can't be compared any more; 1 partition not covered")
     assert result(success=False).statement().startswith("not verified: there was nothing to compare")
+    late = partition(unmirrored=7), PartitionVerification("u", 0, is_covered=False, unmirrored=3)
+    assert result(*late, success=False).statement() == (
+        "NOT WHOLE: verified to 14:03:07, 10 records, 0 differences; 1 partition not covered; 10 records of 2 "
+        "partitions are late: not mirrored yet"
+    )
+    assert result(late[1], success=False).statement().endswith("; 3 records of 1 partition are late: not mirrored yet")
     nothing_new = replace(result(), results=(), is_neutral=True)
     assert nothing_new.statement().startswith("nothing new: no record was mirrored since")
     assert (nothing_new.passed, nothing_new.to_json()["nothing_new"]) == (False, True)
@@ -98,6 +104,8 @@ def test_a_person_understands_what_it_comes_to() -> None:
         ({"accounted": 9}, "different"),
         ({"records": 0, "not_comparable": 10}, "not_comparable"),
         ({"records": 0, "is_covered": False}, "not_covered"),
+        ({"records": 0, "is_covered": False, "unmirrored": 3}, "not_mirrored"),
+        ({"unmirrored": 3}, "equal"),  # what was compared
     ],
 )
 def test_a_partition_passes_only_if_records_were_compared_and_all_are_the_same(

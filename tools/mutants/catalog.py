@@ -704,6 +704,16 @@ FIELD_CONDITIONS = (
         (NEW_TOPIC,),
     ),
     Mutant(
+        "a topic that is never mirrored fails no verification",
+        "jobs/verification/logs.py",
+        "            if one.oldest_ms is not None and one.oldest_ms < before_ms\n",
+        "            if False\n",
+        (
+            "tests/kafka/test_verify.py::test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_"
+            "version_says_the_same_later",
+        ),
+    ),
+    Mutant(
         "SQL calls an offset of a shared topic exact",
         "ledger/sql/offset_map.sql",
         "is_spread OR is_shared AS is_without",

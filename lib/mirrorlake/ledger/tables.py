@@ -131,14 +131,16 @@ VERIFICATIONS = """
   unexpected BIGINT NOT NULL COMMENT 'on the target, and not on the source',
   not_comparable BIGINT NOT NULL
     COMMENT 'deleted on one side since, by retention or compaction: neither equal nor different',
-  status STRING NOT NULL COMMENT 'equal, different, not_comparable, not_covered, or nothing_new (the whole flow)',
+  status STRING NOT NULL
+    COMMENT 'equal, different, not_comparable, not_covered, not_mirrored, or nothing_new (the whole flow)',
   passed BOOLEAN NOT NULL COMMENT 'records were compared, and there is no difference',
   verified_to TIMESTAMP COMMENT 'committed_at of the last run that was compared',
   offset_syncs_version BIGINT NOT NULL COMMENT 'Delta version of offset_syncs that was used as the map',
   gaps_version BIGINT NOT NULL COMMENT 'Delta version of gaps, whose resets make parts of the map void',
   detail STRING,
   started_at TIMESTAMP NOT NULL,
-  finished_at TIMESTAMP NOT NULL
+  finished_at TIMESTAMP NOT NULL,
+  unmirrored BIGINT COMMENT 'records of the source that are not mirrored, if the oldest is late (max_lateness_seconds)'
 """
 
 # No contents of records: they may be personal data, and both logs still have them.
@@ -233,6 +235,7 @@ ADDED: Mapping[int, Mapping[str, tuple[str, ...]]] = {
         "offset_syncs": ("inferred", "incarnation", "shared"),
         "checkpoints": ("target_offset", "sync"),
         "failovers": ("confirmed_at", "lost"),
+        "verifications": ("unmirrored",),
     },
 }
 VERSION = max(ADDED)

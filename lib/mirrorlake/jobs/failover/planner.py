@@ -12,7 +12,6 @@ from mirrorlake.config.flow import SCATTERED, Flow
 from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import SeenIn, Standing
 from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
-from mirrorlake.jobs.failover.backlog import uncarried
 from mirrorlake.jobs.failover.losses import Losses, Span, losses_ahead
 from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
@@ -22,6 +21,7 @@ from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
+from mirrorlake.state.backlog import uncarried
 from mirrorlake.translation import two_way
 from mirrorlake.translation.sql_join import POSITIONS
 

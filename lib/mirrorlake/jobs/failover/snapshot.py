@@ -15,7 +15,6 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint.group_positions import ends_seen
-from mirrorlake.jobs.failover.backlog import Unmirrored, unmirrored
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.jobs.verification.scope import VerificationMode
@@ -25,6 +24,7 @@ from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
+from mirrorlake.state.backlog import Unmirrored, unmirrored
 from mirrorlake.state.closure import is_closed
 from mirrorlake.translation import two_way
 from mirrorlake.translation.awaited import why_awaited

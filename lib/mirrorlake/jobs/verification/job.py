@@ -18,8 +18,9 @@ from __future__ import annotations
 import json
 import logging
 import uuid
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import LedgerError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate
-from mirrorlake.jobs.verification.logs import FlowLogs
+from mirrorlake.jobs.verification.logs import FlowLogs, Late
 from mirrorlake.jobs.verification.result import (
     Finding,
     PartitionVerification,
@@ -100,10 +101,14 @@ class Verification:
             closing(Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()) as source,
             closing(Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()) as target,
         ):
-            partitions, wrong = self._verify(scope, versions, FlowLogs(self.spark, flow, source, target))
+            logs = FlowLogs(self.spark, flow, source, target)
+            before = started_at - timedelta(seconds=scope.max_lateness_s)
+            late = logs.late(round(before.timestamp() * 1000), scope.has) if scope.minds_lateness else {}
+            partitions, wrong = self._verify(scope, versions, logs)
+            partitions = with_late(partitions, logs.still_late(late))
         is_neutral = (
             scope.mode == VerificationMode.INCREMENTAL
-            and not any(partition.is_covered for partition in partitions)
+            and not any(partition.is_covered or partition.unmirrored for partition in partitions)
             and self._passed(scope).first() is not None
         )
         results = [] if is_neutral else self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
@@ -293,7 +298,7 @@ class Verification:
         }
         rows = [partition.row() for partition in result.partitions]
         if not any(
-            partition.is_covered for partition in result.partitions
+            partition.is_covered or partition.unmirrored for partition in result.partitions
         ):  # a row about the whole flow makes the failure visible
             whole = {**PartitionVerification("", 0).row(), "topic": None, "partition": None}
             status = VerificationStatus.NOTHING_NEW if result.is_neutral else whole["status"]
@@ -322,3 +327,17 @@ class Verification:
             {name: F.lit(value) for name, value in common.items()}
         )
         return rows.select(self.ledger.read("verification_findings").columns)
+
+
+def with_late(
+    partitions: Sequence[PartitionVerification], late: Mapping[PartitionKey, Late]
+) -> list[PartitionVerification]:
+    """Notes in the results which partitions are late, and adds those that have no result, in order."""
+    found = {(one.topic, one.partition): one for one in partitions}
+    for key, one in late.items():
+        row = found.setdefault(key, PartitionVerification(*key, is_covered=False))
+        if not row.is_covered:
+            row.upstream_from, row.upstream_to = one.start, one.end
+        row.unmirrored = one.records
+        row.notes.append(f"{one.records:,} records from source offset {one.start:,} on are late: not mirrored yet")
+    return [found[key] for key in sorted(found)]

@@ -5,13 +5,16 @@ Spark's Kafka source reads the records, as any read_committed consumer would get
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
+from mirrorlake.config.start import StartSpec
 from mirrorlake.jobs.verification.compare import fingerprints, located
 from mirrorlake.jobs.verification.segments import Extent
 from mirrorlake.ledger.offset_sync_rows import offset_sync_states, run_rows
+from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import (
@@ -22,7 +25,8 @@ from mirrorlake.protocol.cluster import (
 )
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.spark.kafka_frames import log_records
-from mirrorlake.state.offset_syncs import STATE_AND_MARKER
+from mirrorlake.state.backlog import unmirrored
+from mirrorlake.state.offset_syncs import STATE_AND_MARKER, read_all_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +36,15 @@ KAFKA = """
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>
 """
 Bounds = Mapping[PartitionKey, tuple[int, int]]  # from and to (exclusive), by topic and partition
+
+
+@dataclass(frozen=True)
+class Late:
+    """The records of a source partition from `start` to `end` (exclusive) that are not mirrored, and their number."""
+
+    start: int
+    end: int
+    records: int
 
 
 class FlowLogs:
@@ -92,6 +105,40 @@ class FlowLogs:
             for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
         )
         return {key: (start[key], end[key]) for key in keys if start.get(key, 0) < end.get(key, 0)}
+
+    def late(self, before_ms: int, is_wanted: Callable[[str], bool]) -> dict[PartitionKey, Late]:
+        """Returns the partitions of wanted topics whose first record that is not mirrored is older than a time.
+
+        Where a partition begins is only known once the flow has begun it, unless it begins at the earliest offset.
+        """
+        positions = self._positions()
+        bounds = {
+            key: bound
+            for key, bound in self.source_partitions().items()
+            if is_wanted(key[0]) and (key in positions or self._flow.start.of(key[0], is_first=False) == StartSpec())
+        }
+        starts = {key: start for key, (start, _) in bounds.items()}
+        for key in starts.keys() & positions.keys():
+            position, topic_id = positions[key], self._source.topics[key[0]].topic_id
+            if not position.topic_id or position.topic_id == topic_id:
+                starts[key] = max(starts[key], position.upstream_next)
+        found = unmirrored(self._source, self._flow, starts, {key: end for key, (_, end) in bounds.items()})
+        return {
+            key: Late(starts[key], bounds[key][1], one.records)
+            for key, one in found.items()
+            if one.oldest_ms is not None and one.oldest_ms < before_ms
+        }
+
+    def still_late(self, late: Mapping[PartitionKey, Late]) -> dict[PartitionKey, Late]:
+        """Returns those partitions that the flow has not mirrored any further meanwhile."""
+        positions = self._positions() if late else {}
+        return {
+            key: one for key, one in late.items() if key not in positions or positions[key].upstream_next <= one.start
+        }
+
+    def _positions(self) -> dict[PartitionKey, Position]:
+        states = read_all_states(self._target, self._flow.offset_syncs_topic, self._timeout_ms)
+        return merge_positions(states.values())
 
     def compacted(self, side: str, topics: Iterable[str]) -> set[str]:
         """Returns the topics that are compacted on that side, and those whose configuration can't be read."""

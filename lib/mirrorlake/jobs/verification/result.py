@@ -24,6 +24,7 @@ class VerificationStatus(StrEnum):
     DIFFERENT = "different"
     NOT_COMPARABLE = "not_comparable"
     NOT_COVERED = "not_covered"
+    NOT_MIRRORED = "not_mirrored"  # nothing to compare, though the source has records that are late
     NOTHING_NEW = "nothing_new"  # of the one row of an incremental verification behind one that has passed
 
 
@@ -55,6 +56,7 @@ class PartitionVerification:
         accounted: those of `mapped` that have a result.
         verified_to: commit time of the last verified run on the target.
         is_covered: false if the partition could not be verified.
+        unmirrored: records of the source that are not mirrored, if the oldest of them is late.
         notes: remarks for the column detail.
     """
 
@@ -78,6 +80,7 @@ class PartitionVerification:
     accounted: int = 0
     verified_to: datetime | None = None
     is_covered: bool = True
+    unmirrored: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -87,7 +90,7 @@ class PartitionVerification:
     @property
     def status(self) -> VerificationStatus:
         if not self.is_covered:
-            return VerificationStatus.NOT_COVERED
+            return VerificationStatus.NOT_MIRRORED if self.unmirrored else VerificationStatus.NOT_COVERED
         if self.differences or self.mapped != self.accounted:
             return VerificationStatus.DIFFERENT
         return VerificationStatus.EQUAL if self.records else VerificationStatus.NOT_COMPARABLE
@@ -175,10 +178,13 @@ class VerificationResult:
                 f"nothing new: no record was mirrored since the last verification that passed (version "
                 f"{self.offset_syncs_version} of offset_syncs)"
             )
+        late = self.total("unmirrored")
+        behind = sum(partition.unmirrored > 0 for partition in self.partitions)
+        lateness = f"{late:,} records of {behind:,} partition{'' if behind == 1 else 's'} are late: not mirrored yet"
         if self.verified_to is None or not (records or differences):
             return (
                 f"not verified: there was nothing to compare ({self.mode}, version {self.offset_syncs_version} of "
-                "offset_syncs)"
+                f"offset_syncs){f'; {lateness}' if late else ''}"
             )
         day = "" if self.verified_to.date() == self.finished_at.date() else f"{self.verified_to:%Y-%m-%d} "
         kinds = [f"{self.total(kind):,} {kind.replace('_', ' ')}" for kind in FindingKind if self.total(kind)]
@@ -189,8 +195,12 @@ class VerificationResult:
             f" ({', '.join(kinds)})" if kinds else "",
             f"; {self.total('not_comparable'):,} can't be compared any more" if self.total("not_comparable") else "",
             f"; {uncovered:,} partition{'' if uncovered == 1 else 's'} not covered" if uncovered else "",
+            f"; {lateness}" if late else "",
         ]
-        return "".join(words) if self.passed else f"NOT EQUAL: {''.join(words)}"
+        if self.passed:
+            return "".join(words)
+        is_equal = late and not differences and self.total("mapped") == self.total("accounted")
+        return f"{'NOT WHOLE' if is_equal else 'NOT EQUAL'}: {''.join(words)}"
 
     def require(self) -> None:
         """Lets a job continue only after a verification that passed, or that had nothing new to compare.
@@ -221,6 +231,7 @@ class VerificationResult:
             "digested",
             *FindingKind,
             "not_comparable",
+            "unmirrored",
             "status",
             "verified_to",
             "detail",
@@ -232,21 +243,23 @@ class VerificationResult:
     def to_json(self) -> dict[str, Any]:
         names = ("flow", "verification_id", "mode", "offset_syncs_version", "gaps_version", "passed")
         values = {name: getattr(self, name) for name in names} | {
-            name: self.total(name) for name in ("records", "differences", "digested", "not_comparable")
+            name: self.total(name) for name in ("records", "differences", "digested", "not_comparable", "unmirrored")
         }
         verified_to = self.verified_to.isoformat(timespec="milliseconds") if self.verified_to else None
         values["nothing_new"] = self.is_neutral
         return {**values, "partitions": len(self.partitions), "verified_to": verified_to, "statement": self.statement()}
 
 
-GATE_COLUMNS = ("topic", "partition", "records", *FindingKind, "not_comparable", "mapped", "accounted")
+GATE_COLUMNS = ("topic", "partition", "records", *FindingKind, "not_comparable", "mapped", "accounted", "unmirrored")
 
 
 def gate_frame(partitions: Iterable[PartitionVerification]) -> pd.DataFrame:
-    """Returns the input of the gate: one row for each covered partition, with columns GATE_COLUMNS."""
+    """Returns the input of the gate: one row for each partition that is covered or late, with columns GATE_COLUMNS."""
     import pandas as pd
 
     rows = [
-        {name: getattr(partition, name) for name in GATE_COLUMNS} for partition in partitions if partition.is_covered
+        {name: getattr(partition, name) for name in GATE_COLUMNS}
+        for partition in partitions
+        if partition.is_covered or partition.unmirrored
     ]
     return pd.DataFrame(rows, columns=list(GATE_COLUMNS))

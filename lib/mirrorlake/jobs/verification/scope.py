@@ -29,6 +29,7 @@ DEFAULTS = {
     "version": "",
     "fraction": "1",
     "topics": "",
+    "max_lateness_seconds": "3600",
 }
 
 
@@ -45,6 +46,8 @@ class VerificationScope:
         version: Delta version of offset_syncs; None for the newest.
         fraction: share of the runs for SAMPLE, above 0 and up to 1.
         topics: source topics; None for all.
+        max_lateness_s: seconds that a record of the source may be old without being mirrored, for FULL and INCREMENTAL
+            of the newest version.
     """
 
     mode: VerificationMode = VerificationMode.FULL
@@ -53,6 +56,11 @@ class VerificationScope:
     version: int | None = None
     fraction: float = 1.0
     topics: NameFilter | None = None
+    max_lateness_s: int = 3600
+
+    @property
+    def minds_lateness(self) -> bool:
+        return self.version is None and self.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
 
     def has(self, topic: str) -> bool:
         return self.topics is None or topic in self.topics
@@ -71,6 +79,7 @@ class VerificationScope:
         version: str = "",
         fraction: str = "1",
         topics: str = "",
+        max_lateness_seconds: str = "3600",
     ) -> VerificationScope:
         """Parses a scope from text; an empty text means no limit.
 
@@ -81,6 +90,7 @@ class VerificationScope:
             version: Delta version of offset_syncs.
             fraction: a number above 0 and up to 1.
             topics: names and Java regexes, separated by commas.
+            max_lateness_seconds: a whole number from 0 up.
 
         Raises:
             ConfigurationError: a value is malformed, or does not apply to this mode.
@@ -100,6 +110,10 @@ class VerificationScope:
                 f"parameter version is '{version}'; allowed is a Delta version of offset_syncs, from 0 up, or empty "
                 "for the newest"
             )
+        if not max_lateness_seconds.isdigit():
+            raise ConfigurationError(
+                f"parameter max_lateness_seconds is '{max_lateness_seconds}'; allowed is a whole number from 0 up"
+            )
         part = _fraction(fraction)
         if part < 1 and mode != VerificationMode.SAMPLE:
             raise ConfigurationError(
@@ -113,6 +127,7 @@ class VerificationScope:
             version=int(version) if version else None,
             fraction=part,
             topics=NameFilter("topics", split_list(topics)) if topics else None,
+            max_lateness_s=int(max_lateness_seconds),
         )
 
 
