@@ -120,7 +120,7 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
         return
     half = offset // 2
     rows["verifications"].append(
-        {**verification(2, "orders", 0, (0, half), "11:00:00"), **names, "verified_to": datetime(2026, 11, 20, 10, 58)}
+        {**verification(2, "orders", 0, (0, half), "11:00:00"), **names, "verified_to": datetime(2026, 11, 20, 9, 58)}
     )
     detail = "deleted on the source before they were mirrored (retention or DeleteRecords)"
     lost = {"topic": "orders", "partition": 0, "from_offset": half, "to_offset": half + 1_250, "records": 1_250}

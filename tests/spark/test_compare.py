@@ -173,6 +173,9 @@ CASES = {
     "lost although it is compacted on the target": Case(
         TOMBSTONE, ONLY(0, 1, 2, 3, 4), [(0, 0, 6)], 5, [("missing", 5, 5)], "cleaned-target"
     ),
+    "a tombstone lost that is too young to be compacted on the target": Case(
+        TOMBSTONE, ONLY(2, 3, 5), [(0, 0, 6)], 3, [("missing", 0, 0)], "kept-target"
+    ),
     "compacted on the source": Case(ONLY(2, 3, 5), TOMBSTONE, [(0, 0, 6)], 3, [], "cleaned-source"),
     "invented although it is compacted on the source": Case(
         ONLY(0, 1, 3, 4, 5), TOMBSTONE, [(0, 0, 6)], 5, [("unexpected", 2, 2)], "cleaned-source"
@@ -197,7 +200,9 @@ def outcome(spark: Any) -> dict[str, tuple[int, list[tuple[Any, ...]], dict[Any,
 
     def last(side: str) -> Cleaned:
         keys = prints(side, "").groupBy("topic", "partition", "key_hash").agg(F.max("offset").alias("last_offset"))
-        return Cleaned((f"cleaned-{side}",), keys)
+        # The tombstones of these cases have the time TIME.
+        time_ms = round(TIME.timestamp() * 1000)
+        return Cleaned({f"cleaned-{side}": time_ms + 1, f"kept-{side}": time_ms}, keys)
 
     runs = [
         (

@@ -714,6 +714,13 @@ FIELD_CONDITIONS = (
         ),
     ),
     Mutant(
+        "any missing tombstone of a compacted topic is explained",
+        "jobs/verification/classify.py",
+        ' & (F.col(f"{side}.timestamp") < F.col(before))',
+        "",
+        ("tests/spark/test_compare.py",),
+    ),
+    Mutant(
         "SQL calls an offset of a shared topic exact",
         "ledger/sql/offset_map.sql",
         "is_spread OR is_shared AS is_without",

@@ -43,7 +43,7 @@ class FlowReport:
         unfinished: clamped positions in the last checkpoint cycle.
         evaluations: evaluations of gates.
         refused: evaluations of gates that failed.
-        verified_to: commit time up to which a verification found no difference.
+        verified_to: commit time up to which verifications have covered all partitions and found no difference.
         unverified: mirrored records that no verification has covered, in all time.
         failed_verifications: partitions whose last verification failed.
         losses: records that were lost.
@@ -338,7 +338,7 @@ class _Reader:
                 unfinished=_value(checkpoint, "unfinished"),
                 evaluations=_number(gates, name, "evaluations"),
                 refused=_number(gates, name, "refused"),
-                verified_to=proofs.get(name, {}).get("verified_to"),
+                verified_to=proof.get("verified_to") if (proof := proofs.get(name, {})).get("passed") else None,
                 unverified=int(unverified.get(name, 0)),
                 failed_verifications=_number(proofs, name, "failed"),
                 losses=_number(odd, name, "losses"),
@@ -348,8 +348,9 @@ class _Reader:
     def _proofs(self) -> Mapping[str, Mapping[str, Any]]:
         """Returns the commit time up to which each flow is verified, and its number of failed partitions.
 
-        The time is the latest of its partitions. A partition failed if its newest verification did not pass; one
-        that had nothing new to compare does not count.
+        All that was committed on the target up to that time is verified, in all partitions: it is the last commit
+        before the first record that no verification covers. A partition failed if its newest verification did not pass;
+        one that had nothing new to compare does not count.
         """
         from pyspark.sql import functions as F
 
@@ -357,11 +358,29 @@ class _Reader:
             (F.col("finished_at") <= F.lit(self.until)) & (F.col("status") != VerificationStatus.NOTHING_NEW)
         )
         newest = rows.groupBy("flow", "topic", "partition").agg(
-            F.max(F.when(F.col("passed"), F.col("verified_to"))).alias("verified_to"),
+            F.max("passed").alias("passed"),
             F.max_by(~F.col("passed"), F.struct("finished_at", "upstream_to")).alias("failed"),
         )
-        return self._by_flow(
-            newest.groupBy("flow").agg(F.max("verified_to").alias("verified_to"), F.count_if("failed").alias("failed"))
+        judged = newest.groupBy("flow").agg(F.max("passed").alias("passed"), F.count_if("failed").alias("failed"))
+        return self._by_flow(judged.join(self._verified_to(), "flow", "left"))
+
+    def _verified_to(self) -> DataFrame:
+        """Returns the last commit of each flow before the first record that no verification covers."""
+        from pyspark.sql import functions as F
+
+        runs, unverified = (self._named(views.read(self.ledger, name)) for name in ("current_runs", "unverified"))
+        keys = ["flow", "topic", "partition"]
+        first = unverified.groupBy(*keys).agg(F.min("from_offset").alias("first"))
+        marked = runs.join(F.broadcast(first), keys, "left").select(
+            "flow", "committed_at", (F.col("upstream_end") > F.col("first")).alias("is_open")
+        )
+        ends = marked.groupBy("flow").agg(F.min(F.when(F.col("is_open"), F.col("committed_at"))).alias("open_from"))
+        before = F.col("open_from").isNull() | (F.col("committed_at") < F.col("open_from"))
+        return (
+            marked.join(F.broadcast(ends), "flow")
+            .filter(before)
+            .groupBy("flow")
+            .agg(F.max("committed_at").alias("verified_to"))
         )
 
     def _verified(self) -> pd.DataFrame:

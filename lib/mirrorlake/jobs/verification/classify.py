@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -144,11 +145,12 @@ class Cleaned:
     """The records that the log cleaner has left on one side of compacted topics.
 
     Attributes:
-        topics: topics of the source.
+        tombstones_before_ms: topics of the source, each with the time (ms since the epoch) before which the cleaner may
+            have deleted its tombstones (delete.retention.ms).
         last_offsets: columns topic, partition (of the source), key_hash and last_offset (on that side).
     """
 
-    topics: tuple[str, ...]
+    tombstones_before_ms: Mapping[str, int]
     last_offsets: DataFrame
 
 
@@ -189,18 +191,22 @@ def with_reasons(
 def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[DataFrame, Column]:
     """Returns the rows, and whether the other side's cleaner would delete a record that only `side` has.
 
-    It would delete records without a key, tombstones, and records with a newer record of the same key. `at` is the
-    column with the record's offset on the other side.
+    It would delete records without a key, tombstones that are old enough, and records with a newer record of the same
+    key. `at` is the column with the record's offset on the other side.
     """
     from pyspark.sql import functions as F
 
-    key, last = f"{side}_key", f"{side}_last"
+    key, last, before = f"{side}_key", f"{side}_last", f"{side}_tombstones_before_ms"
     newest = cleaned.last_offsets.select(
         "topic", "partition", F.col("key_hash").alias(key), F.col("last_offset").alias(last)
     )
+    limits = rows.sparkSession.createDataFrame(
+        [*cleaned.tombstones_before_ms.items()], f"topic STRING, {before} BIGINT"
+    )
     joined = rows.withColumn(key, F.col(f"{side}.key_hash")).join(newest, ["topic", "partition", key], "left")
-    is_gone = F.col(key).isNull() | F.col(f"{side}.is_tombstone") | F.coalesce(F.col(last) > F.col(at), F.lit(False))
-    return joined, F.col("topic").isin(*cleaned.topics) & is_gone
+    is_old_tombstone = F.col(f"{side}.is_tombstone") & (F.col(f"{side}.timestamp") < F.col(before))
+    is_gone = F.col(key).isNull() | is_old_tombstone | F.coalesce(F.col(last) > F.col(at), F.lit(False))
+    return joined.join(F.broadcast(limits), "topic", "left"), F.col(before).isNotNull() & is_gone
 
 
 def findings(mismatches: DataFrame, source: DataFrame) -> DataFrame:

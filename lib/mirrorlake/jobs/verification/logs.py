@@ -140,8 +140,12 @@ class FlowLogs:
         states = read_all_states(self._target, self._flow.offset_syncs_topic, self._timeout_ms)
         return merge_positions(states.values())
 
-    def compacted(self, side: str, topics: Iterable[str]) -> set[str]:
-        """Returns the topics that are compacted on that side, and those whose configuration can't be read."""
+    def compacted(self, side: str, topics: Iterable[str]) -> dict[str, int]:
+        """Returns the topics that are compacted on that side, with delete.retention.ms: the least age of
+        tombstones that the cleaner deletes.
+
+        A topic whose configuration can't be read counts as compacted, with age 0.
+        """
         cluster, connection = (
             (self._source, self._flow.source_connection)
             if side == "source"
@@ -149,11 +153,13 @@ class FlowLogs:
         )
         wanted = sorted(cluster.refresh(set(topics), self._timeout_ms))
         entries = Admin(connection, side, self._flow.name).configs(wanted) if wanted else {}
-        return {
-            topic
-            for topic in wanted
-            if topic not in entries or "compact" in (entries[topic]["cleanup.policy"].value or "")
-        }
+        found = {}
+        for topic in wanted:
+            if topic not in entries:
+                found[topic] = 0
+            elif "compact" in (entries[topic]["cleanup.policy"].value or ""):
+                found[topic] = int(entries[topic]["delete.retention.ms"].value or 0)
+        return found
 
     def _offsets(self, cluster: Cluster, keys: list[PartitionKey], at: int) -> dict[PartitionKey, int]:
         known = cluster.existing(keys, self._timeout_ms)

@@ -233,7 +233,11 @@ def _cleaned(side: str, logs: FlowLogs, extents: Iterable[Extent]) -> Cleaned | 
     names = {extent.key: extent.topic if side == "source" else extent.target_topic for extent in extents}
     compacted = logs.compacted(side, set(names.values()))
     chosen = [extent for extent in extents if names[extent.key] in compacted]
-    return Cleaned(tuple(sorted({extent.topic for extent in chosen})), logs.last_keys(side, chosen)) if chosen else None
+    if not chosen:
+        return None
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    before_ms = {extent.topic: now_ms - compacted[names[extent.key]] for extent in chosen}
+    return Cleaned(before_ms, logs.last_keys(side, chosen))
 
 
 def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: VerifiedMap, logs: FlowLogs) -> None:
