@@ -16,7 +16,7 @@ from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.result import PartitionVerification, VerificationResult
 from mirrorlake.jobs.verification.scope import VerificationScope
 
-from tests.world import ROOT, World, _offset, eventually
+from tests.world import ROOT, World, _offset, configure, eventually
 
 Content = dict[str, Any]
 HOLE = None  # two offsets without a record: those of an aborted one, and of its marker
@@ -320,7 +320,7 @@ def test_a_time_is_that_of_the_commits_on_the_target(world: World) -> None:
     assert not verify(world, "time", to_time="2020-01-01").passed
 
 
-def test_what_retention_has_taken_on_either_side_is_not_comparable_and_no_alarm(world: World) -> None:
+def test_what_retention_has_taken_is_not_comparable_unless_the_source_keeps_it(world: World) -> None:
     topic = world.topic(partitions=4)
     write(world.source_servers, topic, {partition: with_changes({}) for partition in range(4)})
     world.mirror()
@@ -331,15 +331,18 @@ def test_what_retention_has_taken_on_either_side_is_not_comparable_and_no_alarm(
     found = by_partition(result)
     assert [(found[at].records, found[at].not_comparable, found[at].differences) for at in range(4)] == [
         (25, 15, 0),
-        (15, 25, 0),
+        (15, 0, 25),
         (0, 40, 0),
         (40, 0, 0),
     ]
-    assert [(found[at].status, found[at].passed) for at in (2, 3)] == [("not_comparable", False), ("equal", True)]
-    assert result.passed
+    assert [found[at].status for at in range(4)] == ["equal", "different", "not_comparable", "equal"]
+    assert not result.passed
     assert "15 records of the map are before the first offsets" in found[0].notes[0]
-    assert "80 can't be compared any more" in result.statement()
-    assert verify(world, "sample").passed
+    assert "25 records that the source keeps are deleted on the target" in found[1].notes[0]
+    assert "55 can't be compared any more" in result.statement()
+    configure(world, topic, {"retention.bytes": str(1 << 30)})  # so that the source may be about to delete them, too
+    sampled = verify(world, "sample")
+    assert (sampled.passed, by_partition(sampled)[1].not_comparable) == (True, 25)
 
     delete(world.source_admin, topic)  # after a migration
     after = verify(world)

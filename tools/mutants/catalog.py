@@ -714,6 +714,13 @@ FIELD_CONDITIONS = (
         ),
     ),
     Mutant(
+        "what the target alone has deleted is not comparable",
+        "jobs/verification/summarize.py",
+        "    kinds[FindingKind.MISSING] += deleted_on_target\n",
+        "",
+        ("tests/kafka/test_verify.py::test_what_retention_has_taken_is_not_comparable_unless_the_source_keeps_it",),
+    ),
+    Mutant(
         "any missing tombstone of a compacted topic is explained",
         "jobs/verification/classify.py",
         ' & (F.col(f"{side}.timestamp") < F.col(before))',

@@ -5,6 +5,7 @@ Spark's Kafka source reads the records, as any read_committed consumer would get
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -194,6 +195,30 @@ class FlowLogs:
     def target_fingerprints(self, bounds: Bounds) -> DataFrame:
         """Returns `compare.fingerprints` of the target."""
         return fingerprints(self._records("target", bounds))
+
+    def kept_records(self, bounds: Bounds) -> DataFrame | None:
+        """Reads the records of the source that its retention is to keep: columns topic, partition and offset.
+
+        A record that is older than retention.ms is about to be deleted there, too. Of a topic with a limit in bytes,
+        nobody can say that. None if there is nothing to read.
+        """
+        from pyspark.sql import functions as F
+
+        topics = sorted({topic for topic, _ in bounds})
+        entries = Admin(self._flow.source_connection, "source", self._flow.name).configs(topics) if topics else {}
+        now_ms = time.time_ns() // 1_000_000
+        since_ms = {}
+        for topic, entry in entries.items():
+            retention_ms = int(entry["retention.ms"].value or -1)
+            if int(entry["retention.bytes"].value or -1) < 0:
+                since_ms[topic] = 0 if retention_ms < 0 else now_ms - retention_ms
+        wanted = {key: bound for key, bound in bounds.items() if key[0] in since_ms}
+        if not wanted:
+            return None
+        limits = self._spark.createDataFrame([*since_ms.items()], "topic STRING, since_ms BIGINT")
+        records = self._records("source", wanted).select("topic", "partition", "offset", "timestamp")
+        kept = records.join(F.broadcast(limits), "topic").filter("unix_millis(timestamp) >= since_ms")
+        return kept.select("topic", "partition", "offset")
 
     def last_keys(self, side: str, extents: Iterable[Extent]) -> DataFrame:
         """Returns the last record of each key on that side, up to the end of its log.

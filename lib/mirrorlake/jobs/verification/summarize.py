@@ -109,8 +109,11 @@ def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerificati
         if any(count[Comparison.MISMATCH] for count in counts.values())
         else _Wrong()
     )
+    deleted = _deleted_on_target(of_map, logs)
     partitions = [
-        _partition(of_map, extent, total=totals[key], counts=counts[key], wrong=wrong)
+        _partition(
+            of_map, extent, total=totals[key], counts=counts[key], wrong=wrong, deleted_on_target=deleted.get(key, 0)
+        )
         for key, extent in of_map.extents.items()
     ]
     _settle_vanished(partitions, of_map, logs)
@@ -133,12 +136,13 @@ def _wrong(of_map: VerifiedMap, logs: FlowLogs, source: DataFrame, outcome: Data
 
 
 def _partition(
-    of_map: VerifiedMap, extent: Extent, total: Any, counts: Mapping[str, int], wrong: _Wrong
+    of_map: VerifiedMap, extent: Extent, total: Any, counts: Mapping[str, int], wrong: _Wrong, deleted_on_target: int
 ) -> PartitionVerification:
     """Returns the row of one partition: what had to be verified, and the result."""
     key, equal, digested = extent.key, counts[Comparison.EQUAL], (of_map.digested or {}).get(extent.key, 0)
     kinds = {kind: wrong.kinds[key][kind] for kind in FindingKind}
     held_against = equal + digested + kinds[FindingKind.DIFFERENT] + kinds[FindingKind.OUT_OF_ORDER]
+    kinds[FindingKind.MISSING] += deleted_on_target
     kinds[FindingKind.DUPLICATED] += total["overlap"]
     kinds[FindingKind.OUT_OF_ORDER] += total["behind"]
     return PartitionVerification(
@@ -155,12 +159,19 @@ def _partition(
         out_of_order=kinds[FindingKind.OUT_OF_ORDER],
         different=kinds[FindingKind.DIFFERENT],
         unexpected=kinds[FindingKind.UNEXPECTED],
-        not_comparable=total["expired"] + wrong.explained[key][True],
+        not_comparable=total["expired"] - deleted_on_target + wrong.explained[key][True],
         mapped=total["mapped"] + digested,
         accounted=total["expired"] + equal + digested + wrong.placed[key][True],
         verified_to=datetime.fromtimestamp(extent.verified_to_ms / 1000, UTC),
         notes=list(
-            _notes(of_map, extent, total=total, left_out=counts[Comparison.LEFT_OUT], changed=wrong.changed[key])
+            _notes(
+                of_map,
+                extent,
+                total=total,
+                left_out=counts[Comparison.LEFT_OUT],
+                changed=wrong.changed[key],
+                deleted_on_target=deleted_on_target,
+            )
         ),
     )
 
@@ -228,6 +239,32 @@ def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataF
     return with_reasons(mismatches, extents_frame(outcome.sparkSession, starts), **cleaned).localCheckpoint()
 
 
+def _deleted_on_target(of_map: VerifiedMap, logs: FlowLogs) -> dict[PartitionKey, int]:
+    """Counts the records before the first offsets of the target that the source still has, and is to keep."""
+    from pyspark.sql import functions as F
+
+    deleted = of_map.segments.filter("is_judged AND expired > 0").select(
+        "topic",
+        "partition",
+        (F.col("upstream_start") - F.col("expired")).alias("from_offset"),
+        F.col("upstream_start").alias("to_offset"),
+    )
+    ends = deleted.groupBy("topic", "partition").agg(
+        F.min("from_offset").alias("start"), F.max("to_offset").alias("end")
+    )
+    bounds = {
+        key: (max(row["start"], of_map.extents[key].source_start), row["end"])
+        for row in ends.collect()
+        if (key := (row["topic"], row["partition"])) in of_map.extents
+    }
+    kept = logs.kept_records({key: bound for key, bound in bounds.items() if bound[0] < bound[1]})
+    if kept is None:
+        return {}
+    found = located(kept, deleted, on=("topic", "partition"), start="from_offset", end="to_offset")
+    rows = found.filter("range IS NOT NULL").groupBy("topic", "partition").count().collect()
+    return {(row["topic"], row["partition"]): row["count"] for row in rows}
+
+
 def _cleaned(side: str, logs: FlowLogs, extents: Iterable[Extent]) -> Cleaned | None:
     """Returns the records that the log cleaner has left of the partitions on that side; None if none is compacted."""
     names = {extent.key: extent.topic if side == "source" else extent.target_topic for extent in extents}
@@ -266,7 +303,11 @@ def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: Verifi
             partition.notes.append(f"the map has {vanished:,} records that neither side has")
 
 
-def _notes(of_map: VerifiedMap, extent: Extent, total: Any, left_out: int, changed: Mapping[str, int]) -> Iterable[str]:
+def _notes(
+    of_map: VerifiedMap, extent: Extent, total: Any, left_out: int, changed: Mapping[str, int], deleted_on_target: int
+) -> Iterable[str]:
+    if deleted_on_target:
+        yield f"{deleted_on_target:,} records that the source keeps are deleted on the target (counted as missing)"
     if changed:
         yield "different in " + ", ".join(f"{parts} ({count:,})" for parts, count in sorted(changed.items()))
     if total["expired"]:
