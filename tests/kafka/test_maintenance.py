@@ -5,12 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from confluent_kafka import TopicPartition
+from mirrorlake.jobs.verification.job import Verification
+from mirrorlake.jobs.verification.scope import VerificationScope
+from mirrorlake.ledger import views
 from mirrorlake.ledger.maintenance import Maintenance, Retention
+from mirrorlake.ledger.store import rows_of_pair
 
-from tests.world import World
+from tests.world import ROOT, World
 
 
-def test_what_no_group_wants_and_the_source_no_longer_has_expires_and_does_not_come_back(world: World) -> None:
+def test_what_no_group_wants_and_the_source_no_longer_has_expires_does_not_come_back_and_is_called_expired(
+    world: World,
+) -> None:
     topic = world.topic(partitions=1)
     for seed in range(3):
         world.produce(topic, 100, 1, seed=seed)
@@ -26,9 +32,18 @@ def test_what_no_group_wants_and_the_source_no_longer_has_expires_and_does_not_c
         table = world.ledger.of_flow("offset_syncs", world.flow)
         return {row["upstream_start"] for row in table.collect()}
 
-    for future in world.source_admin.delete_records([TopicPartition(topic, 0, 250)]).values():
-        future.result()
+    def delete_records(before: int) -> None:
+        for future in world.source_admin.delete_records([TopicPartition(topic, 0, before)]).values():
+            future.result()
+
+    def unmirrored() -> list[tuple[int, int, str]]:
+        rows = rows_of_pair(views.read(world.ledger, "unmirrored"), world.alias, world.target_alias).collect()
+        return [(row["from_offset"], row["to_offset"], row["kind"]) for row in rows]
+
+    delete_records(250)
+    assert unmirrored() == []
     assert maintain() == {100, 200}  # the group stands in the second run
+    assert unmirrored() == [(0, 100, "expired")]
     world.commit("slow", {(topic, 0): 300})
     world.checkpoint()
     world.produce(topic, 10, 1, seed=9)
@@ -38,3 +53,10 @@ def test_what_no_group_wants_and_the_source_no_longer_has_expires_and_does_not_c
     world.checkpoint()
     row = world.checkpoints()[group, topic, 0]
     assert (row["status"], row["downstream_offset"]) == ("exact", world.target_records(topic)[0][305][0])
+
+    delete_records(300)
+    assert maintain() == {300}  # the source's log begins with it; the target has all records from 0 on
+    verified = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json").run(
+        VerificationScope.parse("full")
+    )
+    assert (verified.passed, verified.total("records"), verified.total("differences")) == (True, 10, 0)

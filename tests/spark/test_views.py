@@ -271,6 +271,7 @@ def test_the_page_shows_what_is_answered(ledger: Ledger, spark: Any) -> None:
     asked = " ".join(query for query, _ in examples)
     assert {name for name in (*VIEWS, *FUNCTIONS) if not re.search(rf"(FROM|JOIN|LATERAL) {name}\b", asked)} == {
         "resets",
+        "expired",
         "current_gaps",
     }
 

@@ -28,6 +28,11 @@ TIMED_OUT = (f"{EXACTLY_ONCE}::test_a_transaction_that_timed_out_before_the_comm
 
 NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so"
 
+EXPIRY = (
+    "tests/kafka/test_maintenance.py::test_what_no_group_wants_and_the_source_no_longer_has_expires_does_not_come_back_"
+    "and_is_called_expired"
+)
+
 COPYING = (
     Mutant(
         "a batch is dropped",
@@ -719,6 +724,20 @@ FIELD_CONDITIONS = (
         "    kinds[FindingKind.MISSING] += deleted_on_target\n",
         "",
         ("tests/kafka/test_verify.py::test_what_retention_has_taken_is_not_comparable_unless_the_source_keeps_it",),
+    ),
+    Mutant(
+        "after maintenance, a verification calls older copies unexpected",
+        "jobs/verification/segments.py",
+        'has_expired = row["upstream_start"] >= expired.get((row["topic"], row["partition"]), math.inf)',
+        "has_expired = False",
+        (EXPIRY,),
+    ),
+    Mutant(
+        "an expired part of the map was never mirrored",
+        "ledger/expiry.py",
+        '            ledger.append_frame("expired_ranges", self.leaves)\n',
+        "            pass\n",
+        (EXPIRY,),
     ),
     Mutant(
         "any missing tombstone of a compacted topic is explained",

@@ -48,12 +48,14 @@ AGED = {
 class Expiry:
     """The rows `t` of one table that expire by `condition`.
 
-    If `needs` is given, the condition also refers to a row `s` of that frame.
+    If `needs` is given, the condition also refers to a row `s` of that frame. `leaves` are rows of the table
+    expired_ranges, which are appended first: they tell afterwards what has expired.
     """
 
     table: str
     condition: str
     needs: DataFrame | None = None
+    leaves: DataFrame | None = None
 
     def count(self, ledger: Ledger) -> int:
         """Counts the rows that would expire."""
@@ -64,6 +66,8 @@ class Expiry:
 
     def apply(self, ledger: Ledger) -> int:
         """Deletes the expired rows; returns their number."""
+        if self.leaves is not None:
+            ledger.append_frame("expired_ranges", self.leaves)
         if self.needs is None:
             (row,) = ledger.change(self.table, f"DELETE FROM {ledger.table(self.table)} t WHERE {self.condition}")
         else:
@@ -90,8 +94,8 @@ def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> 
     ).localCheckpoint()  # computed once: a merge reads it twice, and both tables use it
     same = " AND ".join(f"t.{column} = s.{column}" for column in PARTITION)
     return [
+        Expiry("offset_syncs", f"{same} AND t.upstream_end <= s.expires", limits, _leaves(ledger, limits)),
         Expiry("gaps", f"{same} AND t.to_offset <= s.expires AND t.kind NOT IN ({literals(RESETS)})", limits),
-        Expiry("offset_syncs", f"{same} AND t.upstream_end <= s.expires", limits),
     ]
 
 
@@ -170,7 +174,22 @@ def _limits(ledger: Ledger, before: datetime, starts: DataFrame) -> DataFrame:
         runs.join(limits, [*PARTITION])
         .filter("upstream_start <= limit")
         .groupBy(*PARTITION)
-        .agg(F.max("upstream_start").alias("expires"))
+        .agg(F.max("upstream_start").alias("expires"), F.max_by("incarnation", "upstream_start").alias("incarnation"))
+    )
+
+
+def _leaves(ledger: Ledger, limits: DataFrame) -> DataFrame:
+    """Returns the rows of expired_ranges for partitions of which something expires."""
+    from pyspark.sql import functions as F
+
+    current = (
+        views.read(ledger, name).select(*PARTITION, F.col(start).alias("start"))
+        for name, start in (("current_runs", "upstream_start"), ("current_gaps", "from_offset"))
+    )
+    starts = next(current).unionByName(next(current)).groupBy(*PARTITION).agg(F.min("start").alias("start"))
+    rows = limits.join(starts, [*PARTITION]).filter("start < expires")
+    return rows.select(
+        *PARTITION, "incarnation", F.col("expires").alias("to_offset"), F.current_timestamp().alias("expired_at")
     )
 
 

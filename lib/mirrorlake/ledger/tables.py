@@ -70,6 +70,17 @@ GAPS = """
   committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit'
 """
 
+EXPIRED_RANGES = """
+  source STRING NOT NULL,
+  target STRING NOT NULL,
+  topic STRING NOT NULL COMMENT 'topic on the source',
+  partition INT NOT NULL COMMENT 'partition on the source',
+  incarnation INT NOT NULL COMMENT 'number of resets of the partition before',
+  to_offset BIGINT NOT NULL
+    COMMENT 'rows of offset_syncs and gaps that end at or before this source offset have expired',
+  expired_at TIMESTAMP NOT NULL
+"""
+
 EXPECTATION_RESULTS = """
   suite STRING NOT NULL,
   subject STRING NOT NULL COMMENT 'flow that was checked',
@@ -218,6 +229,7 @@ CYCLES = """
 TABLES: Mapping[str, tuple[str, str]] = {
     "offset_syncs": (OFFSET_SYNCS, "topic, partition, upstream_start"),
     "gaps": (GAPS, "topic, partition, from_offset"),
+    "expired_ranges": (EXPIRED_RANGES, "topic, partition"),
     "checkpoints": (CHECKPOINTS, "group_id, topic, created_at"),
     "expectation_results": (EXPECTATION_RESULTS, "evaluated_at"),
     "anomalies": (ANOMALIES, "detected_at"),

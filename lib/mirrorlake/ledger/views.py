@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # In the order of their dependencies.
 VIEWS = (
     "resets",
+    "expired",
     "current_runs",
     "current_gaps",
     "offset_map",
@@ -41,12 +42,15 @@ class UnrecordedKind(StrEnum):
     """Kinds of the view unmirrored for ranges without a row in the table gaps."""
 
     BEFORE_MIRROR = "before_mirror"
+    EXPIRED = "expired"
     UNKNOWN = "unknown"
 
 
 UNRECORDED: Mapping[UnrecordedKind, str] = {
     UnrecordedKind.BEFORE_MIRROR: "before the first mirrored record: the source had already deleted these offsets, or "
     "the flow started later",
+    UnrecordedKind.EXPIRED: "the map of these offsets has expired (maintain.ipynb); what of them was mirrored is not "
+    "known any more",
     UnrecordedKind.UNKNOWN: "not recorded: an earlier version without the table gaps mirrored this range",
 }
 

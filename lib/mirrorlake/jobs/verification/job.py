@@ -50,7 +50,8 @@ from mirrorlake.jobs.verification.segments import (
     with_choice,
 )
 from mirrorlake.jobs.verification.summarize import VerifiedMap, judge
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger import views
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
@@ -160,7 +161,7 @@ class Verification:
             uncovered = self._uncovered(scope, {(row["topic"], row["partition"]) for row in partitions_known}, logs)
             found = {
                 extent.key: extent
-                for extent in extents(partitions_known, self.flow, scope)
+                for extent in extents(partitions_known, self.flow, scope, self._expired())
                 if extent.key not in uncovered
             }
             if not found:
@@ -182,6 +183,11 @@ class Verification:
                 f"flow {self.flow.name}: the logs can't be compared: {first_line(error)}. Nothing was stored"
             ) from None
         return sorted([*partitions, *uncovered.values()], key=lambda one: (one.topic, one.partition)), wrong
+
+    def _expired(self) -> dict[PartitionKey, int]:
+        """Returns the source offset before which the map has expired, of each partition where it has."""
+        rows = rows_of_pair(views.read(self.ledger, "expired"), self.flow.source, self.flow.target).collect()
+        return {(row["topic"], row["partition"]): row["to_offset"] for row in rows}
 
     def _passed(self, scope: VerificationScope) -> DataFrame:
         """Returns the passed verifications that `incremental` continues from.

@@ -8,7 +8,8 @@ should see a record in a gap. The range behind the last run is also a segment, w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -161,8 +162,17 @@ def partitions_of(chosen: DataFrame) -> list[Row]:
     return grouped.collect()
 
 
-def extents(partitions: Iterable[Row], flow: Flow, scope: VerificationScope) -> list[Extent]:
-    """Builds one extent for each partition (`partitions_of`) with chosen runs; the logs' offsets are set later."""
+def extents(
+    partitions: Iterable[Row], flow: Flow, scope: VerificationScope, expired: Mapping[PartitionKey, int]
+) -> list[Extent]:
+    """Builds one extent for each partition (`partitions_of`) with chosen runs; the logs' offsets are set later.
+
+    Args:
+        partitions: the partitions of the map.
+        flow: the flow.
+        scope: the scope of the verification.
+        expired: the source offset before which the map has expired, of each partition where it has (view `expired`).
+    """
     everything = list(partitions)
     was_taken_over = any(row["taken_over_to"] >= 0 for row in everything)
     rows = sorted(
@@ -175,11 +185,13 @@ def extents(partitions: Iterable[Row], flow: Flow, scope: VerificationScope) -> 
         earlier = found.get((row["topic"], row["partition"]))
         # Before the first run of the map, records may be missing on the target, or unexpected there.
         if upstream is None:
-            is_whole = not (was_taken_over or earlier) and all(
+            has_expired = row["upstream_start"] >= expired.get((row["topic"], row["partition"]), math.inf)
+            is_whole = not (was_taken_over or earlier or has_expired) and all(
                 flow.start.of(row["topic"], is_first=first) == StartSpec() for first in (True, False)
             )
             upstream = 0 if is_whole else row["upstream_start"]
-            downstream = row["downstream_start"] if was_taken_over or earlier or flow.topics_shared else 0
+            starts_behind = was_taken_over or earlier or has_expired or flow.topics_shared
+            downstream = row["downstream_start"] if starts_behind else 0
         names = (
             "topic",
             "partition",

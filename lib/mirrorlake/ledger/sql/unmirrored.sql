@@ -7,7 +7,7 @@
 -- from_offset: first source offset concerned
 -- to_offset: source offset after the last one
 -- offsets: number of offsets
--- kind: kind in the table gaps; before_mirror or unknown where the table has no row
+-- kind: kind in the table gaps; before_mirror, expired or unknown where the table has no row
 -- is_loss: true if a record existed that can't be read any more, or can't be written; null where that isn't known
 -- cause: explanation of the kind
 -- downstream_offset: target offset of the gap; null where that isn't known
@@ -26,8 +26,11 @@ found AS (
   UNION ALL
   SELECT source, target, topic, partition, from_offset, to_offset, kind, downstream_offset, committed_at FROM {gaps} WHERE kind IN ({reset_kinds})
   UNION ALL
-  SELECT source, target, topic, partition, coalesce(reached, 0), from_offset, CASE WHEN reached IS NULL THEN 'before_mirror' ELSE 'unknown' END, NULL, NULL
-  FROM steps WHERE from_offset > coalesce(reached, 0)
+  SELECT s.source, s.target, s.topic, s.partition, coalesce(reached, 0), from_offset,
+         CASE WHEN reached IS NOT NULL THEN 'unknown' WHEN e.to_offset >= from_offset THEN 'expired' ELSE 'before_mirror' END, NULL, NULL
+  FROM steps s
+  LEFT JOIN {expired} e ON e.source = s.source AND e.target = s.target AND e.topic = s.topic AND e.partition = s.partition
+  WHERE from_offset > coalesce(reached, 0)
 )
 SELECT
   source, target, topic, partition, from_offset, to_offset, to_offset - from_offset AS offsets, kind,
