@@ -17,6 +17,8 @@ from mirrorlake.jobs.failover.plan import Choice, Line
 
 from tests.world import ROOT, World, consume_as
 
+IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
+
 
 def failover(world: World, **given: str) -> FailoverResult:
     """Runs the steps of the notebook with these parameters."""
@@ -104,11 +106,23 @@ def home_of(world: World) -> World:
     return other
 
 
-def failback(world: World, decide: str = "", export: str = "", **given: str) -> FailbackResult:
+def both_ways(world: World, **settings: str) -> World:
+    """Configures the world's flow and the flow back; returns the world of the flow back."""
+    world.target_alias = f"{world.alias}b"
+    names = {"topics": f"{world.alias}-.*", "groups": f"{world.alias}-.*"}  # of both flows
+    world.write_config(
+        **settings,
+        **names,
+        **{f"{world.flow_name}.enabled": "true", f"{world.target_alias}->{world.alias}.enabled": "true"},
+    )
+    return home_of(world)
+
+
+def failback(world: World, decide: str = "", export: str = "", lost: str = "", **given: str) -> FailbackResult:
     """Runs the steps of the notebook with these parameters."""
     choice = parse_failback(given)
     return Failback(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations").carry_out(
-        choice, decide, export
+        choice, decide, export, lost
     )
 
 

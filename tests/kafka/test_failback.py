@@ -26,30 +26,17 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for
 
 from tests.moving import (
+    IDENTITY,
     Traffic,
     assert_nothing_is_lost_but_what_is_listed,
     assert_the_next_plan_is_exact,
+    both_ways,
     failback,
     failover,
-    home_of,
     text,
     texts,
 )
 from tests.world import Record, World, consume_as, eventually
-
-IDENTITY = {"replication.policy.class": "IdentityReplicationPolicy"}
-
-
-def both_ways(world: World, **settings: str) -> World:
-    """Configures the world's flow and the flow back; returns the world of the flow back."""
-    world.target_alias = f"{world.alias}b"
-    names = {"topics": f"{world.alias}-.*", "groups": f"{world.alias}-.*"}  # of both flows
-    world.write_config(
-        **settings,
-        **names,
-        **{f"{world.flow_name}.enabled": "true", f"{world.target_alias}->{world.alias}.enabled": "true"},
-    )
-    return home_of(world)
 
 
 def write_tail(world: World, topic: str, each: int) -> None:

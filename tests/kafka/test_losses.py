@@ -9,7 +9,7 @@ import os
 import shutil
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,14 @@ import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
-from mirrorlake.errors import SourceError, TargetError
+from mirrorlake.errors import ConfigurationError, GateError, SourceError, TargetError
+from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkTasks
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.recent_runs import RecentRuns
 
-from tests.moving import failover
-from tests.world import Record, World, configure, eventually
+from tests.moving import IDENTITY, both_ways, failback, failover
+from tests.world import Record, World, configure, consume_as, eventually
 
 
 def contents(records: list[tuple[int, Record]]) -> list[Record]:
@@ -368,8 +369,10 @@ def log_directory(cluster: LocalCluster, node_id: int, topic: str) -> Path:
     return found
 
 
-def elect_uncleanly(world: World, fragile: LocalCluster) -> tuple[str, list[Any], list[Any]]:
-    """Lets a source lose 50 of the 150 records that are mirrored, and write 80 others.
+def elect_uncleanly(
+    world: World, fragile: LocalCluster, leave: Callable[[], Any] = lambda: None
+) -> tuple[str, list[Any], list[Any]]:
+    """Lets a source lose 50 of the 150 records that are mirrored, and write 80 others; calls `leave` before it does.
 
     Returns:
         The topic, and its records before and after.
@@ -377,9 +380,10 @@ def elect_uncleanly(world: World, fragile: LocalCluster) -> tuple[str, list[Any]
     topic = topic_on(world, "unclean", [2, 3])
     world.produce(topic, 100, 1, acks="all")
     fragile.stop_broker(3)
-    world.produce(topic, 50, 1, seed=2)
+    world.produce(topic, 50, 1, seed=2, **{"batch.num.messages": 10})
     assert world.mirror().records == 150
     before = world.source_records(topic)[0]
+    leave()
     fragile.stop_broker(2, kill=True)
     fragile.start_broker(3, wait=False)
     eventually(lambda: leader(world, topic) == 3, what="the unclean election")
@@ -594,3 +598,91 @@ def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:
     if codec:
         struct.pack_into(">q", data, 0, start + count - 1)  # a set has the offset of its last record
     return bytes(data)
+
+
+def lose_after_failover(world: World, fragile: LocalCluster) -> tuple[str, list[Any], list[Any], World, str, str]:
+    """Fails over, lets the old source lose 50 mirrored records and write 80 others, and works on at the target.
+
+    Returns:
+        The topic, its records before and after on the old source, the flow back, and two groups: one has read all, the
+        other stands among what is lost.
+    """
+    home = both_ways(world, **IDENTITY, **{"mirrorlake.batch.max.records": "30"})
+    leave = lambda: failover(world, mode="promote", close="true", signed_by="ann")  # noqa: E731
+    topic, before, after = elect_uncleanly(world, fragile, leave)
+    home.produce(topic, 20, 1, seed=7)
+    target = world.target_records(topic)[0]
+    read = world.commit("read", {(topic, 0): target[-1][0] + 1}, target=True)
+    slow = world.commit("slow", {(topic, 0): target[120][0]}, target=True)
+    return topic, before, after, home, read, slow
+
+
+def test_an_old_source_that_has_lost_what_was_mirrored_is_refused_until_the_loss_is_accepted(
+    fragile_world: World, fragile: LocalCluster
+) -> None:
+    world = fragile_world
+    topic, _, after, home, read, slow = lose_after_failover(world, fragile)
+    local = contents(world.target_records(topic)[0])[150:]
+
+    plan = failback(world)
+    (lost,) = plan.lost
+    assert (lost.from_offset, lost.to_offset, lost.records, lost.kind) == (100, 150, 50, "truncated")
+    assert (plan.divergence.records, plan.to_json()["lost"], len(plan.lost_table())) == (80, 50, 1)
+    said = "has lost 50 records that were mirrored before the failover, in 1 partitions"
+    with pytest.raises(GateError, match=said):
+        failback(world, mode="run", signed_by="ann")
+    with pytest.raises(ConfigurationError, match=said):
+        failback(world, "drop", mode="begin", signed_by="ann")
+    with pytest.raises(ConfigurationError, match=r"80 records of cluster .* have diverged"):
+        failback(world, lost="accept", mode="begin", signed_by="ann")
+    assert world.gaps(topic) == [], "nothing was changed"
+
+    begun = failback(world, "drop", lost="accept", mode="begin", signed_by="ann")
+    assert (begun.decided, begun.divergence.records, len(begun.lost), begun.refilled) == ("drop", 80, 1, 0)
+    assert {(0, 100, 150, "truncated"), (0, 100, 180, "dropped")} <= {*world.gaps(topic)}
+    assert [row["records"] for row in world.rows("anomalies") if row["action"] == "accept, signed by ann"] == [50]
+    assert home.mirror().records == 20
+    assert failback(world, mode="run", signed_by="ann").reopened > 0
+    ours = world.source_records(topic)[0]
+    assert contents(ours) == contents(after) + local
+    assert consume_as(world.source_servers, read, [topic]) == {(topic, 0): []}
+    assert consume_as(world.source_servers, slow, [topic]) == {(topic, 0): [one[1] for one in local]}
+    world.produce(topic, 30, 1, seed=9)
+    assert world.mirror().records == 30, "the flow goes on"
+    world.assert_accounted(topic)
+
+
+def test_what_an_old_source_has_lost_is_copied_home_once_and_in_order_also_after_a_death_in_the_midst(
+    fragile_world: World, fragile: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = fragile_world
+    topic, before, after, home, read, slow = lose_after_failover(world, fragile)
+    local = contents(world.target_records(topic)[0])[150:]
+    mirror = MirrorJob._mirror
+
+    def dies(job: MirrorJob, *given: Any) -> None:
+        if home.metric("mirrored_records_total"):  # of some of the lost records
+            raise TargetError("the process died")
+        mirror(job, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MirrorJob, "_mirror", dies)
+        with pytest.raises(TargetError, match="died"):
+            failback(world, "drop", lost="refill", mode="begin", signed_by="ann")
+    with pytest.raises(ConfigurationError, match="was failed over"):
+        home.mirror()  # it would leave out the rest
+    copied = int(home.metric("mirrored_records_total") or 0)
+    assert 0 < copied < 50
+    begun = failback(world, "drop", lost="refill", mode="begin", signed_by="ann")
+    assert begun.refilled == 50 - copied + 20, "the rest of what was lost, and what was written since"
+    assert home.mirror().records == 0
+    assert failback(world, mode="run", signed_by="ann").reopened > 0
+    lost = contents(before)[100:]
+    ours = world.source_records(topic)[0]
+    assert contents(ours) == contents(after) + lost + local
+    assert consume_as(world.source_servers, read, [topic]) == {(topic, 0): []}
+    assert consume_as(world.source_servers, slow, [topic]) == {(topic, 0): [one[1] for one in lost[20:] + local]}
+    world.produce(topic, 30, 1, seed=9)
+    assert world.mirror().records == 30, "what was copied home does not come back"
+    world.assert_accounted(topic)
+    home.assert_accounted(topic)

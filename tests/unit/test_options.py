@@ -112,6 +112,7 @@ def test_the_defaults_of_a_flow() -> None:
         "dead_letter_topic": "mirrorlake.dead-letters.a",
         "registries": None,
         "warnings": (),
+        "refills": (),
     }
     connections = {"source_connection", "target_connection"}
     names = [field.name for field in dataclasses.fields(Flow) if field.name not in connections]
@@ -156,6 +157,7 @@ def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
         "target_connection",
         "emit_heartbeats_back",
         "minds_provenance",
+        "refills",
         "warnings",
     }
     assert fed <= {field.name for field in dataclasses.fields(Flow)}

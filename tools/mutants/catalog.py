@@ -740,6 +740,30 @@ FIELD_CONDITIONS = (
         (EXPIRY,),
     ),
     Mutant(
+        "a failback trusts an old source that has lost the end of a log",
+        f"{FAILOVER}/lost_ends.py",
+        "        if starts.get(key, 0) < position.upstream_next\n",
+        "        if False\n",
+        (f"{LOSSES}::test_an_old_source_that_has_lost_what_was_mirrored_is_refused_until_the_loss_is_accepted",),
+    ),
+    Mutant(
+        "a failback compares the ends of logs only, not the leader epochs",
+        f"{FAILOVER}/lost_ends.py",
+        "            found[key] = fetched.diverges_at\n",
+        "            pass\n",
+        (f"{LOSSES}::test_an_old_source_that_has_lost_what_was_mirrored_is_refused_until_the_loss_is_accepted",),
+    ),
+    Mutant(
+        "what an old source has lost is left out by the flow back",
+        f"{MIRROR}/copy/source_reader.py",
+        " and not self._is_refilled(stretch, batch):",
+        ":",
+        (
+            f"{LOSSES}::test_what_an_old_source_has_lost_is_copied_home_once_and_in_order_also_after_a_death_in_the_"
+            "midst",
+        ),
+    ),
+    Mutant(
         "any missing tombstone of a compacted topic is explained",
         "jobs/verification/classify.py",
         ' & (F.col(f"{side}.timestamp") < F.col(before))',

@@ -20,6 +20,7 @@ from mirrorlake.config.replication_policy import (
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
@@ -76,6 +77,7 @@ class Flow:
         transforms: a topic takes the first transform whose filter takes it.
         registries: the schema registries of source and target; None if no transform translates ids.
         warnings: lines for the operator about properties without effect.
+        refills: records that are copied although another flow has brought them; never from properties.
     """
 
     source: str
@@ -133,6 +135,7 @@ class Flow:
     dead_letter_topic: str = ""
     registries: tuple[SchemaRegistry, SchemaRegistry] | None = None
     warnings: tuple[str, ...] = ()
+    refills: tuple[Refill, ...] = ()
 
     @property
     def name(self) -> str:

@@ -218,13 +218,13 @@ def _open_generation(
 
 
 def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning) -> Beginning:
-    """Returns `added` with the current incarnations of its partitions.
+    """Returns `added` with the current incarnations of its partitions, or with later ones that it brings itself.
 
     Earlier resets therefore void neither the new positions nor the new runs.
     """
     numbers = {key: position.incarnation for key, position in known.items()}
     positions = tuple(
-        replace(position, incarnation=numbers.get((position.topic, position.partition), 0))
+        replace(position, incarnation=max(position.incarnation, numbers.get((position.topic, position.partition), 0)))
         for position in added.positions
     )
     inferred = tuple(replace(run, incarnation=numbers.get((run.topic, run.partition), 0)) for run in added.inferred)

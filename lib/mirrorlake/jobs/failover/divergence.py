@@ -224,7 +224,9 @@ def stretches(start: int, end: int, brought: Iterable[tuple[int, int]]) -> list[
     return found + [(start, end, GapKind.DROPPED)] * (start < end)
 
 
-def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Divergence:
+def diverged(
+    flow: Flow, ledger: Ledger, source: Cluster, target: Cluster, differs_from: Mapping[PartitionKey, int]
+) -> Divergence:
     """Computes the diverged tails of a flow; the ledger must have caught up with the flow and with the flow back.
 
     Args:
@@ -232,6 +234,7 @@ def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Di
         ledger: tables with the maps.
         source: its source cluster.
         target: its target cluster.
+        differs_from: the offset from which on a log of the source is not the one that was mirrored (`lost_ends`).
 
     Raises:
         MirrorlakeError: the source's log can't be read.
@@ -247,7 +250,8 @@ def diverged(flow: Flow, ledger: Ledger, source: Cluster, target: Cluster) -> Di
     first, ends = (
         source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     )
-    starts = {key: max(first[key], positions[key].upstream_next) if key in positions else first[key] for key in keys}
+    mirrored_to = {key: position.upstream_next for key, position in positions.items()} | dict(differs_from)
+    starts = {key: max(first[key], mirrored_to.get(key, 0)) for key in keys}
     open_ends = {key: end for key, end in ends.items() if starts[key] < end}
     brought = _brought(flow, ledger, open_ends)
     frame = None

@@ -2,8 +2,8 @@
 
 `away` is the flow that was failed over and is closed since. `home` is the flow back. The modes are, in this order:
 
-1. **plan** shows the diverged tail of the old source, and the offsets there at which groups would continue. It changes
-   neither cluster.
+1. **plan** shows the diverged tail of the old source, the ends of its logs that it has lost (`lost_ends.py`), and the
+   offsets there at which groups would continue. It changes neither cluster.
 2. **begin** carries out the operator's choice about the tail (`jobs/failover/divergence.py`) and opens `home`. The
    mirror job of `home` then carries back what was written meanwhile, while applications continue on the target.
 3. **run** follows once producers have stopped. It mirrors what is left, and translates groups by the maps of both
@@ -14,18 +14,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError
 from mirrorlake.jobs.failover import plan
 from mirrorlake.jobs.failover.divergence import Divergence, diverged
 from mirrorlake.jobs.failover.job import Failover, FailoverResult
+from mirrorlake.jobs.failover.lost_ends import (
+    ACCEPT,
+    REFILL,
+    LostEnd,
+    lost_ends,
+    pending_refills,
+    require_refillable,
+    require_same_cluster,
+    resets,
+)
+from mirrorlake.jobs.failover.lost_ends import table as lost_ends_table
 from mirrorlake.jobs.failover.plan import ALIVE, Choice, FailoverMode
 from mirrorlake.jobs.failover.snapshot import connected, way_back
+from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.anomaly import Anomaly
@@ -33,7 +45,8 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import of_process
 from mirrorlake.model.anomaly import AnomalyKind
-from mirrorlake.model.slot import ClosedFor, SlotState
+from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for
@@ -51,11 +64,12 @@ OF_LEDGER = ("at", "source", "max_position_age_seconds")  # a failback reads pos
 PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name not in OF_LEDGER} | {
     "diverged": "",
     "export": "",
+    "lost": "",
 }
 
 
 def choice(given: Mapping[str, str]) -> Choice:
-    """Reads the operator's choice from the texts of PARAMETERS, without the last two.
+    """Reads the operator's choice from the texts of PARAMETERS, without the last three.
 
     Raises:
         ConfigurationError: see `Choice.parse`.
@@ -71,8 +85,10 @@ class FailbackResult:
         flow: the flow that was failed over.
         mode: mode of the failback.
         divergence: records of its source that were not mirrored.
+        lost: ends of the source's logs that were mirrored, and that it no longer has.
         decided: choice about these records: `drop`, `reapply`, or empty.
         reapplied: number of records that were re-applied.
+        refilled: number of records that were copied home as the source had lost them, with what was written since.
         failover: result of the flow home; None after `begin`.
         reopened: generation with which the flow continues; 0 if it stays closed.
     """
@@ -80,10 +96,16 @@ class FailbackResult:
     flow: str
     mode: str
     divergence: Divergence
+    lost: tuple[LostEnd, ...] = ()
     decided: str = ""
     reapplied: int = 0
+    refilled: int = 0
     failover: FailoverResult | None = None
     reopened: int = 0
+
+    def lost_table(self) -> pd.DataFrame:
+        """Returns one row for each lost end of the source's logs, for display."""
+        return lost_ends_table(self.lost)
 
     def table(self) -> pd.DataFrame:
         """Returns one row for each group and partition of the flow home, for display; none after `begin`."""
@@ -94,8 +116,10 @@ class FailbackResult:
             "flow": self.flow,
             "mode": self.mode,
             "diverged": self.divergence.records,
+            "lost": sum(one.records for one in self.lost),
             "decided": self.decided,
             "reapplied": self.reapplied,
+            "refilled": self.refilled,
             "reopened": self.reopened,
         }
         return {**(self.failover.to_json() if self.failover else {}), **found}
@@ -132,54 +156,75 @@ class Failback:
         self.spark, self.config, self.home, self.away = spark, config, home, flow
         self.ledger, self._suites = ledger, Path(suites)
 
-    def carry_out(self, choice: Choice, decide: str = "", export: str = "") -> FailbackResult:
+    def carry_out(self, choice: Choice, decide: str = "", export: str = "", lost: str = "") -> FailbackResult:
         """Carries out the operator's choice; its mode may also be `begin`.
 
         Args:
             choice: the operator's choice.
             decide: `drop` or `reapply`; may be empty if nothing has diverged.
             export: place for the diverged records (`Divergence.export`).
+            lost: `refill` to copy home the records that the source has lost, or `accept` to go on without them; may be
+                empty if it has lost none.
 
         Raises:
-            ConfigurationError: the flow was not failed over, or `begin` lacks the choice about the diverged tail.
-            GateError: as `Failover.carry_out`; or records have diverged and no choice was made about them.
+            ConfigurationError: the flow was not failed over, or `begin` lacks the choice about the diverged tail, or
+                about what the source has lost.
+            SourceError: the source is another cluster than before.
+            GateError: as `Failover.carry_out`; or records have diverged, or are lost on the source, and no choice was
+                made about them.
         """
+        for name, value, allowed in (("diverged", decide, (DROP, REAPPLY)), ("lost", lost, (REFILL, ACCEPT))):
+            if value not in ("", *allowed):
+                raise ConfigurationError(
+                    f"parameter {name} is '{value}'; allowed is {', '.join(allowed)}, or empty to decide nothing"
+                )
         with ending(log, "failback", flow=self.away.name, mode=choice.mode):
-            return self._carry_out(replace(choice, source=ALIVE), decide, export)
+            return self._carry_out(replace(choice, source=ALIVE), decide, export, lost)
 
-    def _carry_out(self, choice: Choice, decide: str, export: str) -> FailbackResult:
-        if decide not in ("", DROP, REAPPLY):
-            raise ConfigurationError(
-                f"parameter diverged is '{decide}'; allowed is {DROP}, {REAPPLY}, or empty to decide nothing"
-            )
+    def _carry_out(self, choice: Choice, decide: str, export: str, decide_lost: str) -> FailbackResult:
         self.ledger.ensure_tables()
         # groups are on `here` now, and return to `there`
         with connected(self.away, Choice(source=ALIVE)) as (here, there):
             assert there is not None
             states = self._require_failed_over(here)
+            require_same_cluster(self.away, there, max(states.values(), key=_generation).source_cluster_id)
             self._catch_up(here, there)  # records that the ledger doesn't know would count as diverged
-            divergence = diverged(self.away, self.ledger, there, here)
-            if choice.mode == FailoverMode.BEGIN and divergence.records and not decide:
-                raise ConfigurationError(
-                    f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have "
-                    f"diverged. Set parameter diverged: {DROP} leaves these records there for good, {REAPPLY} "
-                    "mirrors them after the records written since. Nothing was changed"
-                )
+            lost = lost_ends(self.away, self.ledger, there, merge_positions(states.values()))
+            differs_from = {one.key: one.from_offset for one in lost}
+            divergence = diverged(self.away, self.ledger, there, here, differs_from)
+            if choice.mode == FailoverMode.PLAN and lost:
+                return FailbackResult(self.away.name, choice.mode, divergence, lost)  # groups have no offsets yet
+            if lost and not (choice.mode == FailoverMode.BEGIN and decide_lost):
+                raise _undecided(self.away, lost, choice.mode)
+            self._require_decision(choice, divergence, decide)
             if export:
                 divergence.export(export)
             if choice.mode == FailoverMode.BEGIN:
-                return self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
+                if lost:
+                    self._reset(lost, decide_lost, choice=choice, here=here, there=there, states=states)
+                    divergence = diverged(self.away, self.ledger, there, here, {})
+                begun = self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
+                return replace(begun, lost=lost)
+        result = Failover(
+            spark=self.spark, config=self.config, flow=self.home, ledger=self.ledger, suites=self._suites
+        ).carry_out(choice)
+        reopened = self._reopen() if result.generation else 0
+        return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
+
+    def _require_decision(self, choice: Choice, divergence: Divergence, decide: str) -> None:
+        """Requires that the operator has decided about the records that have diverged."""
+        if choice.mode == FailoverMode.BEGIN and divergence.records and not decide:
+            raise ConfigurationError(
+                f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have "
+                f"diverged. Set parameter diverged: {DROP} leaves these records there for good, {REAPPLY} "
+                "mirrors them after the records written since. Nothing was changed"
+            )
         if choice.mode == FailoverMode.RUN and divergence.records:
             raise GateError(
                 f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged, "
                 "and no decision about them was recorded. Nothing was changed. Run this notebook with mode = "
                 f"{FailoverMode.BEGIN} and diverged = {DROP} or {REAPPLY} first"
             )
-        result = Failover(
-            spark=self.spark, config=self.config, flow=self.home, ledger=self.ledger, suites=self._suites
-        ).carry_out(choice)
-        reopened = self._reopen() if result.generation else 0
-        return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
 
     # -- steps --------------------------------------------------------------------------------------
 
@@ -197,7 +242,7 @@ class Failback:
             self._note(
                 divergence, decide, choice
             )  # recorded first: a repetition after a crash finds only the records that are left
-            slots, cluster_id = max(states.values(), key=lambda state: state.generation).slots, there.cluster_id
+            slots, cluster_id = max(states.values(), key=_generation).slots, there.cluster_id
             if decide == DROP:
                 positions, gaps = divergence.passed_over()
                 begin_generation(
@@ -216,6 +261,7 @@ class Failback:
             else:
                 reapplied = self._reapply()
             log.info(event("divergence_decided", flow=self.away.name, records=divergence.records, decision=decide))
+        refilled = self._refill(there)
         self._open(self.home, there)
         return FailbackResult(
             flow=self.away.name,
@@ -223,6 +269,79 @@ class Failback:
             divergence=divergence,
             decided=decide if divergence.records else "",
             reapplied=reapplied,
+            refilled=refilled,
+        )
+
+    def _carried(self, there: Cluster) -> dict[PartitionKey, Position]:
+        """Returns the positions of the flow home."""
+        states = offset_syncs.read_all_states(there, self.home.offset_syncs_topic, self.home.connect_timeout_ms)
+        return merge_positions(states.values())
+
+    def _refill(self, there: Cluster) -> int:
+        """Copies home what the source has lost and the operator wants back; returns the number of records copied.
+
+        The flow home stays closed meanwhile: any other run would leave out what is not copied yet. If this process
+        dies, the next `begin` copies the rest, as the decision is recorded.
+        """
+        refills = pending_refills(self.away, self.ledger, self._carried(there))
+        if not refills:
+            return 0
+        engine = InProcessEngine(SparkEngine(self.spark).parallelism)
+        home, suite = replace(self.home, refills=refills), self._suites / "offset_syncs.json"
+        job = MirrorJob(engine, self.config, home, self.ledger, suite, closed_for=ClosedFor.FAILOVER)
+        records = job.run(None).records
+        left = pending_refills(self.away, self.ledger, self._carried(there))
+        if left:
+            raise GateError(
+                f"flow {self.home.name}: topic {left[0].topic}, partition {left[0].partition}, offsets "
+                f"{left[0].from_offset} to {left[0].to_offset} were not copied home. The flow stays closed. Run this "
+                "notebook again with the same parameters"
+            )
+        log.info(event("refilled", flow=self.home.name, records=records, partitions=len(refills)))
+        return records
+
+    def _reset(
+        self,
+        lost: Sequence[LostEnd],
+        decided: str,
+        choice: Choice,
+        here: Cluster,
+        there: Cluster,
+        states: dict[int, SlotState],
+    ) -> None:
+        """Makes the map of the flow away void where the source has lost what was mirrored; the flow stays closed."""
+        action = f"{decided}, signed by {choice.signed_by}"
+        if decided == REFILL:
+            require_refillable(self.home, self.away, lost, self._carried(there))
+        self.ledger.append(
+            "anomalies",
+            [
+                Anomaly.of_flow(
+                    self.away,
+                    one.kind,
+                    action,
+                    f"mirrored before the failover, and no longer on {self.away.source}",
+                    topic=one.topic,
+                    partition=one.partition,
+                    from_offset=one.from_offset,
+                    to_offset=one.to_offset,
+                    records=one.records,
+                )
+                for one in lost
+            ],
+        )
+        positions, gaps = resets(self.away, there, merge_positions(states.values()), lost)
+        begin_generation(
+            self.away,
+            there.cluster_id,
+            target=here,
+            slots=max(states.values(), key=_generation).slots,
+            beginning=lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
+        )
+        self._catch_up(here, there)
+        records = sum(one.records for one in lost)
+        log.warning(
+            event("lost_ends_decided", flow=self.away.name, records=records, partitions=len(lost), decision=action)
         )
 
     def _reapply(self) -> int:
@@ -257,7 +376,7 @@ class Failback:
         states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
         if closed_for(states.values()) is not ClosedFor.FAILOVER:
             return 0
-        newest = max(states.values(), key=lambda state: state.generation)
+        newest = max(states.values(), key=_generation)
         return begin_generation(
             flow,
             newest.source_cluster_id,
@@ -308,3 +427,26 @@ class Failback:
         ]
         of_process().anomalies.labels(self.away.name, AnomalyKind.DIVERGED).inc(len(anomalies))
         self.ledger.append("anomalies", anomalies)
+
+
+def _generation(state: SlotState) -> int:
+    return state.generation
+
+
+def _undecided(flow: Flow, lost: Sequence[LostEnd], mode: FailoverMode) -> MirrorlakeError:
+    first, records = lost[0], sum(one.records for one in lost)
+    what = (
+        f"flow {flow.name}: cluster {flow.source} has lost {records} records that were mirrored before the failover, "
+        f"in {len(lost)} partitions. They exist on cluster {flow.target} only. Topic {first.topic}, partition "
+        f"{first.partition}, offsets {first.from_offset} to {first.to_offset}"
+    )
+    if mode == FailoverMode.BEGIN:
+        return ConfigurationError(
+            f"{what}. Restore the log of {flow.source}, or set parameter lost = {REFILL} to copy them home, "
+            f"or {ACCEPT} to go on without them. "
+            "Nothing was changed"
+        )
+    return GateError(
+        f"{what}. No group can be placed there before that is decided. Nothing was changed. Run this notebook with "
+        f"mode = {FailoverMode.BEGIN} and lost = {REFILL} or {ACCEPT}, or restore the log"
+    )

@@ -233,7 +233,7 @@ class Intake:
             )
 
     async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
-        if (kind := self._nothing_to_copy(batch, is_aborted)) is not None:
+        if (kind := self._nothing_to_copy(stretch, batch, is_aborted)) is not None:
             self.skip(stretch, batch.end_offset, kind)
         elif (
             batch.passes_unopened
@@ -264,13 +264,28 @@ class Intake:
                 f"the batch is corrupt on cluster {self.flow.source} (CRC). Check the cluster's disks",
             )
 
-    def _nothing_to_copy(self, batch: Batch, is_aborted: bool) -> GapKind | None:
+    def _nothing_to_copy(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> GapKind | None:
         """Returns the reason why a batch has no record to copy, as far as its header shows, or None."""
         if batch.is_control:
             return GapKind.MARKER
         if is_aborted:
             return GapKind.ABORTED
-        return GapKind.MIRRORED if self.provenance and self.provenance.excludes(batch) else None
+        if self.provenance and self.provenance.excludes(batch) and not self._is_refilled(stretch, batch):
+            return GapKind.MIRRORED
+        return None
+
+    def _is_refilled(self, stretch: Stretch, batch: Batch) -> bool:
+        """Returns True if a batch that another flow has brought is copied home."""
+        for refill in (refill for refill in self.flow.refills if refill.key == stretch.key):
+            if refill.from_offset <= batch.base_offset and batch.end_offset <= refill.to_offset:
+                return True
+            if refill.from_offset < batch.end_offset and batch.base_offset < refill.to_offset:
+                raise SourceError(
+                    f"{self._name(stretch)}: offsets {refill.from_offset} to {refill.to_offset} are to be copied home, "
+                    f"but they end within the batch of offsets {batch.base_offset} to {batch.end_offset}. Nothing of "
+                    "it was copied"
+                )
+        return False
 
     async def _open(self, stretch: Stretch, batch: Batch) -> None:
         try:
@@ -345,7 +360,7 @@ class Intake:
         ):
             if self.provenance and not is_aborted:
                 await self.provenance.learn([batch])
-            kind = self._nothing_to_copy(batch, is_aborted)
+            kind = self._nothing_to_copy(stretch, batch, is_aborted)
             is_whole = kind is not None or batch.passes_unopened
             found = (
                 [(batch.base_offset, batch.end_offset, kind)]
