@@ -142,8 +142,8 @@ class Topic:
 class Fetched:
     """One partition of a Fetch response.
 
-    `diverges_at` is the offset from which the log differs from the one that was read before (KIP-595),
-    None if it doesn't differ.
+    If the log differs from the one that was read before (KIP-595), `diverges_at` is the end of the newest leader epoch
+    that it has up to the one asked for, and `diverging_epoch` is that epoch; else None and -1.
     """
 
     topic: str
@@ -154,6 +154,18 @@ class Fetched:
     aborted: list[tuple[int, int]]
     records: bytes
     diverges_at: int | None = None
+    diverging_epoch: int = -1
+
+    def differs_from(self, leader_epoch: int, epoch_from: int) -> int | None:
+        """Returns the offset from which the log differs from the one that was read before, None if it does not.
+
+        Args:
+            leader_epoch: the epoch of the batch read last.
+            epoch_from: the offset at which that epoch began; -1 if it is unknown.
+        """
+        if self.diverges_at is None or self.diverging_epoch >= leader_epoch or epoch_from < 0:
+            return self.diverges_at
+        return min(self.diverges_at, epoch_from)  # the log never had that epoch, nor anything that was read with it
 
 
 @dataclass
@@ -733,6 +745,7 @@ class Cluster:
                     diverges_at=None
                     if partition.diverging_epoch is None or partition.diverging_epoch.end_offset < 0
                     else partition.diverging_epoch.end_offset,
+                    diverging_epoch=-1 if partition.diverging_epoch is None else partition.diverging_epoch.epoch,
                 )
 
     def produce(

@@ -202,7 +202,7 @@ class Intake:
             return
         check(fetched.error_code, f"{fetched.topic}-{fetched.partition}")
         if fetched.diverges_at is not None:
-            await self.truncated(stretch, fetched.diverges_at)
+            await self.diverged(stretch, fetched)
             return
         if len(fetched.records):
             self._order[stretch.key] = self._order.pop(stretch.key)
@@ -417,6 +417,13 @@ class Intake:
             )
         else:  # the log ends before the position, or does not know its epoch
             await self.truncated(stretch, min(end, stretch.upstream_next) if end < stretch.upstream_next else first)
+
+    async def diverged(self, stretch: Stretch, fetched: Fetched) -> None:
+        """Handles a response that says that the log is not the one that was read before."""
+        start = fetched.diverges_at or 0
+        if start < stretch.upstream_next:
+            start = fetched.differs_from(stretch.leader_epoch, stretch.epoch_from) or 0
+        await self.truncated(stretch, start)
 
     async def truncated(self, stretch: Stretch, start: int) -> None:
         """Handles a log that differs from the mirrored one from `start` on.

@@ -131,7 +131,7 @@ class TransformedIntake:
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._intake.out_of_range(stretch)
             elif fetched.diverges_at is not None:
-                await self._intake.truncated(stretch, fetched.diverges_at)
+                await self._intake.diverged(stretch, fetched)
             else:
                 check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
             # Spark has read the planned offsets; only for a topic that was created anew do they begin at the log's
