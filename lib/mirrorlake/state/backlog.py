@@ -50,10 +50,11 @@ def unmirrored(
         if start >= end:
             found[key] = Unmirrored(0, None)
         else:
-            limit = min(end, start + 1) if end - start > EXACT_OFFSETS else end
+            is_exact = end - start <= EXACT_OFFSETS
             what = f"flow {flow.name}: reading {key[0]}-{key[1]} from offset {start} (needs READ)"
-            counted = source.call(what, partial(_count, source, provenance, key, start, limit), flow.connect_timeout_ms)
-            found[key] = counted if limit == end else Unmirrored(end - start, counted.oldest_ms)
+            counting = partial(_count, source, provenance, key, start, end, is_exact=is_exact)
+            counted = source.call(what, counting, flow.connect_timeout_ms)
+            found[key] = counted if is_exact else Unmirrored(end - start, counted.oldest_ms)
     return found
 
 
@@ -102,13 +103,18 @@ async def _written_there(
     )
 
 
-async def _count(source: Cluster, provenance: Provenance | None, key: PartitionKey, start: int, end: int) -> Unmirrored:
+async def _count(
+    source: Cluster, provenance: Provenance | None, key: PartitionKey, start: int, end: int, *, is_exact: bool
+) -> Unmirrored:
+    """Counts the records of a range; only up to its first one, unless `is_exact`."""
     records, oldest = 0, None
     async for batch, is_aborted in read_stretch(source, key, start=start, end=end, max_bytes=FETCH_BYTES):
         if is_aborted or batch.is_control or await _is_brought(provenance, batch):
             continue
         records += min(batch.records, batch.end_offset - start)  # the position may be within the first batch
         oldest = batch.base_timestamp if oldest is None else oldest
+        if not is_exact:
+            break
     return Unmirrored(records, oldest)
 
 

@@ -41,11 +41,15 @@ Bounds = Mapping[PartitionKey, tuple[int, int]]  # from and to (exclusive), by t
 
 @dataclass(frozen=True)
 class Late:
-    """The records of a source partition from `start` to `end` (exclusive) that are not mirrored, and their number."""
+    """The records of a source partition from `start` to `end` (exclusive) that are not mirrored, and their number.
+
+    `position` is that of the flow; None if it has not begun the partition.
+    """
 
     start: int
     end: int
     records: int
+    position: Position | None
 
 
 class FlowLogs:
@@ -125,7 +129,7 @@ class FlowLogs:
                 starts[key] = max(starts[key], position.upstream_next)
         found = unmirrored(self._source, self._flow, starts, {key: end for key, (_, end) in bounds.items()})
         return {
-            key: Late(starts[key], bounds[key][1], one.records)
+            key: Late(starts[key], bounds[key][1], one.records, positions.get(key))
             for key, one in found.items()
             if one.oldest_ms is not None and one.oldest_ms < before_ms
         }
@@ -133,9 +137,7 @@ class FlowLogs:
     def still_late(self, late: Mapping[PartitionKey, Late]) -> dict[PartitionKey, Late]:
         """Returns those partitions that the flow has not mirrored any further meanwhile."""
         positions = self._positions() if late else {}
-        return {
-            key: one for key, one in late.items() if key not in positions or positions[key].upstream_next <= one.start
-        }
+        return {key: one for key, one in late.items() if _place(positions.get(key)) == _place(one.position)}
 
     def _positions(self) -> dict[PartitionKey, Position]:
         states = read_all_states(self._target, self._flow.offset_syncs_topic, self._timeout_ms)
@@ -210,7 +212,9 @@ class FlowLogs:
         since_ms = {}
         for topic, entry in entries.items():
             retention_ms = int(entry["retention.ms"].value or -1)
-            if int(entry["retention.bytes"].value or -1) < 0:
+            if "delete" not in (entry["cleanup.policy"].value or ""):
+                since_ms[topic] = 0
+            elif int(entry["retention.bytes"].value or -1) < 0:
                 since_ms[topic] = 0 if retention_ms < 0 else now_ms - retention_ms
         wanted = {key: bound for key, bound in bounds.items() if key[0] in since_ms}
         if not wanted:
@@ -330,3 +334,8 @@ class FlowLogs:
             isolation=isolation,
             names={topic: topic for topic, _ in wanted},
         )
+
+
+def _place(position: Position | None) -> tuple[int, str, int] | None:
+    """Returns the part of a position that changes when the flow gets further."""
+    return None if position is None else (position.incarnation, position.topic_id, position.upstream_next)
