@@ -86,6 +86,11 @@ class Journal:
             dropped, self._dropped = self._dropped, Counter()
         return dict(+dropped)
 
+    def waiting(self) -> dict[str, int]:
+        """Returns the number of rows of each table that wait."""
+        with self._lock:
+            return {table: len(rows) for table, rows in self._rows.items() if rows}
+
     def write(self) -> None:
         """Appends the waiting rows.
 

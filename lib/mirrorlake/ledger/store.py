@@ -254,12 +254,16 @@ class Ledger:
             LedgerError: the table can't be written.
         """
         values = [row if isinstance(row, dict) else asdict(row) for row in rows]
-        if values:
+        if not values:
+            return
+        try:
             schema = self.read(name).schema
-            frame = self.spark.createDataFrame(
-                [tuple(_plain(value.get(column)) for column in schema.names) for value in values], _nullable(schema)
-            )
-            self.append_frame(name, frame)
+        except Exception as error:
+            raise self._unwritten(name, error) from None
+        frame = self.spark.createDataFrame(
+            [tuple(_plain(value.get(column)) for column in schema.names) for value in values], _nullable(schema)
+        )
+        self.append_frame(name, frame)
 
     def append_frame(self, name: str, frame: DataFrame) -> None:
         """Appends a frame that has the columns of the table.
@@ -270,10 +274,13 @@ class Ledger:
         try:
             self._commit(name, lambda: frame.write.format("delta").mode("append").saveAsTable(self.table(name)))
         except Exception as error:
-            raise LedgerError(
-                f"table {self.table(name)} can't be written: {root_cause(error)}. Records that are committed on the "
-                "target stay correct"
-            ) from None
+            raise self._unwritten(name, error) from None
+
+    def _unwritten(self, name: str, error: Exception) -> LedgerError:
+        return LedgerError(
+            f"table {self.table(name)} can't be written: {root_cause(error)}. Records that are committed on the target "
+            "stay correct"
+        )
 
     def change(self, name: str, statement: str, **frames: DataFrame) -> list[Row]:
         """Runs a statement that changes or rewrites a table; returns its result.

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
+STEADY_S = 3.0  # for which a stream that was started anew must run before the ledger counts as back
 LONGEST_WAIT_S = 60.0  # between two attempts to write a ledger that is away
 
 
@@ -110,19 +111,26 @@ class LedgerKeeper:
         self._woken.set()
         if self._sync_partitions:
             self._thread.join()
-        if self._query is not None:
-            self._query.stop()
-        self._place.close()
         appends_runs = self._sync_partitions and not isinstance(failure, FencedError)
         errors: list[LedgerError] = []
-        for step in (self._finish_runs, self._journal.write) if appends_runs else (self._journal.write,):
+        for step in (self._stop_query, self._finish_runs if appends_runs else lambda: None, self._journal.write):
             try:
                 step()
-            except LedgerError as error:
-                errors.append(error)
-                log.warning(event("ledger_behind", flow=self.flow.name, error=error))
+            except Exception as error:  # Spark's as well: none may hide the failure of the job
+                known = error if isinstance(error, LedgerError) else LedgerError(f"the ledger: {root_cause(error)}")
+                errors.append(known)
+                log.warning(event("ledger_behind", flow=self.flow.name, error=known))
+        if waiting := self._journal.waiting():
+            log.warning(event("ledger_rows_missing", flow=self.flow.name, rows=waiting))
         if errors and failure is None:
             raise errors[0]
+
+    def _stop_query(self) -> None:
+        try:
+            if self._query is not None:
+                self._query.stop()
+        finally:
+            self._place.close()
 
     def _finish_runs(self) -> None:
         self._ledger.catch_up(self.flow, self._sync_partitions, self._note_append)
@@ -145,13 +153,14 @@ class LedgerKeeper:
         if self._query is not None and not self._query.isActive:
             ended, self._query = self._query, None
             raise LedgerError(f"the ledger stream has ended: {root_cause(ended.exception())}")
-        if self._away is not None:
+        if self._away is not None and self._away.restored_at is None:
             self._ledger.catch_up(self.flow, self._sync_partitions, self._note_append)
-        if self._away is not None or self._is_urgent:
+            self._journal.write()
+            self._away.restored_at = self._clock()
+        elif self._is_urgent:
             self._is_urgent = False
             self._journal.write()
         self._journal.write_if_due()
-        self._back()
         if self._query is None and self.flow.ledger_interval_s:
             self._place.close()
             self._query = self._ledger.stream_offset_syncs(
@@ -161,6 +170,8 @@ class LedgerKeeper:
                 checkpoint=self._place.enter_context(self._ledger.checkpoint("ledger")),
                 appended=self._note_append,
             )
+        if self._away is not None and self._clock() >= (self._away.restored_at or 0) + STEADY_S:
+            self._back()
 
     def _failed(self, error: Exception) -> None:
         now = self._clock()
@@ -186,7 +197,7 @@ class LedgerKeeper:
             return
         seconds, dropped = round(self._clock() - away.since), self._journal.take_dropped()
         detail = (
-            f"flow {self.flow.name}: the ledger could not be written for {seconds} s ({away.attempts} attempts), while "
+            f"flow {self.flow.name}: the ledger was not kept for {seconds} s ({away.attempts} attempts failed), while "
             f"the flow was mirrored on: {away.first}. It has all runs again"
         )
         if dropped:
@@ -224,15 +235,18 @@ class _Away:
         attempts: the number of attempts that failed.
         first: the first error, in one line.
         not_before: the time of the next attempt.
+        restored_at: the time at which the tables were whole again; None before.
     """
 
     def __init__(self, since: float) -> None:
         self.since, self.attempts, self.first, self.not_before = since, 0, "", since
+        self.restored_at: float | None = None
 
     def failed(self, now: float, error: Exception) -> float:
         """Notes a failed attempt; returns the seconds until the next one."""
         wait_s = min(LONGEST_WAIT_S, 2.0**self.attempts)
         self.attempts += 1
+        self.restored_at = None
         self.first = self.first or root_cause(error)
         self.not_before = now + wait_s
         return wait_s
