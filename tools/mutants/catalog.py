@@ -742,16 +742,23 @@ FIELD_CONDITIONS = (
     Mutant(
         "a failback trusts an old source that has lost the end of a log",
         f"{FAILOVER}/lost_ends.py",
-        "        if starts.get(key, 0) < position.upstream_next\n",
+        "        if start < known[key].upstream_next\n",
         "        if False\n",
         (f"{LOSSES}::test_an_old_source_that_has_lost_what_was_mirrored_is_refused_until_the_loss_is_accepted",),
     ),
     Mutant(
         "a failback compares the ends of logs only, not the leader epochs",
         f"{FAILOVER}/lost_ends.py",
-        "            found[key] = fetched.diverges_at\n",
+        "            found[key] = fetched.differs_from(position.leader_epoch, position.epoch_from) or 0\n",
         "            pass\n",
         (f"{LOSSES}::test_an_old_source_that_has_lost_what_was_mirrored_is_refused_until_the_loss_is_accepted",),
+    ),
+    Mutant(
+        "a log that never had the epoch read last differs only from its end",
+        "protocol/cluster.py",
+        "        return min(self.diverges_at, epoch_from)",
+        "        return self.diverges_at",
+        (f"{LOSSES}::test_an_election_back_to_what_was_before_another_is_noticed",),
     ),
     Mutant(
         "what an old source has lost is left out by the flow back",

@@ -27,7 +27,9 @@ from mirrorlake.jobs.failover.job import Failover, FailoverResult
 from mirrorlake.jobs.failover.lost_ends import (
     ACCEPT,
     REFILL,
+    REFILLED,
     LostEnd,
+    decisions,
     lost_ends,
     pending_refills,
     require_refillable,
@@ -40,6 +42,7 @@ from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
@@ -47,7 +50,8 @@ from mirrorlake.metrics import of_process
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for
 from mirrorlake.state.generation import Beginning, begin_generation
@@ -197,6 +201,8 @@ class Failback:
             if lost and not (choice.mode == FailoverMode.BEGIN and decide_lost):
                 raise _undecided(self.away, lost, choice.mode)
             self._require_decision(choice, divergence, decide)
+            if choice.mode in (FailoverMode.REHEARSE, FailoverMode.RUN):
+                self._require_refilled(there)
             if export:
                 divergence.export(export)
             if choice.mode == FailoverMode.BEGIN:
@@ -283,22 +289,67 @@ class Failback:
         The flow home stays closed meanwhile: any other run would leave out what is not copied yet. If this process
         dies, the next `begin` copies the rest, as the decision is recorded.
         """
-        refills = pending_refills(self.away, self.ledger, self._carried(there))
-        if not refills:
+        pending = pending_refills(self.away, self.ledger, self._carried(there))
+        if not pending:
             return 0
         engine = InProcessEngine(SparkEngine(self.spark).parallelism)
-        home, suite = replace(self.home, refills=refills), self._suites / "offset_syncs.json"
+        home = replace(self.home, refills=tuple(refill for _, refill in pending))
+        suite = self._suites / "offset_syncs.json"
         job = MirrorJob(engine, self.config, home, self.ledger, suite, closed_for=ClosedFor.FAILOVER)
         records = job.run(None).records
-        left = pending_refills(self.away, self.ledger, self._carried(there))
+        self._require_refilled(there)
+        lost = [one for one, _ in pending]
+        self.ledger.append(
+            "anomalies",
+            decisions(self.away, lost, f"{REFILLED}, as decided", f"copied home from {self.away.target}"),
+        )
+        log.info(event("refilled", flow=self.home.name, records=records, partitions=len(pending)))
+        return records
+
+    def _require_refilled(self, there: Cluster) -> None:
+        """Requires that all is home that the operator wants to be copied home."""
+        left = [refill for _, refill in pending_refills(self.away, self.ledger, self._carried(there))]
         if left:
             raise GateError(
                 f"flow {self.home.name}: topic {left[0].topic}, partition {left[0].partition}, offsets "
-                f"{left[0].from_offset} to {left[0].to_offset} were not copied home. The flow stays closed. Run this "
-                "notebook again with the same parameters"
+                f"{left[0].from_offset} to {left[0].to_offset} are not copied home yet, although lost = {REFILL} was "
+                f"decided. Run this notebook with mode = {FailoverMode.BEGIN} again"
             )
-        log.info(event("refilled", flow=self.home.name, records=records, partitions=len(refills)))
-        return records
+
+    def _close_home(self, here: Cluster, there: Cluster) -> None:
+        """Closes the flow home until the lost records are there: any other run would leave them out."""
+        states = offset_syncs.read_all_states(there, self.home.offset_syncs_topic, self.home.connect_timeout_ms)
+        slots = max((state.slots for state in states.values()), default=self.home.slots_on(1))
+        admins = (
+            Admin(self.home.source_connection, "source", self.home.name),
+            Admin(self.home.target_connection, "target", self.home.name),
+        )
+        Topology(self.home, *admins, self.ledger).ensure_offset_syncs(slots)
+        begin_generation(
+            self.home,
+            here.cluster_id,
+            target=there,
+            slots=slots,
+            beginning=lambda known: Beginning(closes=ClosedFor.FAILOVER),
+        )
+
+    def _require_own_states(self, there: Cluster) -> None:
+        """Requires that the source has not lost states of the flow home: it would copy records again.
+
+        Raises:
+            ConfigurationError: the ledger has later ones.
+        """
+        topic, timeout_ms = self.home.offset_syncs_topic, self.home.connect_timeout_ms
+        known = there.refresh([topic], timeout_ms).get(topic)
+        keys = [(topic, partition) for partition in known.leaders] if known else []
+        ends = there.offsets(keys, LATEST_TIMESTAMP, timeout_ms) if keys else {}
+        for partition, offset in self.ledger.last_syncs(self.home).items():
+            if ends.get((topic, partition), 0) <= offset:
+                raise ConfigurationError(
+                    f"flow {self.home.name}: cluster {self.home.target} has lost records of {topic}-{partition} as "
+                    f"well, which had offset {offset}: what the flow back has copied is not known any more. Set "
+                    f"parameter lost = {ACCEPT}, or restore the log. Nothing was changed"
+                )
 
     def _reset(
         self,
@@ -310,26 +361,14 @@ class Failback:
         states: dict[int, SlotState],
     ) -> None:
         """Makes the map of the flow away void where the source has lost what was mirrored; the flow stays closed."""
-        action = f"{decided}, signed by {choice.signed_by}"
         if decided == REFILL:
-            require_refillable(self.home, self.away, lost, self._carried(there))
-        self.ledger.append(
-            "anomalies",
-            [
-                Anomaly.of_flow(
-                    self.away,
-                    one.kind,
-                    action,
-                    f"mirrored before the failover, and no longer on {self.away.source}",
-                    topic=one.topic,
-                    partition=one.partition,
-                    from_offset=one.from_offset,
-                    to_offset=one.to_offset,
-                    records=one.records,
-                )
-                for one in lost
-            ],
-        )
+            self._require_own_states(there)
+            require_refillable(self.home, self.away, lost, self._carried(there), here)
+            self._close_home(here, there)
+        # Recorded first: a repetition after a crash finds nothing that is lost.
+        detail = f"mirrored before the failover, and no longer on {self.away.source}"
+        action = f"{decided}, signed by {choice.signed_by}"
+        self.ledger.append("anomalies", decisions(self.away, lost, action, detail))
         positions, gaps = resets(self.away, there, merge_positions(states.values()), lost)
         begin_generation(
             self.away,

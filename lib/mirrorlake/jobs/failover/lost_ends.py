@@ -15,6 +15,7 @@ The operator chooses one of two. In both cases the flow records a reset: its map
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -23,12 +24,15 @@ from typing import TYPE_CHECKING
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, SourceError
 from mirrorlake.ledger import views
+from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger, rows_of_pair
+from mirrorlake.log import event
 from mirrorlake.model.gap import RESETS, Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, by, check
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.refill import Refill
 from mirrorlake.translation.sql_join import current_runs
 
@@ -36,7 +40,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-ACCEPT, REFILL = "accept", "refill"
+log = logging.getLogger(__name__)
+
+ACCEPT, REFILL, REFILLED = "accept", "refill", "refilled"
+BATCH_BYTES = 1 << 20  # a broker returns at least one whole batch
 PROBE_BYTES = 1  # a broker compares the leader epochs before it reads
 
 
@@ -47,9 +54,9 @@ class LostEnd:
     Attributes:
         topic: source topic.
         partition: source partition.
-        from_offset: the offset from which on the logs differ; of a topic that was deleted, or created anew, 0.
+        from_offset: the offset from which on the logs differ; of a topic that was created anew, 0.
         to_offset: source offset up to which the partition was mirrored.
-        kind: TRUNCATED, or RECREATED for a topic that was deleted, or created anew.
+        kind: TRUNCATED, or RECREATED for a topic that was created anew.
         records: the mirrored records in between, which exist on the target only.
         downstream_from: target offset of the first of them; None if there are none.
     """
@@ -79,6 +86,8 @@ def lost_ends(
 ) -> tuple[LostEnd, ...]:
     """Compares the logs of a source with what was mirrored of them.
 
+    A topic that does not exist there has been deleted, which is no loss: a cluster that was built anew has another id.
+
     Args:
         flow: the flow that was failed over.
         ledger: tables with the map, to count records.
@@ -89,47 +98,49 @@ def lost_ends(
         SourceError: the source can't be read.
     """
     timeout_ms = flow.connect_timeout_ms
-    there = source.refresh(None, timeout_ms)
     known = {
         key: position
         for key, position in positions.items()
-        if position.upstream_next and not flow.policy.is_heartbeats_topic(key[0])
+        if position.upstream_next and flow.mirrors_topic(key[0]) and not flow.policy.is_heartbeats_topic(key[0])
     }
-    is_same = {
-        key: key[0] in there
-        and key[1] in there[key[0]].leaders
-        and (not position.topic_id or position.topic_id == there[key[0]].topic_id)
-        for key, position in known.items()
+    there = source.refresh({topic for topic, _ in known}, timeout_ms) if known else {}
+    for topic in sorted({topic for topic, _ in known} - there.keys()):
+        log.warning(event("topic_missing", flow=flow.name, cluster=flow.source, topic=topic))
+    keys = [key for key in known if key[0] in there and key[1] in there[key[0]].leaders]
+    ends = source.offsets(keys, LATEST_TIMESTAMP, timeout_ms) if keys else {}
+    ends |= {key: 0 for key in known if key[0] in there and key[1] not in there[key[0]].leaders}
+    new = {
+        key
+        for key in ends
+        if key not in keys or (known[key].topic_id and known[key].topic_id != there[key[0]].topic_id)
     }
-    same = [key for key in known if is_same[key]]
-    ends = source.offsets(same, LATEST_TIMESTAMP, timeout_ms) if same else {}
-    starts = {key: min(end, known[key].upstream_next) for key, end in ends.items()}
-    for key, at in _diverging(flow, source, {key: known[key] for key in ends}).items():
+    starts = {key: 0 if key in new else min(end, known[key].upstream_next) for key, end in ends.items()}
+    for key, at in _diverging(flow, source, {key: known[key] for key in ends.keys() - new}).items():
         starts[key] = min(starts[key], at)
+    kinds = {key: GapKind.RECREATED if key in new else GapKind.TRUNCATED for key in starts}
     found = [
-        LostEnd(*key, starts.get(key, 0), position.upstream_next, _kind(is_same=is_same[key]))
-        for key, position in sorted(known.items())
-        if starts.get(key, 0) < position.upstream_next
+        LostEnd(*key, start, known[key].upstream_next, kinds[key])
+        for key, start in sorted(starts.items())
+        if start < known[key].upstream_next
     ]
     return _counted(flow, ledger, found) if found else ()
-
-
-def _kind(*, is_same: bool) -> GapKind:
-    return GapKind.TRUNCATED if is_same else GapKind.RECREATED
 
 
 def _diverging(flow: Flow, source: Cluster, positions: Mapping[PartitionKey, Position]) -> dict[PartitionKey, int]:
     """Returns the offsets at which logs differ from those that were mirrored, by the leader epoch of the last batch."""
     asked = {key: position for key, position in positions.items() if position.leader_epoch >= 0}
+    first = source.offsets(asked, EARLIEST_TIMESTAMP, flow.connect_timeout_ms) if asked else {}
     what = f"flow {flow.name}: comparing leader epochs (needs READ)"
     found: dict[PartitionKey, int] = {}
-    for node, keys in by(lambda key: source.leader(*key), asked).items():
+    for node, keys in by(lambda key: source.leader(*key), first).items():
         of_node = {key: asked[key] for key in keys}
-        found |= source.call(what, partial(_probe, source, node, of_node), flow.connect_timeout_ms)
+        found |= source.call(what, partial(_probe, source, node, of_node, first), flow.connect_timeout_ms)
     return found
 
 
-async def _probe(source: Cluster, node: int, positions: Mapping[PartitionKey, Position]) -> dict[PartitionKey, int]:
+async def _probe(
+    source: Cluster, node: int, positions: Mapping[PartitionKey, Position], first: Mapping[PartitionKey, int]
+) -> dict[PartitionKey, int]:
     response = await source.fetch(
         node,
         {key: position.upstream_next for key, position in positions.items()},
@@ -141,12 +152,15 @@ async def _probe(source: Cluster, node: int, positions: Mapping[PartitionKey, Po
     found = {}
     for fetched in source.fetched(response):
         key, position = (fetched.topic, fetched.partition), positions[fetched.topic, fetched.partition]
-        if fetched.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:  # then the end of the log says it
-            check(fetched.error_code, f"{fetched.topic}-{fetched.partition}", key)
+        if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:  # the log does not know so new an epoch
+            if position.upstream_next >= first[key]:  # else retention has deleted all that was mirrored
+                found[key] = max(position.epoch_from, first[key])
+            continue
+        check(fetched.error_code, f"{fetched.topic}-{fetched.partition}", key)
         if fetched.diverges_at is None:
             continue
         if fetched.diverges_at < position.upstream_next:
-            found[key] = fetched.diverges_at
+            found[key] = fetched.differs_from(position.leader_epoch, position.epoch_from) or 0
         # The log does not know the epoch. Where no compaction explains that, all that was read with it is in question.
         elif "compact" not in (await source.topic_config(fetched.topic, "cleanup.policy") or ""):
             found[key] = position.epoch_from if position.epoch_from >= 0 else position.upstream_next
@@ -220,7 +234,11 @@ def resets(
 
 
 def require_refillable(
-    home: Flow, away: Flow, lost: Iterable[LostEnd], carried: Mapping[PartitionKey, Position]
+    home: Flow,
+    away: Flow,
+    lost: Iterable[LostEnd],
+    carried: Mapping[PartitionKey, Position],
+    target: Cluster,
 ) -> None:
     """Requires that the flow back can copy home what the source has lost.
 
@@ -229,56 +247,115 @@ def require_refillable(
         away: the flow that was failed over.
         lost: the lost ends of the source of `away`.
         carried: the positions of `home`, by topic and partition of the target of `away`.
+        target: the target of `away`, which has the records.
 
     Raises:
         ConfigurationError: it can't; says why. Nothing was changed.
+        TargetError: the target can't be read.
     """
-    for one in (one for one in lost if one.downstream_from is not None):
-        remote = away.policy.remote_topic(one.topic)
-        position = carried.get((remote, one.partition))
-        if home.transforms:
-            why = "the flow back transforms records"
-        elif home.policy.remote_topic(remote) != one.topic or not home.mirrors_topic(remote):
-            why = f"the flow back does not write topic {remote} to topic {one.topic}"
-        elif position is None and not home.start.is_earliest_always:
-            why = "the flow back does not begin at the first record (mirrorlake.start)"
-        elif position is not None and position.downstream_next > one.from_offset:
-            why = f"records that the flow back had brought, up to offset {position.downstream_next}, are lost as well"
-        elif position is not None and position.upstream_next > (one.downstream_from or 0):
-            why = f"both clusters were written at the same time: the flow back has passed offset {one.downstream_from}"
-        else:
-            continue
-        raise ConfigurationError(
-            f"flow {home.name}: topic {one.topic}, partition {one.partition}, offsets {one.from_offset} to "
-            f"{one.to_offset} can't be copied home: {why}. Set parameter "
-            "lost = accept, or restore the log. Nothing was changed"
-        )
+    for one in lost:
+        if why := _why_not_refillable(home, away, one, carried, target):
+            raise ConfigurationError(
+                f"flow {home.name}: topic {one.topic}, partition {one.partition}, offsets {one.from_offset} to "
+                f"{one.to_offset} can't be copied home: {why}. Set parameter lost = {ACCEPT}, or restore the log. "
+                "Nothing was changed"
+            )
 
 
-def pending_refills(away: Flow, ledger: Ledger, carried: Mapping[PartitionKey, Position]) -> tuple[Refill, ...]:
+def _why_not_refillable(
+    home: Flow, away: Flow, one: LostEnd, carried: Mapping[PartitionKey, Position], target: Cluster
+) -> str:
+    """Returns the reason why a lost end can't be copied home; empty if it can."""
+    key = away.policy.remote_topic(one.topic), one.partition
+    position, begins = carried.get(key), one.downstream_from
+    if position is not None and (position.downstream_next > one.from_offset or one.kind is GapKind.RECREATED):
+        return f"the flow back has brought records up to offset {position.downstream_next}, and they are lost as well"
+    if begins is None:
+        return ""
+    if home.transforms or away.transform_of(one.topic) is not None:
+        return "a transform changes the records"
+    if home.policy.remote_topic(key[0]) != one.topic or not home.mirrors_topic(key[0]):
+        return f"the flow back does not write topic {key[0]} to topic {one.topic}"
+    if position is None and not home.start.is_earliest_always:
+        return "the flow back does not begin at the first record (mirrorlake.start)"
+    if position is not None and position.upstream_next > begins:
+        return f"both clusters were written at the same time: the flow back has passed offset {begins}"
+    there = target.existing([key], away.connect_timeout_ms)
+    first = target.offsets(there, EARLIEST_TIMESTAMP, away.connect_timeout_ms).get(key) if there else None
+    if first is None or first > begins:
+        return f"retention has deleted records from offset {begins} on from topic {key[0]} of {away.target}, too"
+    what = f"flow {away.name}: reading {key[0]}-{key[1]} from offset {begins} (needs READ)"
+    if target.call(what, partial(_batch_start, target, key, begins), away.connect_timeout_ms) != begins:
+        return f"they begin in the middle of a batch, at offset {begins} of topic {key[0]}"
+    return ""
+
+
+async def _batch_start(target: Cluster, key: PartitionKey, offset: int) -> int | None:
+    async for batch, _ in read_stretch(target, key, start=offset, end=offset + 1, max_bytes=BATCH_BYTES):
+        return batch.base_offset
+    return None
+
+
+def pending_refills(
+    away: Flow, ledger: Ledger, carried: Mapping[PartitionKey, Position]
+) -> tuple[tuple[LostEnd, Refill], ...]:
     """Returns what the operator has decided to copy home, and what the flow back has not copied yet.
 
-    The decisions are rows of anomalies, and belong to resets of `away`. The map is that from before the reset.
+    The decisions are rows of anomalies, of which the newest counts, and belong to resets of `away`. The map is that
+    from before the reset.
     """
     from pyspark.sql import functions as F
 
     span = ["topic", "partition", "from_offset", "to_offset"]
-    anomalies = ledger.of_flow("anomalies", away)
-    decided = anomalies.filter(anomalies.action.startswith(f"{REFILL},")).select(*span).distinct()
+    words = "|".join((ACCEPT, REFILL, REFILLED))
+    decisions = ledger.of_flow("anomalies", away).filter(F.col("action").rlike(f"^({words}),")).groupBy(*span)
+    decided = decisions.agg(F.max_by("action", "detected_at").alias("action"))
     gaps, runs = (ledger.of_flow(name, away) for name in ("gaps", "offset_syncs"))
-    resets = decided.join(gaps.filter(F.col("kind").isin(*RESETS)), span)
+    resets = gaps.filter(F.col("kind").isin(*RESETS)).groupBy(*span)
+    newest = resets.agg(
+        F.max("incarnation").alias("incarnation"),
+        F.max_by("kind", "incarnation").alias("kind"),
+        F.max_by("downstream_offset", "incarnation").alias("downstream_offset"),
+    )
     found = []
-    for reset in resets.select(*span, "incarnation", "downstream_offset").collect():
+    for reset in decided.filter(F.col("action").startswith(f"{REFILL},")).join(newest, span).collect():
         of_partition = (F.col("topic") == reset["topic"]) & (F.col("partition") == reset["partition"])
         earlier = gaps.filter(of_partition & (F.col("incarnation") < reset["incarnation"]))
         until = runs.filter(of_partition & (F.coalesce("incarnation", F.lit(0)) <= reset["incarnation"]))
         mapped = _mapped(current_runs(until, earlier), [tuple(reset[name] for name in span)])
         key = away.policy.remote_topic(reset["topic"]), reset["partition"]
         done_to = carried[key].upstream_next if key in carried else 0
-        for _, downstream_from in mapped.values():
+        for records, begins in mapped.values():
             if done_to < reset["downstream_offset"]:
-                found.append(Refill(*key, downstream_from, reset["downstream_offset"]))
+                lost = LostEnd(
+                    topic=reset["topic"],
+                    partition=reset["partition"],
+                    from_offset=reset["from_offset"],
+                    to_offset=reset["to_offset"],
+                    kind=GapKind(reset["kind"]),
+                    records=records,
+                    downstream_from=begins,
+                )
+                found.append((lost, Refill(*key, begins, reset["downstream_offset"])))
     return tuple(found)
+
+
+def decisions(away: Flow, lost: Iterable[LostEnd], action: str, detail: str) -> list[Anomaly]:
+    """Returns the rows of anomalies that record a decision about lost ends, or that it was carried out."""
+    return [
+        Anomaly.of_flow(
+            away,
+            one.kind,
+            action,
+            detail,
+            topic=one.topic,
+            partition=one.partition,
+            from_offset=one.from_offset,
+            to_offset=one.to_offset,
+            records=one.records,
+        )
+        for one in lost
+    ]
 
 
 def require_same_cluster(flow: Flow, source: Cluster, source_cluster_id: str) -> None:
