@@ -116,11 +116,11 @@ class Journal:
             later = self._rows.pop(table, ())
         self.note(table, (*rows, *later))
 
-    def write_if_due(self, age_s: float = AGE_S) -> None:
-        """Appends the waiting rows if there are many, or if they have waited for `age_s`."""
+    def write_if_due(self) -> None:
+        """Appends the waiting rows if there are many, or if they have waited for AGE_S."""
         with self._lock:
             is_due = self._since is not None and (
-                self._clock() >= self._since + age_s or sum(map(len, self._rows.values())) >= ROWS_AT_ONCE
+                self._clock() >= self._since + AGE_S or sum(map(len, self._rows.values())) >= ROWS_AT_ONCE
             )
         if is_due:
             self.write()
