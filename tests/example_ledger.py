@@ -149,6 +149,26 @@ def verification(
     }
 
 
+def counted(
+    topic: str, counting: int, hour: int, records: tuple[int, int], counted_at: str, **changes: Any
+) -> dict[str, Any]:
+    return {
+        **WEST_EAST,
+        "topic": topic,
+        "target_topic": f"west.{topic}",
+        "counting": counting,
+        "window_start": DAY + timedelta(hours=hour),
+        "window_end": DAY + timedelta(hours=hour + 1),
+        "source_records": records[0],
+        "target_records": records[1],
+        "counted_at": at(counted_at),
+        "due_at": at(counted_at) - timedelta(hours=1),
+        "source_offsets": {0: 0},
+        "target_offsets": {0: 0},
+        **changes,
+    }
+
+
 def fill(ledger: Ledger) -> Ledger:
     """Writes the rows into empty tables."""
     ledger.append(
@@ -220,6 +240,23 @@ def fill(ledger: Ledger) -> Ledger:
             verification(1, "orders", 1, (450, 700), "13:53:00", passed=False),
             verification(1, "payments", 0, (0, 300), "13:53:00"),
             verification(2, "orders", 1, (120, 700), "13:54:00", mode="sample"),
+        ],
+    )
+    ledger.append(
+        "counts",
+        [
+            counted("orders", 1, 11, (500, 500), "12:35:00"),
+            counted("orders", 1, 12, (300, 280), "12:35:00"),
+            counted("orders", 2, 12, (150, 150), "13:35:00"),
+            counted("orders", 2, 13, (350, 300), "13:35:00"),
+            counted(
+                "payments",
+                1,
+                13,
+                (400, 0),
+                "13:35:00",
+                neutral="compacted on the source: the log cleaner deletes records",
+            ),
         ],
     )
     return ledger

@@ -94,6 +94,7 @@ def test_notebooks_are_clean() -> None:
         "translate",
         "transform",
         "verify",
+        "counts",
         "maintain",
         "report",
         "failover",
@@ -199,6 +200,9 @@ def test_verify_passes_with_all_records_and_fails_with_a_stray_one(
     assert (found["records"], found["differences"], found["passed"], found["mode"]) == (300, 0, True, "incremental")
     assert "300 records, 0 differences" in found["statement"]
     assert images(verified) == 1
+    counted = run("counts", tmp_path / "counts.ipynb", jvm, **given)
+    assert "300 records of 1 topic, 0 missing, 0 surplus" in result(counted)["statement"]
+    assert images(counted) == 1
 
     producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
     producer.produce(world.remote(topic), b"stray", partition=1)

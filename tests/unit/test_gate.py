@@ -15,6 +15,8 @@ from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint.job import gate_frame
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.mirror.gate_frame import frame as runs_frame
+from mirrorlake.jobs.verification.completeness import TopicCount
+from mirrorlake.jobs.verification.completeness import gate_frame as gate_frame_of_counts
 from mirrorlake.jobs.verification.result import PartitionVerification
 from mirrorlake.jobs.verification.result import gate_frame as gate_frame_of_verification
 from mirrorlake.metrics import Metrics
@@ -116,6 +118,11 @@ def empty(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.iloc[:0]
 
 
+def counted() -> pd.DataFrame:
+    topics = [TopicCount(name, f"a.{name}", 3, 100, 90, 10, 0, 0) for name in ("t", "u")]
+    return gate_frame_of_counts([*topics, TopicCount("v", "a.v", 0, 5, 9, 0, 0, 0, "compacted")])
+
+
 VIOLATIONS = {
     "offset_syncs": {
         0: empty,
@@ -176,8 +183,21 @@ VIOLATIONS = {
         10: put("unmirrored", 1),
         11: put("accounted", 99),
     },
+    "counts": {
+        0: empty,
+        1: put("topic", None),
+        2: twice,
+        3: put("missing", 1),
+        4: put("surplus", 1),
+    },
 }
-FRAMES = {"offset_syncs": runs, "checkpoints": groups, "takeover": inferred, "verification": verified}
+FRAMES = {
+    "offset_syncs": runs,
+    "checkpoints": groups,
+    "takeover": inferred,
+    "verification": verified,
+    "counts": counted,
+}
 CASES = [(suite, number) for suite, violations in VIOLATIONS.items() for number in violations]
 
 

@@ -14,6 +14,7 @@ import pytest
 from mirrorlake.jobs.checkpoint.group_positions import SeenIn
 from mirrorlake.jobs.failover.plan import FailoverMode, FailoverOutcome
 from mirrorlake.jobs.verification.classify import FindingKind
+from mirrorlake.jobs.verification.completeness import CountStatus
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger.journal import CycleJob
@@ -56,6 +57,7 @@ LISTED_IN_VIEWS: dict[tuple[str, str], set[StrEnum]] = {
     ("offset_map", "status"): STATUSES_OF_THE_MAP,
     ("translate", "status"): {*STATUSES_OF_THE_MAP, Status.NOT_MIRRORED},
     ("unmirrored", "kind"): {*UnrecordedKind},
+    ("completeness", "status"): {*CountStatus},
 }
 
 
@@ -95,7 +97,7 @@ def test_the_head_of_a_view_lists_the_words_that_a_column_may_have(column: tuple
 
 @pytest.mark.parametrize("view", [*VIEWS, *FUNCTIONS])
 def test_views_compare_with_words_that_there_are(view: str) -> None:
-    known = {*Status, *SyncOutcome, *GapKind, *UnrecordedKind, *VerificationMode}
+    known = {*Status, *SyncOutcome, *GapKind, *UnrecordedKind, *VerificationMode, *CountStatus}
     assert {*LITERAL.findall(COMMENT.sub("", Definition.load(view).query))} <= known
 
 

@@ -26,6 +26,7 @@ VIOLATED_GATE = (
 )
 TIMED_OUT = (f"{EXACTLY_ONCE}::test_a_transaction_that_timed_out_before_the_commit_is_copied_again",)
 
+COUNTS = "tests/kafka/test_counts.py::test_each_record_is_counted_once_and_is_missed_when_it_is_due"
 NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so"
 
 EXPIRY = (
@@ -717,6 +718,34 @@ FIELD_CONDITIONS = (
             "tests/kafka/test_verify.py::test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_"
             "version_says_the_same_later",
         ),
+    ),
+    Mutant(
+        "a counting counts again what it has counted",
+        "jobs/verification/bookmark.py",
+        "known = {} if is_new else self.offsets",
+        "known: Mapping[int, int] = {}",
+        (COUNTS,),
+    ),
+    Mutant(
+        "a record counts as missing before it is due",
+        "ledger/sql/completeness.sql",
+        "CASE WHEN c.counted_at <= l.of.due_at THEN c.source_records ELSE 0 END",
+        "c.source_records",
+        (COUNTS,),
+    ),
+    Mutant(
+        "the records of a topic without a mirror are not counted",
+        "jobs/verification/counting.py",
+        "            if topic not in here:",
+        "            if topic not in here or target_topic not in there:",
+        (COUNTS,),
+    ),
+    Mutant(
+        "counts of a log are compared with those of another",
+        "jobs/verification/bookmark.py",
+        "is_whole=not is_new and all(start[index] == known.get(index, 0) for index in bounds)",
+        "is_whole=True",
+        ("tests/kafka/test_counts.py::test_topics_whose_counts_need_not_be_equal_are_neutral",),
     ),
     Mutant(
         "what the target alone has deleted is not comparable",

@@ -13,6 +13,8 @@ because they show which earlier rows are void.
 
 Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. For each
 position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row.
+
+Of counts, the last counting of each topic stays.
 """
 
 from __future__ import annotations
@@ -113,6 +115,16 @@ def of_checkpoints(ledger: Ledger, before: datetime) -> Expiry:
     return Expiry(
         "checkpoints", f"{same} AND t.created_at < s.then AND NOT t.created_at <=> s.settled", needs.localCheckpoint()
     )
+
+
+def of_counts(ledger: Ledger, before: datetime) -> Expiry:
+    """Selects the expired counts: of hours that ended before a time. The last counting of a topic stays: the next one
+    goes on from it."""
+    topic = ("source", "target", "topic")
+    newest = ledger.read("counts").groupBy(*topic).agg({"counting": "max"}).withColumnRenamed("max(counting)", "newest")
+    same = " AND ".join(f"t.{column} = s.{column}" for column in topic)
+    old = f"t.counted_at < {_time(before)} AND coalesce(t.window_end, t.counted_at) < {_time(before)}"
+    return Expiry("counts", f"{same} AND {old} AND t.counting < s.newest", newest.localCheckpoint())
 
 
 def of_age(table: str, before: datetime) -> Expiry:

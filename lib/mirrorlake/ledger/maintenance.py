@@ -34,6 +34,7 @@ PARAMETERS = {
     "checkpoints_days": "365",
     "expectation_results_days": "90",
     "cycles_days": "90",
+    "counts_days": "90",
     "anomalies_days": "",
     "topology_changes_days": "",
     "verifications_days": "",
@@ -154,6 +155,8 @@ class Maintenance:
             yield expiry.of_checkpoints(self.ledger, self._before("checkpoints"))
         if "verifications" in days:
             yield from expiry.of_verifications(self.ledger, self._before("verifications"))
+        if "counts" in days:
+            yield expiry.of_counts(self.ledger, self._before("counts"))
         for name in AGED:
             if name in days:
                 yield expiry.of_age(name, self._before(name))

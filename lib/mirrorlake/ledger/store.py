@@ -276,6 +276,19 @@ class Ledger:
         except Exception as error:
             raise self._unwritten(name, error) from None
 
+    def insert_missing(self, name: str, rows: DataFrame, keys: Sequence[str]) -> None:
+        """Appends the rows of a frame whose keys the table does not have, in one commit.
+
+        Of two writers of the same keys, the later one appends nothing.
+
+        Raises:
+            LedgerError: the table can't be written.
+        """
+        try:
+            self._insert_missing(name, rows, "true", keys)
+        except Exception as error:
+            raise self._unwritten(name, error) from None
+
     def _unwritten(self, name: str, error: Exception) -> LedgerError:
         return LedgerError(
             f"table {self.table(name)} can't be written: {root_cause(error)}. Records that are committed on the target "

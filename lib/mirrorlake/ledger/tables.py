@@ -169,6 +169,27 @@ VERIFICATION_FINDINGS = """
   detail STRING COMMENT 'the parts that differ (key, value, headers, timestamp), or the offset of the record in the map'
 """
 
+COUNTS = """
+  source STRING NOT NULL,
+  target STRING NOT NULL,
+  topic STRING NOT NULL COMMENT 'topic on the source',
+  target_topic STRING NOT NULL COMMENT 'remote topic on the target',
+  counting BIGINT NOT NULL COMMENT 'number of the counting of this topic, from 1 up',
+  window_start TIMESTAMP COMMENT 'beginning of the hour, by the timestamps of the records; null: no new records',
+  window_end TIMESTAMP COMMENT 'end of the hour, exclusive',
+  source_records BIGINT NOT NULL COMMENT 'records of the window that this counting found on the source',
+  target_records BIGINT NOT NULL COMMENT 'records of the window that this counting found on the target',
+  counted_at TIMESTAMP NOT NULL,
+  due_at TIMESTAMP NOT NULL COMMENT 'records that the source had at this time are due on the target',
+  comparable_from TIMESTAMP
+    COMMENT 'windows from here on were counted whole; null: all were. Earlier ones may have lost records uncounted',
+  neutral STRING COMMENT 'reason for which the counts of this topic need not be equal; null: they must be',
+  source_topic_id STRING COMMENT 'id of the topic that was counted on the source',
+  target_topic_id STRING COMMENT 'id of the topic that was counted on the target',
+  source_offsets MAP<INT, BIGINT> NOT NULL COMMENT 'offset up to which each partition was counted on the source',
+  target_offsets MAP<INT, BIGINT> NOT NULL COMMENT 'offset up to which each partition was counted on the target'
+"""
+
 FAILOVERS = """
   failover_id STRING NOT NULL COMMENT 'id of a rehearsal or run, which has one row for each group and partition',
   source STRING NOT NULL,
@@ -236,6 +257,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "topology_changes": (TOPOLOGY_CHANGES, "changed_at"),
     "verifications": (VERIFICATIONS, "topic, partition, upstream_to"),
     "verification_findings": (VERIFICATION_FINDINGS, "topic, partition, downstream_offset"),
+    "counts": (COUNTS, "topic, window_start"),
     "failovers": (FAILOVERS, "created_at, group_id"),
     "cycles": (CYCLES, "finished_at"),
 }

@@ -34,6 +34,7 @@ VIEWS = (
     "lag",
     "unmirrored",
     "unverified",
+    "completeness",
 )
 FUNCTIONS = ("translate", "translate_time")
 
@@ -55,6 +56,8 @@ UNRECORDED: Mapping[UnrecordedKind, str] = {
 }
 
 CAUSES: Mapping[str, str] = dict((*EXPLAINED.items(), *LOSS.items(), *UNRECORDED.items()))
+
+UNCOUNTED = "records of this hour may have left a log before they were counted"
 
 COLUMN = re.compile(r"^(\w+)(?: ([A-Z]+))?: (.*?)(?=\n\w+(?: [A-Z]+)?: |\Z)", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"\{(\w+)\}")
@@ -105,6 +108,7 @@ class Definition:
             "reset_kinds": literals(RESETS),
             "target_recreated": literal(GapKind.TARGET_RECREATED),
             "causes": causes,
+            "uncounted": literal(UNCOUNTED),
         }
         return NAME.sub(lambda found: words.get(found[1]) or name_of(found[1]), self.query)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.model.status import Status
@@ -11,10 +12,12 @@ from mirrorlake.model.status import Status
 if TYPE_CHECKING:
     from mirrorlake.jobs.failover.plan import Line
     from mirrorlake.jobs.mirror.job import Progress
+    from mirrorlake.jobs.verification.completeness import Completeness
     from mirrorlake.jobs.verification.result import VerificationResult
     from mirrorlake.ledger.maintenance import TableReport
 
 INK, ACCENT, FAINT, ALARM = "#1b3a4b", "#2a9d8f", "#c9d6df", "#c1292e"
+SURPLUS = "#e9c46a"
 LAGS_SHOWN = 8  # partitions
 STATUS_COLOURS: Mapping[str, str] = {
     Status.EXACT: "#2a9d8f",
@@ -191,6 +194,31 @@ def verification_figure(result: VerificationResult) -> Any:
         figure.legend(frameon=False, loc="outside lower right", ncols=3)
     else:
         axis.set_yticks([])
+    _plain(axis)
+    return figure
+
+
+def counts_figure(result: Completeness) -> Any:
+    """Draws the records of each hour on both sides, with the missing and surplus ones; the title is the summary."""
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(11, 3.5), layout="constrained")
+    width: Any = timedelta(hours=1)  # as times, which the types of bar do not know
+    start: Any = [hour.window_start for hour in result.hours]
+    height = [hour.target_records - hour.surplus for hour in result.hours]
+    axis.bar(start, height, width=width, align="edge", color=ACCENT, label="on the target")
+    for name, colour in (("surplus", SURPLUS), ("pending", FAINT), ("missing", ALARM)):
+        counts = [getattr(hour, name) for hour in result.hours]
+        if any(counts):
+            axis.bar(start, counts, width=width, align="edge", bottom=height, color=colour, label=name)
+            height = [before + count for before, count in zip(height, counts, strict=True)]
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.set(xlabel="hour of the records' timestamps (UTC)", ylabel="records")
+    axis.set_title(
+        result.statement().replace("; ", "\n"), loc="left", color=INK if result.passed or result.is_neutral else ALARM
+    )
+    if start:
+        figure.legend(frameon=False, loc="outside lower right", ncols=4)
     _plain(axis)
     return figure
 

@@ -1,0 +1,153 @@
+"""Counts of records on both sides, by topic and hour, on real brokers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewTopic
+from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.jobs.verification.completeness import Completeness, CountScope, CountStatus
+from mirrorlake.jobs.verification.counting import Counting
+from mirrorlake.ledger import views
+
+from tests.world import ROOT, World, eventually
+
+HOUR_MS = 3_600_000
+THIS_HOUR_MS = time.time_ns() // 1_000_000 // HOUR_MS * HOUR_MS  # a run that crosses an hour has no window more
+
+
+def count(world: World, max_lateness_seconds: str = "0", days: str = "7") -> Completeness:
+    counting = Counting(world.spark, world.flow, world.ledger, ROOT / "expectations/counts.json")
+    return counting.run(CountScope.parse(max_lateness_seconds, days))
+
+
+def by_topic(result: Completeness) -> dict[str, tuple[str, int, int]]:
+    return {one.topic: (one.status, one.source_records, one.target_records) for one in result.topics}
+
+
+def windows(world: World, topic: str) -> list[tuple[int, int, str]]:
+    """Returns both counts and the status of each hour of a topic, in order."""
+    rows = views.read(world.ledger, "completeness").filter(f"source = '{world.alias}' AND topic = '{topic}'")
+    return [
+        (row["source_records"], row["target_records"], row["status"]) for row in rows.orderBy("window_start").collect()
+    ]
+
+
+def write(servers: str, topic: str, records: int, age_ms: int = 0, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    for number in range(records):
+        producer.produce(topic, f"v{number}".encode(), partition=partition, timestamp=THIS_HOUR_MS - age_ms)
+    assert producer.flush(30) == 0
+
+
+def write_and_abort(servers: str, topic: str, records: int) -> None:
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(records):
+        producer.produce(topic, b"never", partition=0)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+
+
+def drop_before(admin: Any, topic: str, offset: int) -> None:
+    for future in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        future.result()
+
+
+def test_each_record_is_counted_once_and_is_missed_when_it_is_due(world: World) -> None:
+    topic, held = world.topic("counted", 2), world.topic("held", 1)
+    world.properties["topics.exclude"] = held
+    world.write_config()
+    write(world.source_servers, topic, 30, age_ms=3 * HOUR_MS)
+    write(world.source_servers, topic, 20, partition=1)
+    write_and_abort(world.source_servers, topic, 5)
+    world.mirror()
+
+    first = count(world)
+    assert first.passed, first.statement()
+    assert by_topic(first) == {topic: ("equal", 50, 50)}
+    assert [one[2] for one in windows(world, topic)] == ["equal", "equal"]
+    assert (first.new_source_records, first.new_target_records) == (50, 50)
+
+    # Retention deletes what was counted; later records are counted by themselves, however old they claim to be.
+    drop_before(world.source_admin, topic, 35)
+    write(world.source_servers, topic, 7, age_ms=3 * HOUR_MS)
+    waiting = count(world, "3600")
+    assert by_topic(waiting) == {topic: ("pending", 57, 50)}
+    assert waiting.passed
+    assert waiting.new_source_records == 7
+    late = count(world)
+    assert late.new_source_records == 0
+    assert by_topic(late) == {topic: ("missing", 57, 50)}
+    with pytest.raises(GateError, match=rf"7 missing, 0 surplus(?s:.)*{topic}, .*: 37 on the source, 30 on the target"):
+        late.require()
+    world.mirror()
+    assert by_topic(count(world)) == {topic: ("equal", 57, 57)}
+
+    # A topic of the flow that the mirror has overlooked.
+    del world.properties["topics.exclude"]
+    world.write_config()
+    write(world.source_servers, held, 3)
+    overlooked = count(world)
+    assert by_topic(overlooked) == {topic: ("equal", 57, 57), held: ("missing", 3, 0)}
+    world.mirror()
+    whole = count(world)
+    assert whole.passed
+    assert (whole.new_source_records, whole.new_target_records) == (0, 3)
+
+
+def test_records_in_excess_of_the_source_fail_and_two_countings_at_once_count_once(world: World) -> None:
+    topic = world.topic("excess", 1)
+    write(world.source_servers, topic, 10)
+    world.mirror()
+    write(world.target_servers, world.remote(topic), 1)
+
+    with ThreadPoolExecutor(2) as pool:
+        results = [future.result() for future in [pool.submit(count, world) for _ in range(2)]]
+
+    assert [by_topic(one) for one in results] == [{topic: ("surplus", 10, 11)}] * 2
+    with pytest.raises(GateError, match="0 missing, 1 surplus"):
+        results[0].require()
+
+
+def test_topics_whose_counts_need_not_be_equal_are_neutral(world: World) -> None:
+    compacted = world.topic("compacted", 1, {"cleanup.policy": "compact"})
+    expired, replaced = world.topic("expired", 1), world.topic("replaced", 1)
+    for topic in (expired, replaced):
+        write(world.source_servers, topic, 10)
+    producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+    producer.produce(compacted, b"v", b"k")
+    assert producer.flush(30) == 0
+    drop_before(world.source_admin, expired, 4)
+
+    early = count(world)  # before the mirror: the log that begins at 4 may have lost records of any hour
+    assert by_topic(early)[expired] == (CountStatus.NEUTRAL, 6, 0)
+    assert by_topic(early)[compacted] == (CountStatus.NEUTRAL, 1, 0)
+    assert by_topic(early)[replaced] == (CountStatus.MISSING, 10, 0)
+    reasons = {one.topic: one.reason for one in early.topics}
+    assert "compacted on the source" in (reasons[compacted] or "")
+    assert reasons[expired] == views.UNCOUNTED
+
+    world.source_admin.delete_topics([replaced])[replaced].result()
+    eventually(lambda: replaced not in world.source_admin.list_topics(timeout=5).topics)
+    world.source_admin.create_topics([NewTopic(replaced, 1, 1)])[replaced].result()
+    eventually(lambda: replaced in world.source_admin.list_topics(timeout=5).topics)
+    write(world.source_servers, replaced, 2)
+    again = count(world)
+    assert by_topic(again)[replaced] == (CountStatus.NEUTRAL, 12, 0)
+    assert again.new_source_records == 2
+    assert again.is_neutral
+    again.require()
+
+
+def test_a_scope_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="parameter days is '0'; allowed is a whole number from 1 to 365"):
+        CountScope.parse(days="0")
+    with pytest.raises(ConfigurationError, match="max_lateness_seconds is '-1'"):
+        CountScope.parse("-1")
