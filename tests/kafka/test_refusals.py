@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -16,10 +18,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from mirrorlake.errors import ConfigurationError, LedgerError, MirrorlakeError, SourceError, TargetError
+from mirrorlake.jobs.failover.access import missing_to_close
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.permission_probes import denied_commits
 
-from tests.world import World
+from tests.world import World, eventually
 
 
 @pytest.fixture
@@ -252,6 +257,63 @@ def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_
         assert SECRET not in str(caught.value)
         grant(secured, world, *rights)
     assert world.mirror().records == 100
+
+
+def test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_without_any_change(
+    world: World, secured: LocalCluster
+) -> None:
+    topic, groups = world.topic(), [f"{world.alias}-{name}" for name in ("known", "new")]
+    world.produce(topic, 100)
+    as_limited(world, secured)
+    ids, syncs, remote = f"mirrorlake.{world.alias}", f"mirrorlake.offset-syncs.{world.alias}", f"{world.alias}."
+    own = (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.WRITE)
+    grant(
+        secured,
+        world,
+        own,
+        (ResourceType.TOPIC, syncs, AclOperation.ALL),
+        (ResourceType.TOPIC, remote, AclOperation.ALL),
+    )
+    assert world.mirror().records == 100
+    admin = AdminClient({"bootstrap.servers": secured.bootstrap_servers, "log_level": 0, **secured.client_properties})
+
+    def denied() -> dict[str, str]:
+        with closing(Cluster(world.flow.target_connection, "target", "probe", 5_000).connect()) as target:
+            return denied_commits(target, {group: [world.remote(topic)] for group in groups}, 5_000)
+
+    def lacking() -> list[str]:
+        with closing(Cluster(world.flow.target_connection, "target", "probe", 5_000).connect()) as target:
+            return [one.missing for one in missing_to_close(world.flow, target)]
+
+    assert denied() == {group: f"the principal needs READ on GROUP {group}" for group in groups}
+    grant(secured, world, (ResourceType.GROUP, groups[0], AclOperation.READ))
+    eventually(lambda: denied() == {groups[1]: f"the principal needs READ on GROUP {groups[1]}"})
+    grant(secured, world, (ResourceType.GROUP, groups[1], AclOperation.READ))
+    eventually(lambda: denied() == {})
+    assert lacking() == []
+
+    revoke(admin, ResourceType.TOPIC, remote)
+    grant(secured, world, (ResourceType.TOPIC, remote, AclOperation.DESCRIBE))
+    reason = f"the principal needs READ on TOPIC {world.remote(topic)}"
+    eventually(lambda: denied() == dict.fromkeys(groups, reason))
+    revoke(admin, ResourceType.TRANSACTIONAL_ID, ids)
+    grant(secured, world, (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.DESCRIBE))
+    slot = world.flow.transactional_id(0)
+    eventually(lambda: lacking()[:1] == [f"closing the flow needs WRITE on TRANSACTIONAL_ID {slot}"])
+
+    assert not [one for one in admin.list_consumer_groups().result().valid if one.group_id in groups]
+    grant(secured, world, own, (ResourceType.TOPIC, remote, AclOperation.ALL))
+    world.produce(topic, 10)
+    eventually(lambda: lacking() == [])
+    assert world.mirror().records == 10
+
+
+def revoke(admin: AdminClient, kind: ResourceType, name: str) -> None:
+    """Deletes the rights of `limited` on a resource."""
+    rights = AclBindingFilter(
+        kind, name, ResourcePatternType.PREFIXED, "User:limited", None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    next(iter(admin.delete_acls([rights]).values())).result()
 
 
 def test_a_wrong_password_is_said_and_not_shown_and_tried_once(

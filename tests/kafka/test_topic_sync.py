@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +20,14 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 from mirrorlake.jobs.mirror.topic_sync import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
 
+from tests.moving import failover
 from tests.world import World, config_of, eventually
 
 
@@ -236,6 +242,83 @@ def test_who_may_read_may_read_the_copy_and_loses_that_when_it_is_revoked(guarde
     keep(guarded)
     eventually(lambda: bindings(guarded.target_admin, remote) == wanted - {("User:ann", "READ", "ALLOW")})
     assert [row[0] for row in rows(guarded)].count("delete_acl") == 1
+
+
+def run_tool(command: str, servers: str, jars: Path) -> None:
+    """Runs a command of Kafka's tools, as an operator would, on another cluster."""
+    words = shlex.split(command)
+    words[words.index("--bootstrap-server") + 1] = servers
+    main = {"kafka-acls.sh": "org.apache.kafka.tools.AclCommand", "kafka-configs.sh": "kafka.admin.ConfigCommand"}
+    subprocess.run(
+        ["java", "-Xmx256m", "-cp", f"{jars}/*", main[words[0]], *words[1:]],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+
+
+def test_access_that_principals_have_on_the_source_only_is_listed_with_its_command_and_given_at_a_failover(
+    guarded: World, root: Path
+) -> None:
+    topic, jars = guarded.topic("access", 1), root / ".local/jars/kafka"
+    group, remote = f"{guarded.alias}-readers", guarded.remote(topic)
+    guarded.produce(topic, 20, 1)
+    guarded.commit("readers", {(topic, 0): 5})
+
+    def on(kind: ResourceType, name: str, principal: str, operation: AclOperation, *, prefixed: bool = False) -> None:
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        given = AclBinding(kind, name, pattern, principal, "*", operation, AclPermissionType.ALLOW)
+        next(iter(guarded.source_admin.create_acls([given]).values())).result()
+
+    writer, us, stranger = f"User:w-{guarded.alias}", "User:ANONYMOUS", "User:stranger"
+    for principal, operation in ((writer, AclOperation.WRITE), (us, AclOperation.ALL)):
+        on(ResourceType.TOPIC, topic, principal, operation)
+    for principal, operation in ((writer, AclOperation.READ), (us, AclOperation.ALL), (stranger, AclOperation.READ)):
+        on(ResourceType.GROUP, group, principal, operation)
+    on(ResourceType.TRANSACTIONAL_ID, f"{guarded.alias}-tx", writer, AclOperation.WRITE, prefixed=True)
+    user = writer.removeprefix("User:")
+    password = UserScramCredentialUpsertion(user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 8192), b"canary")
+    guarded.source_admin.alter_user_scram_credentials([password])[user].result()
+    servers = guarded.source_servers
+    quota = (
+        "kafka-configs.sh --bootstrap-server x --alter --entity-type users --add-config 'producer_byte_rate=1048576'"
+    )
+    run_tool(f"{quota} --entity-name {user}", servers, jars)
+    guarded.write_config(**{"sync.topic.acls.enabled": "false"})  # it would give this test's own principal READ only
+    guarded.mirror()
+
+    planned = failover(guarded, mode="plan")
+
+    listed = {(one.kind.value, one.principal, one.missing): one.command for one in planned.access}
+    name = f"PREFIXED {guarded.alias}-tx"
+    assert {*listed} == {
+        ("acl", writer, f"ALLOW WRITE to {writer} from * on LITERAL {remote}"),
+        ("acl", us, f"ALLOW ALL to {us} from * on LITERAL {remote}"),
+        ("acl", writer, f"ALLOW READ to {writer} from * on GROUP LITERAL {group}"),
+        ("acl", us, f"ALLOW ALL to {us} from * on GROUP LITERAL {group}"),
+        ("acl", writer, f"ALLOW WRITE to {writer} from * on TRANSACTIONAL_ID {name}"),
+        ("quota", f"user {user}", "producer_byte_rate=1048576"),
+        ("scram_user", writer, "SCRAM-SHA-512"),
+    }
+    assert planned.go
+    assert planned.to_json()["access_missing"] == 7
+    assert "canary" not in str(planned.access_table().to_dict())
+    # The commands are those of Kafka's tools: one of each kind, as an operator would run it.
+    theirs = listed["acl", writer, f"ALLOW WRITE to {writer} from * on TRANSACTIONAL_ID {name}"]
+    run_tool(theirs, guarded.target_servers, jars)
+
+    given = failover(guarded, mode="rehearse", access="apply")
+
+    assert {one.outcome for one in given.access} == {"applied", ""}
+    assert sorted(row[0] for row in rows(guarded) if row[0] in ("grant_access", "set_quota")) == [
+        *["grant_access"] * 4,
+        "set_quota",
+    ]
+    guarded.write_config(**{"sync.topic.acls.enabled": "true"})
+    keep(guarded)  # the sync of ACLs takes back nothing of this
+    left = failover(guarded, mode="plan").access
+    assert [(one.kind, one.principal) for one in left] == [("scram_user", writer)]
+    assert left[0].command.endswith(f"--entity-type users --entity-name {user}")
 
 
 def test_a_permission_that_is_missing_for_one_topic_holds_back_that_topic_until_it_is_granted(guarded: World) -> None:

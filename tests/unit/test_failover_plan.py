@@ -49,6 +49,8 @@ STATE = SlotState("a", "b", "id", 0, 1, 1, "x", 1, 0)
         ({"max_position_age_seconds": "1 h"}, "max_position_age_seconds is '1 h'"),
         ({"groups": "("}, "valid regular expression"),
         ({"partial": "perhaps"}, "parameter partial is 'perhaps'"),
+        ({"access": "all"}, "parameter access is 'all'"),
+        ({"access": "apply"}, "access is 'apply', but mode = plan changes nothing"),
     ],
 )
 def test_what_is_no_choice_is_refused(given: dict[str, str], said: str) -> None:
@@ -99,6 +101,7 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
     lagging = replace(LINE, not_mirrored=None, lag_seen=7)
     causes = {
         "members": (LINE, {"members_on": ("b",)}),
+        "permission": (LINE, {"denied": "the principal needs READ on GROUP g"}),
         "stale_position": (LINE, {"stale_by": "old"}),
         "stale_map": (LINE, {"is_complete": False}),
         "verification": (LINE, {"has_failed": True}),

@@ -26,6 +26,10 @@ VIOLATED_GATE = (
 )
 TIMED_OUT = (f"{EXACTLY_ONCE}::test_a_transaction_that_timed_out_before_the_commit_is_copied_again",)
 
+ACCESS = (
+    "tests/kafka/test_topic_sync.py::test_access_that_principals_have_on_the_source_only_is_listed_with_its_command_and_"
+    "given_at_a_failover"
+)
 COUNTS = "tests/kafka/test_counts.py::test_each_record_is_counted_once_and_is_missed_when_it_is_due"
 NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so"
 
@@ -717,6 +721,23 @@ FIELD_CONDITIONS = (
         (
             "tests/kafka/test_verify.py::test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_"
             "version_says_the_same_later",
+        ),
+    ),
+    Mutant(
+        "a failover's plan leaves out access to groups and transactional ids",
+        "protocol/acls.py",
+        "        elif acl.principal in mine and _is_wanted(flow, acl):",
+        "        elif False:",
+        (ACCESS,),
+    ),
+    Mutant(
+        "a plan that tests a permission commits an offset",
+        "protocol/permission_probes.py",
+        "NO_PARTITION, NO_PRODUCER_ID = 2**31 - 1, 2**62",
+        "NO_PARTITION, NO_PRODUCER_ID = 0, 2**62",
+        (
+            "tests/kafka/test_refusals.py::test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_"
+            "without_any_change",
         ),
     ),
     Mutant(

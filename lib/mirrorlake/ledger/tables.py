@@ -109,7 +109,8 @@ ANOMALIES = """
 TOPOLOGY_CHANGES = """
   source STRING NOT NULL,
   target STRING NOT NULL,
-  kind STRING NOT NULL COMMENT 'create_topic, add_partitions, set_config, reset_config, create_acl or delete_acl',
+  kind STRING NOT NULL
+    COMMENT 'create_topic, add_partitions, set_config, reset_config, create_acl, delete_acl, grant_access or set_quota',
   topic STRING COMMENT 'topic on the source that the change is for',
   target_topic STRING NOT NULL COMMENT 'remote topic on the target, or the resource name of the ACL',
   name STRING COMMENT 'name of the property',

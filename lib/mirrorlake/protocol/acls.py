@@ -1,6 +1,9 @@
 """ACLs of remote topics: a principal that may read a topic on the source may read its remote topic on the target.
 
-The rules are those of MirrorMaker 2 (`MirrorSourceConnector.syncTopicAcls`, Kafka 4.3.0), with these differences:
+A failover asks for more: whatever a principal may do on the source (`equal_acls`).
+
+The rules of the sync are those of MirrorMaker 2 (`MirrorSourceConnector.syncTopicAcls`, Kafka 4.3.0), with these
+differences:
 
 - Prefixed patterns and the wildcard are mirrored, too.
 - A binding that is revoked on the source is revoked on the target.
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import LedgerError
@@ -19,14 +22,16 @@ from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
 READING = ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
 WILDCARD = "*"
+TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER = "TOPIC", "GROUP", "TRANSACTIONAL_ID", "CLUSTER"
 DESCRIPTION = re.compile(r"(ALLOW|DENY) (\w+) to (.+) from (\S+) on (LITERAL|PREFIXED) (\S+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
-    """One ACL binding on topics, in Kafka's words.
+    """One ACL binding, in Kafka's words.
 
-    `pattern` is LITERAL or PREFIXED, `permission` is ALLOW or DENY.
+    `pattern` is LITERAL or PREFIXED, `permission` is ALLOW or DENY, `resource` is TOPIC, GROUP, TRANSACTIONAL_ID or
+    CLUSTER.
     """
 
     name: str
@@ -35,13 +40,18 @@ class Acl:
     host: str
     operation: str
     permission: str
+    resource: str = TOPIC
 
     def __str__(self) -> str:
-        return f"{self.permission} {self.operation} to {self.principal} from {self.host} on {self.pattern} {self.name}"
+        kind = "" if self.resource == TOPIC else f"{self.resource} "
+        return (
+            f"{self.permission} {self.operation} to {self.principal} from {self.host} on {kind}{self.pattern} "
+            f"{self.name}"
+        )
 
     @classmethod
     def parse(cls, text: str) -> Acl:
-        """Parses a binding from the text that `str` made of it."""
+        """Parses a binding on topics from the text that `str` made of it."""
         found = DESCRIPTION.fullmatch(text)
         if found is None:
             raise LedgerError(f"table topology_changes: '{text}' is not an ACL")
@@ -80,6 +90,37 @@ def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple
             return
     # Under other policies, a prefix would also cover the target's own topics.
     yield from ((flow.policy.remote_topic(topic), "LITERAL") for topic in covered)
+
+
+def principals_of(flow: Flow, source: Iterable[Acl], topics: Iterable[str]) -> set[str]:
+    """Returns the principals that are allowed something on topics of the flow on the source."""
+    names = list(topics)
+    return {
+        acl.principal
+        for acl in source
+        if acl.resource == TOPIC and acl.permission == "ALLOW" and any(True for _ in _remote_names(flow, acl, names))
+    }
+
+
+def equal_acls(flow: Flow, source: Iterable[Acl], topics: Iterable[str]) -> Iterator[Acl]:
+    """Yields the bindings on the target by which a flow's principals may do there what they may do on the source.
+
+    These are the bindings on topics of the flow, under the names of the remote topics, and those of their principals on
+    groups of the flow, on transactional ids and on idempotent writing.
+    """
+    names, bindings = list(topics), list(source)
+    mine = principals_of(flow, bindings, names)
+    for acl in bindings:
+        if acl.resource == TOPIC:
+            yield from (replace(acl, name=name, pattern=pattern) for name, pattern in _remote_names(flow, acl, names))
+        elif acl.principal in mine and _is_wanted(flow, acl):
+            yield acl
+
+
+def _is_wanted(flow: Flow, acl: Acl) -> bool:
+    if acl.resource == GROUP:
+        return acl.pattern != "LITERAL" or acl.name == WILDCARD or acl.name in flow.groups
+    return acl.resource == TRANSACTIONAL_ID or (acl.resource == CLUSTER and acl.operation == "IDEMPOTENT_WRITE")
 
 
 def acl_changes(

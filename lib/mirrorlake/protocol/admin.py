@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
-from mirrorlake.protocol.acls import Acl
+from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
 from mirrorlake.protocol.topic_changes import Entry
 
 REQUEST_TIMEOUT_S = 30
@@ -163,10 +163,13 @@ class Admin:
         }
         return self._wait(named, "ALTER_CONFIGS")
 
-    def acls(self) -> list[Acl] | None:
-        """Returns the ACL bindings on topics, None if the cluster has no authorizer or denies this request."""
+    def acls(self, resource: str = TOPIC) -> list[Acl] | None:
+        """Returns the ACL bindings on topics, or on resources of all kinds (ANY).
+
+        None if the cluster has no authorizer or denies this request.
+        """
         everything = AclBindingFilter(
-            ResourceType.TOPIC,
+            ResourceType[resource],
             None,  # type: ignore[arg-type]  # None matches any value, but the types are those of a binding
             ResourcePatternType.ANY,
             None,  # type: ignore[arg-type]
@@ -188,6 +191,7 @@ class Admin:
                 host=acl.host,
                 operation=acl.operation.name,
                 permission=acl.permission_type.name,
+                resource=CLUSTER if acl.restype is ResourceType.BROKER else acl.restype.name,
             )
             for acl in found
         ]
@@ -203,6 +207,22 @@ class Admin:
             [AclBindingFilter(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S
         ).values()
         return self._wait({acl.name: (f"deleting ACL {acl}", future)}, "ALTER")
+
+    def scram_users(self) -> dict[str, set[str]]:
+        """Returns the SCRAM mechanisms of each user that has some.
+
+        Raises:
+            SourceError, TargetError: the cluster does not return them.
+        """
+        try:
+            asked: Any = self.client.describe_user_scram_credentials(request_timeout=REQUEST_TIMEOUT_S)
+            found = asked.result()
+        except KafkaException as error:
+            raise self._refused("listing SCRAM users", "DESCRIBE", error) from None
+        return {
+            user: {one.mechanism.name.replace("_", "-") for one in described.scram_credential_infos}
+            for user, described in found.items()
+        }
 
     def idle_groups(self, groups: Iterable[str]) -> dict[str, bool]:
         """Returns, for each group, whether it has no members; a group that the cluster doesn't know has none.
@@ -257,7 +277,7 @@ def _alteration(name: str, value: str | None) -> ConfigEntry:
 
 def _binding(acl: Acl) -> tuple[Any, ...]:
     return (
-        ResourceType.TOPIC,
+        ResourceType.BROKER if acl.resource == CLUSTER else ResourceType[acl.resource],
         acl.name,
         ResourcePatternType[acl.pattern],
         acl.principal,

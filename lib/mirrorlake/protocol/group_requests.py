@@ -125,15 +125,16 @@ async def _commit_group_offsets(
                     raise error
                 refused.setdefault(group, error)
 
-    for node, members in (await _group_coordinators(cluster, list(offsets))).items():
+    for node, members in (await group_coordinators(cluster, list(offsets))).items():
         for group in members:
             await settle(IN_FLIGHT - 1)
-            under_way.append((group, cluster.send(_offset_commit(group, offsets[group]), node)))
+            under_way.append((group, cluster.send(offset_commit(group, offsets[group]), node)))
     await settle(0)
     return refused
 
 
-async def _group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
+async def group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
+    """Finds the coordinators of groups; returns the groups of each node. For use inside the event loop."""
     if cluster.max_version(FindCoordinatorRequest) < FIRST_BATCHED_LOOKUP:
         return await _looked_up_one_by_one(cluster, groups)
     response = await cluster.send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
@@ -154,7 +155,7 @@ async def _looked_up_one_by_one(cluster: Cluster, groups: list[str]) -> dict[int
 
 
 async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[Committed]]:
-    by_node = await _group_coordinators(cluster, groups)
+    by_node = await group_coordinators(cluster, groups)
     if cluster.max_version(OffsetFetchRequest) < FIRST_BATCHED_FETCH:
         return await _fetched_one_by_one(cluster, by_node)
     futures = []
@@ -195,7 +196,7 @@ def _committed(group: str, topics: Iterable[Any]) -> list[Committed]:
     return found
 
 
-def _offset_commit(group: str, offsets: Mapping[PartitionKey, tuple[int, str]]) -> Any:
+def offset_commit(group: str, offsets: Mapping[PartitionKey, tuple[int, str]]) -> Any:
     """Makes the OffsetCommit request for a group without members: no generation, no member (KIP-496 and before)."""
     topics = [
         OffsetCommitRequest.OffsetCommitRequestTopic(

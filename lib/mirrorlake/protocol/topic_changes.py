@@ -34,6 +34,8 @@ class ChangeKind(StrEnum):
     RESET_CONFIG = "reset_config"
     CREATE_ACL = "create_acl"
     DELETE_ACL = "delete_acl"
+    GRANT_ACCESS = "grant_access"  # at a failover; never taken back
+    SET_QUOTA = "set_quota"  # at a failover
 
 
 class ChangeOutcome(StrEnum):

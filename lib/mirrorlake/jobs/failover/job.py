@@ -23,7 +23,8 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
-from mirrorlake.jobs.failover import plan
+from mirrorlake.jobs.failover import access, plan
+from mirrorlake.jobs.failover.access import AccessKind, MissingAccess
 from mirrorlake.jobs.failover.plan import ALIVE, DEAD, Choice, FailoverMode, FailoverOutcome, Line, gate_frame
 from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
@@ -36,6 +37,7 @@ from mirrorlake.model.slot import ClosedFor
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.topic_changes import ChangeOutcome
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for
 from mirrorlake.state.generation import Beginning, begin_generation
@@ -56,7 +58,8 @@ class FailoverResult:
     """The result of a failover.
 
     `is_source_alive` is true if the source was read. `drained` counts the records of the final mirror run. `generation`
-    is the one that closed the flow (0 if it was not closed).
+    is the one that closed the flow (0 if it was not closed). `access` lists what principals of the flow lack on the
+    target (only if the source was read), and what closing the flow lacks.
     """
 
     failover_id: str
@@ -66,6 +69,7 @@ class FailoverResult:
     lines: tuple[Line, ...]
     drained: int = 0
     generation: int = 0
+    access: tuple[MissingAccess, ...] = ()
 
     @property
     def go(self) -> bool:
@@ -74,6 +78,10 @@ class FailoverResult:
     def table(self) -> pd.DataFrame:
         """Returns one row for each group and partition, for display."""
         return plan.table(self.lines)
+
+    def access_table(self) -> pd.DataFrame:
+        """Returns one row for each access that the target lacks, for display."""
+        return access.table(self.access)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -90,6 +98,7 @@ class FailoverResult:
             "not_mirrored": sum({(line.topic, line.partition): line.not_mirrored or 0 for line in self.lines}.values()),
             "drained": self.drained,
             "generation": self.generation,
+            "access_missing": sum(one.outcome != ChangeOutcome.APPLIED for one in self.access),
         }
 
 
@@ -159,6 +168,7 @@ class Failover:
                 is_source_alive=source is not None,
                 lines=tuple(lines),
                 drained=drained,
+                access=self._access(choice, target, source),
             )
             if choice.mode == FailoverMode.PLAN:
                 return result
@@ -167,6 +177,13 @@ class Failover:
                 if choice.mode == FailoverMode.RUN
                 else self._rehearse(result, situation, choice)
             )
+
+    def _access(self, choice: Choice, target: Cluster, source: Cluster | None) -> tuple[MissingAccess, ...]:
+        """Lists the access that the target lacks, and gives it if the operator says so."""
+        found = [] if source is None else access.missing_on_target(self.flow, source, target)
+        if choice.applies_access:
+            found = access.give(found, self.flow, target, self.ledger, choice.signed_by)
+        return (*found, *(() if choice.closes is False else access.missing_to_close(self.flow, target)))
 
     # -- before the plan ----------------------------------------------------------------------------
 
@@ -239,6 +256,12 @@ class Failover:
         return done
 
     def _run(self, result: FailoverResult, situation: Situation, choice: Choice) -> FailoverResult:
+        denied = [one.missing for one in result.access if one.kind is AccessKind.PERMISSION]
+        if denied and (choice.closes or choice.is_of_all):
+            raise TargetError(
+                f"flow {self.flow.name}, failover {result.failover_id}: {denied[0]} of cluster {self.flow.target}. "
+                "Grant it, or set close = false; no group was touched"
+            )
         if not result.lines:
             return self._close_without_groups(result, situation, choice)
         blocked = [line for line in result.lines if not line.go]

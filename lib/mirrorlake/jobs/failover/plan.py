@@ -49,6 +49,7 @@ class BlockKind(StrEnum):
     """The kinds of blocks; the operator accepts blocks by kind."""
 
     MEMBERS = "members"
+    PERMISSION = "permission"
     STALE_POSITION = "stale_position"
     STALE_MAP = "stale_map"
     VERIFICATION = "verification"
@@ -81,6 +82,7 @@ Block = tuple[BlockKind, str]  # with the reason
 
 BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
+    BlockKind.PERMISSION: "the principal of this notebook may not commit offsets for the group on the target",
     BlockKind.STALE_POSITION: "the checkpoint job has not confirmed the position for longer than "
     "max_position_age_seconds",
     BlockKind.STALE_MAP: "the ledger lacks runs that are on the target; rehearse and run update it first",
@@ -108,6 +110,7 @@ BLOCKED: Mapping[Status, BlockKind] = {
     Status.NOT_COVERED: BlockKind.NOT_COVERED,
 }
 TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z?")
+ACCESS_LIST, ACCESS_APPLY = "list", "apply"
 PARAMETERS = {
     "mode": FailoverMode.PLAN.value,
     "groups": "",
@@ -119,6 +122,7 @@ PARAMETERS = {
     "partial": "false",
     "close": AUTO,
     "signed_by": "",
+    "access": ACCESS_LIST,
 }
 
 
@@ -140,6 +144,7 @@ class Choice:
         closes: whether a run closes the flow; None: if all its groups were moved.
         signed_by: name of the responsible operator; required for `run` and `begin`.
         is_of_all: true if no filter for groups was given.
+        applies_access: whether to give access on the target that principals of the flow have on the source only.
     """
 
     mode: FailoverMode = FailoverMode.PLAN
@@ -153,6 +158,7 @@ class Choice:
     closes: bool | None = None
     signed_by: str = ""
     is_of_all: bool = True
+    applies_access: bool = False
 
     @classmethod
     def parse(cls, given: Mapping[str, str], modes: tuple[FailoverMode, ...] = MODES) -> Choice:
@@ -167,6 +173,7 @@ class Choice:
             ("source", (AUTO, ALIVE, DEAD)),
             ("partial", ("true", "false")),
             ("close", (AUTO, "true", "false")),
+            ("access", (ACCESS_LIST, ACCESS_APPLY)),
         ):
             if values[name] not in allowed:
                 raise ConfigurationError(f"parameter {name} is '{values[name]}'; allowed is {', '.join(allowed)}")
@@ -182,6 +189,11 @@ class Choice:
             raise ConfigurationError(
                 "parameter signed_by is empty. Set it to the name of the responsible operator, which is recorded "
                 f"(mode = {values['mode']})"
+            )
+        if values["access"] == ACCESS_APPLY and values["mode"] == FailoverMode.PLAN:
+            raise ConfigurationError(
+                f"parameter access is '{ACCESS_APPLY}', but mode = {FailoverMode.PLAN} changes nothing. Choose another "
+                "mode"
             )
         is_failback = FailoverMode.BEGIN in modes
         if values["mode"] == FailoverMode.RUN and values["source"] == AUTO and not is_failback:
@@ -203,6 +215,7 @@ class Choice:
             closes=None if values["close"] == AUTO else values["close"] == "true",
             signed_by=values["signed_by"].strip(),
             is_of_all=not groups,
+            applies_access=values["access"] == ACCESS_APPLY,
         )
 
 
@@ -334,6 +347,7 @@ def blocks_of(
     losses: Losses,
     stale_by: str = "",
     uncarried: int = 0,
+    denied: str = "",
 ) -> tuple[Block, ...]:
     """Returns the blocks of a line.
 
@@ -348,8 +362,11 @@ def blocks_of(
         stale_by: explanation of how old the position is; empty if it is young enough.
         uncarried: records before its downstream offset that were written on the target and that the flow back has not
             carried yet.
+        denied: the permission that committing the group's offsets lacks on the target; empty if it lacks none.
     """
     found: list[Block] = [(BlockKind.MEMBERS, f"a consumer uses this group on cluster {alias}") for alias in members_on]
+    if denied:
+        found.append((BlockKind.PERMISSION, denied))
     if stale_by:
         found.append((BlockKind.STALE_POSITION, stale_by))
     if not is_complete:

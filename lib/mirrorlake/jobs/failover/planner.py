@@ -21,6 +21,7 @@ from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
+from mirrorlake.protocol.permission_probes import denied_commits
 from mirrorlake.state.backlog import uncarried
 from mirrorlake.translation import two_way
 from mirrorlake.translation.sql_join import POSITIONS
@@ -80,9 +81,14 @@ class PlanMaker:
             for one in found
             if not self._has_place(one)
         ]
+        denied = self._denied([draft.line for draft in placed])
         lines = [
             self._judged(
-                draft, choice, members_on=members[draft.line.group_id], uncarried=skipped.get(_place(draft.line), 0)
+                draft,
+                choice,
+                members_on=members[draft.line.group_id],
+                uncarried=skipped.get(_place(draft.line), 0),
+                denied=denied.get(draft.line.group_id, ""),
             )
             for draft in (*placed, *placeless)
         ]
@@ -141,7 +147,17 @@ class PlanMaker:
         found = losses_ahead(self.spark, spans, situation.gaps, situation.pieces)
         return [found.get(_span_key(draft.line), NO_LOSSES) for draft in drafts]
 
-    def _judged(self, draft: Draft, choice: Choice, *, members_on: Iterable[str], uncarried: int) -> Line:
+    def _denied(self, lines: list[Line]) -> dict[str, str]:
+        """Returns the groups for which this principal may not commit their new offsets, with the missing permission."""
+        topics: dict[str, set[str]] = {}
+        for line in lines:
+            if line.target_topic is not None and _is_moved(line):
+                topics.setdefault(line.group_id, set()).add(line.target_topic)
+        return denied_commits(self._situation.target, topics, self.flow.connect_timeout_ms)
+
+    def _judged(
+        self, draft: Draft, choice: Choice, *, members_on: Iterable[str], uncarried: int, denied: str = ""
+    ) -> Line:
         """Adds to a line what speaks against it, and what of that is accepted."""
         line = draft.line
         blocks = blocks_of(
@@ -154,6 +170,7 @@ class PlanMaker:
             stale_by=stale_by(line, choice, self._situation.looked_at),
             losses=draft.losses,
             uncarried=uncarried,
+            denied=denied if _is_moved(line) else "",
         )
         if self.flow.topics_shared and self._back is None and line.has_place:
             blocks = (*blocks, (BlockKind.NOT_COVERED, SHARED))
@@ -332,3 +349,8 @@ def _span_key(line: Line) -> tuple[str, PartitionKey, PartitionKey]:
 
 def _place(line: Line) -> tuple[PartitionKey, int]:
     return (line.target_topic or "", line.target_partition or 0), line.downstream_offset or 0
+
+
+def _is_moved(line: Line) -> bool:
+    """Returns True if a run commits an offset for the line."""
+    return line.has_place and line.target_offset != line.downstream_offset
