@@ -80,6 +80,8 @@ class SlotState:
         closed_for: the reason. It is NOTHING in records of earlier versions, which had hand-backs only.
         topics_shared: true if others write to the remote topics, too (`mirrorlake.topics.shared`). It is false in
             records of earlier versions, which did not say it.
+        promoted_topics: source topics that were failed over by themselves. No job mirrors them or moves groups on them
+            before the same topics of the flow back are promoted.
         producer_ids: the producer ids of the slot before this one. A reader of the last record therefore recognises
             every batch of the slot by its header.
     """
@@ -102,6 +104,7 @@ class SlotState:
     gaps: tuple[Gap, ...] = ()
     closed_for: ClosedFor = ClosedFor.NOTHING
     topics_shared: bool = False
+    promoted_topics: tuple[str, ...] = ()
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """Returns the positions of this slot's partitions, by topic and partition."""
@@ -149,6 +152,7 @@ class SlotState:
             Gap(**{**gap, "kind": _known(GapKind, gap["kind"], "a gap of kind")}) for gap in value.get("gaps", ())
         )
         value["closed_for"] = _known(ClosedFor, value.get("closed_for", ""), "closed_for")
+        value["promoted_topics"] = tuple(value.get("promoted_topics", ()))
         value["producer_ids"] = tuple(value.get("producer_ids", ()))
         return cls(**value)
 

@@ -1,4 +1,4 @@
-"""Closed flows: one that was failed over or handed back is not continued before it is opened again."""
+"""Closed flows and topics: one that was failed over or handed back is not continued before it is opened again."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ CLOSED = {
     ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and the "
     "diverged tail of the source needs a decision. Open the flow again with notebooks/failback.ipynb",
 }
+PROMOTED = "the topic was promoted: its groups continue on the target, and others write to the remote topic"
 CLOSED_TO_GROUPS = {
     ClosedFor.HANDBACK: "was handed back to MirrorMaker 2 (generation {generation}), which syncs its groups now. "
     "Remove the schedule of the checkpoint job, or take the flow over again with notebooks/takeover.ipynb",
@@ -36,14 +37,21 @@ def closed_for(states: Iterable[SlotState]) -> ClosedFor:
     return ClosedFor.NOTHING if newest is None else newest.closed_for or ClosedFor.HANDBACK
 
 
+def promoted_topics(states: Iterable[SlotState]) -> frozenset[str]:
+    """Returns the source topics that were promoted; one that was promoted or opened only in part counts as promoted."""
+    return frozenset(topic for state in states for topic in state.promoted_topics)
+
+
 def closed(flow: Flow, reason: ClosedFor, generation: int) -> str:
     """Returns the message for a mirror job of a closed flow."""
     return f"flow {flow.name} {CLOSED[reason].format(generation=generation)}"
 
 
-def require_open_to_groups(flow: Flow, target: Cluster) -> None:
-    """Reads the states of a flow, and raises ConfigurationError if its groups must not be moved any more."""
+def require_open_to_groups(flow: Flow, target: Cluster) -> frozenset[str]:
+    """Reads the states of a flow, and raises ConfigurationError if its groups must not be moved any more; returns the
+    topics on which they must not, because they were promoted."""
     states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms).values()
     if reason := closed_for(states):
         generation = max(state.generation for state in states)
         raise ConfigurationError(f"flow {flow.name} {CLOSED_TO_GROUPS[reason].format(generation=generation)}")
+    return promoted_topics(states)

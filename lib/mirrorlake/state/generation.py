@@ -25,7 +25,7 @@ from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
 from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.closure import closed, closed_for, is_closed
+from mirrorlake.state.closure import closed, closed_for, is_closed, promoted_topics
 from mirrorlake.state.fencing import fenced, write_state
 
 ATTEMPTS = 5
@@ -43,6 +43,8 @@ class Beginning:
         reopens: the reason for which the flow may be closed; the generation opens it again.
         closes: the reason for which this generation closes the flow.
         gaps: the gaps between the earlier positions and `positions`.
+        promotes: source topics that were failed over by themselves.
+        demotes: source topics that this generation opens again. A flow that is opened again has no promoted topics.
     """
 
     positions: tuple[Position, ...] = ()
@@ -50,6 +52,8 @@ class Beginning:
     reopens: ClosedFor = ClosedFor.NOTHING
     closes: ClosedFor = ClosedFor.NOTHING
     gaps: tuple[Gap, ...] = ()
+    promotes: frozenset[str] = frozenset()
+    demotes: frozenset[str] = frozenset()
 
 
 def begin_generation(
@@ -160,6 +164,8 @@ def _open_generation(
         if (key := (position.topic, position.partition)) not in known or reopened
     }
     positions = assign({**known, **new}, slots, keep=same_slots and bool(states))
+    promoted = set() if added.reopens else {*promoted_topics(states.values())}
+    promoted = (promoted - added.demotes) | added.promotes
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     for slot, producer in producers.items():
         # A new position is written only together with its runs. If only some slots are committed, each partition has
@@ -196,6 +202,7 @@ def _open_generation(
                 ),
                 producer_ids=tuple(producer_ids),
                 topics_shared=flow.topics_shared,
+                promoted_topics=tuple(sorted(promoted)),
             )
             if not _write(target, flow, producer=producer, state=state, after=ends[slot], sequence=sequence):
                 return False

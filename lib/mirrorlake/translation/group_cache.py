@@ -17,6 +17,7 @@ from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.state.closure import PROMOTED, promoted_topics
 from mirrorlake.state.offset_syncs import NewStates
 from mirrorlake.translation.awaited import NO_REMOTE, NOT_BEGUN, why_awaited
 from mirrorlake.translation.live_map import LiveMap
@@ -58,6 +59,7 @@ class GroupTranslation:
         self._states: dict[int, SlotState] = {}
         self._positions: dict[PartitionKey, Position] = {}
         self._recent = RecentRuns()
+        self._promoted: frozenset[str] = frozenset()
         self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
         self._version = 0
 
@@ -98,7 +100,9 @@ class GroupTranslation:
             asked = position["topic"], position["partition"], position["upstream_offset"]
             partition = mirrored.get(asked[:2])
             near = self._recent.near(self._positions.get(asked[:2]), asked[2]) if partition else None
-            if partition is None:
+            if position["topic"] in self._promoted:
+                found.append(_without_place(position, Status.NOT_COVERED, PROMOTED))
+            elif partition is None:
                 found.append(_without_place(position, None, None))
             elif asked[:2] in awaiting:
                 found.append(_without_place(position, Status.NOT_MIRRORED_YET, awaiting[asked[:2]]))
@@ -218,6 +222,7 @@ class GroupTranslation:
         self._recent.add(states)
         self._states |= {state.slot: state for state in states}  # the last one of each slot has its positions
         self._positions = merge_positions(self._states.values())
+        self._promoted = promoted_topics(self._states.values())
         self.incarnations = {
             key: position.incarnation for key, position in self._positions.items() if position.incarnation
         }

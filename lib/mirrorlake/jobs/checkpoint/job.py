@@ -39,7 +39,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.spark.timing import Stopwatch
-from mirrorlake.state.closure import require_open_to_groups
+from mirrorlake.state.closure import PROMOTED, require_open_to_groups
 from mirrorlake.translation.group_cache import GroupTranslation
 
 if TYPE_CHECKING:
@@ -434,8 +434,16 @@ class CheckpointJob:
             )
             if decision.sync is SyncOutcome.COMMITTED:
                 commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
-        if commits:
-            require_open_to_groups(self.flow, self._target)  # a failover may have moved the groups since they were read
+        if commits:  # a failover may have moved the groups since they were read
+            promoted = require_open_to_groups(self.flow, self._target)
+            held = {row.key for row in decided if row.sync is SyncOutcome.COMMITTED and row.topic in promoted}
+            for group, topic, partition in held:
+                remote = (self.flow.policy.remote_topic(topic or ""), partition or 0)
+                del commits[group][remote]
+            commits = {group: offsets for group, offsets in commits.items() if offsets}
+            decided = [
+                replace(row, sync=SyncOutcome.HELD, reason=PROMOTED) if row.key in held else row for row in decided
+            ]
         refusals = target_groups.commit(self._target, commits, self.flow)
         self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s
         return [

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 DROP, REAPPLY = "drop", "reapply"
 MODES = (FailoverMode.PLAN, FailoverMode.REHEARSE, FailoverMode.BEGIN, FailoverMode.RUN)
 # A failback reads positions on the live clusters, and principals have their access on the source.
-OF_FAILOVER = ("at", "source", "max_position_age_seconds", "access")
+OF_FAILOVER = ("topics", "at", "source", "max_position_age_seconds", "access")
 PARAMETERS = {name: default for name, default in plan.PARAMETERS.items() if name not in OF_FAILOVER} | {
     "diverged": "",
     "export": "",

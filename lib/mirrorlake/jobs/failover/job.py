@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
@@ -39,7 +40,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.topic_changes import ChangeOutcome
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.closure import closed_for
+from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.generation import Beginning, begin_generation
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ class Failover:
             if choice.mode != FailoverMode.PLAN:
                 self._catch_up(target, source)
             situation = look(self.flow, self._back, ledger=self.ledger, target=target, source=source)
+            if choice.topics is not None:
+                self._topics(situation, choice.topics)
             lines = PlanMaker(
                 spark=self.spark, flow=self.flow, back=self._back, ledger=self.ledger, situation=situation
             ).lines(choice)
@@ -285,7 +288,7 @@ class Failover:
         is_whole = choice.is_of_all and all(line.outcome in MOVED for line in lines)
         closes = is_whole if choice.closes is None else choice.closes
         if closes:
-            generation = self._close(situation.target)
+            generation = self._close(situation, choice)
         done = replace(result, lines=tuple(lines), generation=generation)
         self._conclude(done)
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
@@ -305,17 +308,45 @@ class Failover:
                 f"flow {self.flow.name}: no group matches; nothing was changed. To close a flow that no group reads, "
                 "leave groups empty and set close = true"
             )
-        done = replace(result, generation=self._close(situation.target))
+        done = replace(result, generation=self._close(situation, choice))
         self._record(
             replace(done, lines=(Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED),)), choice
         )
         return done
 
-    def _close(self, target: Cluster) -> int:
-        generation = close(self.flow, target)
-        opened_by = "notebooks/failback.ipynb"
-        log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
+    def _close(self, situation: Situation, choice: Choice) -> int:
+        """Closes the flow, or the topics that the operator has named; returns the generation."""
+        if choice.topics is None:
+            generation = close(self.flow, situation.target)
+            opened_by = "notebooks/failback.ipynb"
+            log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
+            return generation
+        topics = self._topics(situation, choice.topics)
+        generation = begin_again(self.flow, situation.target, Beginning(promotes=topics))
+        log.info(event("topics_closed", flow=self.flow.name, generation=generation, topics=",".join(sorted(topics))))
+        if self._back is not None and situation.source is not None:
+            self._open_back(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})
         return generation
+
+    def _open_back(self, back: Flow, source: Cluster, topics: set[str]) -> None:
+        """Opens topics of the flow back that were promoted before: their groups have come from there."""
+        states = offset_syncs.read_all_states(source, back.offset_syncs_topic, back.connect_timeout_ms)
+        opened = promoted_topics(states.values()) & topics
+        if opened:
+            generation = begin_again(back, source, Beginning(demotes=opened))
+            log.info(event("topics_opened", flow=back.name, generation=generation, topics=",".join(sorted(opened))))
+
+    def _topics(self, situation: Situation, wanted: NameFilter) -> frozenset[str]:
+        """Returns the topics of the flow that the operator has named.
+
+        Raises:
+            ConfigurationError: there are none.
+        """
+        known = {topic for topic, _ in (*situation.positions, *situation.ends) if self.flow.mirrors_topic(topic)}
+        found = frozenset(topic for topic in known if topic in wanted)
+        if not found:
+            raise ConfigurationError(f"flow {self.flow.name}: parameter topics names no topic of the flow")
+        return found
 
     def _pass_gate(self, lines: list[Line], target: Cluster, failover_id: str) -> None:
         results = self._gate.evaluate(gate_frame(lines, self._ends(lines, target)), self.flow.name, failover_id)
@@ -414,6 +445,14 @@ def close(flow: Flow, target: Cluster) -> int:
 
     A running mirror job is fenced at its next micro-batch, and no new one can be started.
     """
+    return begin_again(flow, target, Beginning(closes=ClosedFor.FAILOVER))
+
+
+def begin_again(flow: Flow, target: Cluster, beginning: Beginning) -> int:
+    """Begins a generation of a flow, which fences a running mirror job; needs the target only.
+
+    Returns the generation, 0 for a flow that has no states.
+    """
     states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
     if not states:
         return 0
@@ -423,5 +462,5 @@ def close(flow: Flow, target: Cluster) -> int:
         newest.source_cluster_id,
         target=target,
         slots=newest.slots,
-        beginning=lambda known: Beginning(closes=ClosedFor.FAILOVER),
+        beginning=lambda known: beginning,
     )

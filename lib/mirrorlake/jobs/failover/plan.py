@@ -114,6 +114,7 @@ ACCESS_LIST, ACCESS_APPLY = "list", "apply"
 PARAMETERS = {
     "mode": FailoverMode.PLAN.value,
     "groups": "",
+    "topics": "",
     "at": "",
     "source": AUTO,
     "max_lag": "0",
@@ -134,6 +135,7 @@ class Choice:
         mode: `plan`, `rehearse` or `run`; or `begin` for a failback. `promote` and `failover` are read as runs with the
             source alive and dead.
         groups: filter for the flow's groups.
+        topics: filter for the flow's topics, of which only these are failed over; None for the whole flow.
         at: time of the positions, UTC; None for now.
         source: `alive`, `dead`, or `auto`: alive if it responds. The run of a failover is never `auto`. The
             source of a failback is alive.
@@ -149,6 +151,7 @@ class Choice:
 
     mode: FailoverMode = FailoverMode.PLAN
     groups: NameFilter = field(default_factory=lambda: NameFilter("groups", (".*",)))
+    topics: NameFilter | None = None
     at: datetime | None = None
     source: str = AUTO
     max_lag: int = 0
@@ -206,6 +209,7 @@ class Choice:
         return cls(
             mode=FailoverMode(values["mode"]),
             groups=NameFilter("groups", groups or (".*",)),
+            topics=NameFilter("topics", topics) if (topics := split_list(values["topics"])) else None,
             at=_time(values["at"]),
             source=values["source"],
             max_lag=int(values["max_lag"]),

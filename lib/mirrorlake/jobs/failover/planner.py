@@ -70,7 +70,7 @@ class PlanMaker:
         Raises:
             TargetError, SourceError: a cluster can't be asked about the groups.
         """
-        found = self._standings(choice)
+        found = [one for one in self._standings(choice) if self._is_meant(one, choice)]
         names = group_positions.names(found)
         on_target = self._on_target(names)
         members = self._members(names, on_target)
@@ -93,6 +93,13 @@ class PlanMaker:
             for draft in (*placed, *placeless)
         ]
         return sorted(lines, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
+
+    def _is_meant(self, one: Standing, choice: Choice) -> bool:
+        """Returns True for a position in a topic that the operator has named; if none was named, in one that was not
+        promoted before."""
+        if choice.topics is not None:
+            return one.topic is not None and one.topic in choice.topics
+        return one.topic not in self._situation.promoted
 
     def _placed(self, found: Iterable[Standing], on_target: Mapping[str, TargetGroup]) -> list[Draft]:
         """Translates the positions in partitions that have a place on the target."""

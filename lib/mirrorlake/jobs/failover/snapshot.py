@@ -25,7 +25,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
-from mirrorlake.state.closure import is_closed
+from mirrorlake.state.closure import is_closed, promoted_topics
 from mirrorlake.translation import two_way
 from mirrorlake.translation.awaited import why_awaited
 from mirrorlake.translation.sql_join import resumptions, without_reset
@@ -64,6 +64,7 @@ class Situation:
         pieces: the maps of both directions from the ledger.
         known: partitions that have a counterpart on the target (`two_way.counterparts`).
         partitions: keys of `known`.
+        promoted: topics of the flow that were failed over by themselves.
         emptied: partitions whose resets the table gaps has lost.
         awaited: partitions whose log on the source is not the one that was mirrored, with the reason; empty with a
             dead source.
@@ -85,6 +86,7 @@ class Situation:
     pieces: DataFrame
     known: DataFrame
     partitions: frozenset[PartitionKey]
+    promoted: frozenset[str]
     emptied: frozenset[PartitionKey]
     awaited: Mapping[PartitionKey, str]
     gaps: DataFrame
@@ -188,6 +190,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         seen={} if source is not None else ends_seen(ledger, flow),
         pieces=pieces,
         known=ledger.spark.createDataFrame(known, two_way.KNOWN),
+        promoted=promoted_topics(states.values()),
         emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
         awaited=_awaited(source, positions, ends),

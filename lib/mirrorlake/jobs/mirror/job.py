@@ -63,8 +63,10 @@ from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster, Topic
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
+from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.slot_report import SlotReport
 
 log = logging.getLogger(__name__)
@@ -170,6 +172,18 @@ class MirrorJob:
             history=tuple(self._history),
         )
 
+    def _promoted(self) -> frozenset[str]:
+        """Returns the topics that were failed over by themselves, and logs them."""
+        topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
+        # A principal that may not describe the topic is told so by the request that creates it.
+        if topic not in self._target.refresh([topic], timeout_ms, operations=True):
+            return frozenset()
+        promoted = promoted_topics(read_all_states(self._target, topic, timeout_ms).values())
+        if promoted:
+            detail = "they are not mirrored; promote them on the flow back to open them"
+            log.info(event("topics_promoted", flow=self.flow.name, topics=",".join(sorted(promoted)), detail=detail))
+        return promoted
+
     def _copy(self, interval_s: float | None, run_for_s: float | None) -> None:
         """Runs micro-batches until the end of the run; records the error that ends it as an anomaly."""
         try:
@@ -234,6 +248,7 @@ class MirrorJob:
         self._topology = Topology(
             flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self._keeper
         )
+        self._topology.promoted = self._promoted()
         sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters()

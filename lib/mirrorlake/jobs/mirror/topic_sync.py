@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,7 +29,8 @@ from mirrorlake.protocol.topic_changes import (
     growth,
     largest_message,
 )
-from mirrorlake.state.offset_syncs import TOPIC_CONFIG, topic_config
+from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.offset_syncs import TOPIC_CONFIG, read_all_states, topic_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +68,7 @@ class Topology:
         self._refused: dict[Change, str] = {}
         self._new_configs: dict[str, dict[str, str]] = {}
         self._known_properties: frozenset[str] = frozenset()
+        self.promoted: frozenset[str] = frozenset()  # topics that follow the source no more; readers keep their access
 
     # -- topics that the mirror job needs -----------------------------------------------------------
 
@@ -109,7 +112,8 @@ class Topology:
             TargetError: a retriable failure; or a remote topic would overwrite timestamps, and its configuration can't
                 be changed.
         """
-        new = {topic: partitions for topic, partitions in topics.items() if self._settled.get(topic, 0) < partitions}
+        mine = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
+        new = {topic: partitions for topic, partitions in mine.items() if self._settled.get(topic, 0) < partitions}
         if not new:
             return {}
         remote_of = self.flow.remote_topics(topics)
@@ -140,7 +144,8 @@ class Topology:
 
     def plan(self, topics: Mapping[str, int]) -> list[Change]:
         """Returns all changes that are due, without making them."""
-        return self._topic_changes(topics, topics, topics.keys()) + self._acl_changes(topics)
+        asked = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
+        return self._topic_changes(asked, topics, asked.keys()) + self._acl_changes(topics)
 
     def sync(self, topics: Mapping[str, int], *, configs: bool, acls: bool) -> None:
         """Syncs configuration and access rights, as requested."""
@@ -394,6 +399,8 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
         }
     finally:
         source.close()
+    with closing(Cluster(flow.target_connection, "target", f"{flow.name}|topics", flow.connect_timeout_ms)) as target:
+        states = read_all_states(target.connect(), flow.offset_syncs_topic, flow.connect_timeout_ms)
     ledger.ensure_tables()
     topology = Topology(
         flow,
@@ -401,6 +408,7 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
         Admin(flow.target_connection, "target", flow.name),
         ledger,
     )
+    topology.promoted = promoted_topics(states.values())
     planned = topology.plan(topics)
     if dry_run:
         return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, ChangeOutcome.PLANNED))

@@ -155,7 +155,10 @@ class Counting:
     ) -> list[TopicRange]:
         """Returns the offsets of each topic that are counted next; those of the target are looked at first."""
         timeout_ms = self.flow.connect_timeout_ms
-        names = [name for name in source.refresh(None, timeout_ms) if self.flow.mirrors_topic(name)]
+        promoted = FlowLogs(self.spark, self.flow, source, target).promoted()
+        names = [
+            name for name in source.refresh(None, timeout_ms) if self.flow.mirrors_topic(name) and name not in promoted
+        ]
         remote = {name: self.flow.policy.remote_topic(name) for name in sorted(names)}
         there = _bounds(target, {*remote.values()}, since, timeout_ms)
         here = _bounds(source, {*remote}, since, timeout_ms)

@@ -55,6 +55,7 @@ from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.state.closure import PROMOTED
 from mirrorlake.translation.versioned_map import Versions, current_map, last_states
 
 if TYPE_CHECKING:
@@ -206,16 +207,17 @@ class Verification:
         Either a transform changes their records, or the map has nothing of them.
         """
         there = logs.source_partitions() if scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL) else {}
-        found = {}
+        found, promoted = {}, logs.promoted()
         for key in sorted(key for key in known | there.keys() if scope.has(key[0])):
             transform = self.flow.transform_of(key[0])
-            if transform is None and key in known:
+            if key[0] in promoted:
+                reason = PROMOTED
+            elif transform is not None:
+                reason = f"transform {transform.name} changes the records"
+            elif key in known:
                 continue
-            reason = (
-                f"transform {transform.name} changes the records"
-                if transform
-                else "this version of the map has no record of the partition"
-            )
+            else:
+                reason = "this version of the map has no record of the partition"
             start, end = there.get(key, (None, None))
             found[key] = PartitionVerification(
                 *key, upstream_from=start, upstream_to=end, is_covered=False, notes=[reason]

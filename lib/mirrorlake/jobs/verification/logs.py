@@ -15,7 +15,7 @@ from mirrorlake.config.start import StartSpec
 from mirrorlake.jobs.verification.compare import fingerprints, located
 from mirrorlake.jobs.verification.segments import Extent
 from mirrorlake.ledger.offset_sync_rows import offset_sync_states, run_rows
-from mirrorlake.model.slot import Position, merge_positions
+from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import (
@@ -27,6 +27,7 @@ from mirrorlake.protocol.cluster import (
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state.backlog import unmirrored
+from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import STATE_AND_MARKER, read_all_states
 
 if TYPE_CHECKING:
@@ -116,11 +117,14 @@ class FlowLogs:
 
         Where a partition begins is only known once the flow has begun it, unless it begins at the earliest offset.
         """
-        positions = self._positions()
+        states = self._states()
+        positions, promoted = merge_positions(states.values()), promoted_topics(states.values())
         bounds = {
             key: bound
             for key, bound in self.source_partitions().items()
-            if is_wanted(key[0]) and (key in positions or self._flow.start.of(key[0], is_first=False) == StartSpec())
+            if is_wanted(key[0])
+            and key[0] not in promoted
+            and (key in positions or self._flow.start.of(key[0], is_first=False) == StartSpec())
         }
         starts = {key: start for key, (start, _) in bounds.items()}
         for key in starts.keys() & positions.keys():
@@ -139,9 +143,15 @@ class FlowLogs:
         positions = self._positions() if late else {}
         return {key: one for key, one in late.items() if _place(positions.get(key)) == _place(one.position)}
 
+    def promoted(self) -> frozenset[str]:
+        """Returns the topics that were promoted: others write to the remote topics."""
+        return promoted_topics(self._states().values())
+
     def _positions(self) -> dict[PartitionKey, Position]:
-        states = read_all_states(self._target, self._flow.offset_syncs_topic, self._timeout_ms)
-        return merge_positions(states.values())
+        return merge_positions(self._states().values())
+
+    def _states(self) -> dict[int, SlotState]:
+        return read_all_states(self._target, self._flow.offset_syncs_topic, self._timeout_ms)
 
     def compacted(self, side: str, topics: Iterable[str]) -> dict[str, int]:
         """Returns the topics that are compacted on that side, with delete.retention.ms: the least age of

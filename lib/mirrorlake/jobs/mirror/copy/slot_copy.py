@@ -438,6 +438,7 @@ class SlotCopy:
             producer_ids=before.all_producer_ids,
             closed=before.closed,
             closed_for=before.closed_for,
+            promoted_topics=before.promoted_topics,
             topics_shared=self.flow.topics_shared,
         )
         self.target.net.run(lambda: write_state(self.target, self.flow, producer, state, after=self._state_end))

@@ -27,6 +27,7 @@ from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
 from mirrorlake.state import offset_syncs
+from mirrorlake.state.closure import promoted_topics
 
 VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # fields that may differ between two plans without news
 
@@ -131,9 +132,9 @@ class Planner:
         self._find_topics(source, target, {topic for topic, _ in positions})
         held = self._unnamed | self._readiness.held(self.flow, self._topics, target, positions)
         waiting = self._readiness.waiting
-        offered, silent = self._offered(
-            source, positions, [topic for topic in self._topics if topic not in held and not self.flow.is_paused(topic)]
-        )
+        left_out = held.keys() | promoted_topics(states.values())
+        wanted = [topic for topic in self._topics if not (topic in left_out or self.flow.is_paused(topic))]
+        offered, silent = self._offered(source, positions, wanted)
         lag = total_lag(offered, positions)
         self._uncommitted.look(
             source, {(one.topic, one.partition): one.stable for one in offered}, is_only_look=self._until_now
