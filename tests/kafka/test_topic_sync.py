@@ -244,6 +244,39 @@ def test_who_may_read_may_read_the_copy_and_loses_that_when_it_is_revoked(guarde
     assert [row[0] for row in rows(guarded)].count("delete_acl") == 1
 
 
+def test_remote_topics_are_read_only_for_others_until_they_are_promoted(guarded: World) -> None:
+    promoted, kept = guarded.topic("promoted", 1), guarded.topic("kept", 1)
+    remotes = {topic: guarded.remote(topic) for topic in (promoted, kept)}
+    guarded.write_config(
+        **{"sync.topic.acls.enabled": "false", "mirrorlake.remote.topics.writer": "User:ANONYMOUS"}
+    )  # the principal of this test
+    for topic in remotes:
+        guarded.produce(topic, 10, 1)
+    theirs = [
+        binding(remote, operation, principal)
+        for remote in remotes.values()
+        for principal, operation in (("User:ANONYMOUS", AclOperation.ALL), ("User:app", AclOperation.WRITE))
+    ]
+    for future in guarded.target_admin.create_acls(theirs).values():
+        future.result()
+    denial = ("User:app", "WRITE", "DENY")
+    eventually(lambda: all(len(bindings(guarded.target_admin, remote)) == 2 for remote in remotes.values()))
+    assert guarded.mirror().records == 20
+    for remote in remotes.values():
+        eventually(lambda remote=remote: denial in bindings(guarded.target_admin, remote))
+
+    guarded.commit("readers", {(promoted, 0): 5})
+    failover(guarded, mode="promote", topics=promoted, signed_by="ann")
+
+    eventually(lambda: denial not in bindings(guarded.target_admin, remotes[promoted]))
+    keep(guarded)  # the sync does not deny it again
+    assert denial not in bindings(guarded.target_admin, remotes[promoted])
+    assert denial in bindings(guarded.target_admin, remotes[kept])
+    guarded.write_config(**{"sync.topic.acls.enabled": "true", "mirrorlake.remote.topics.writer": ""})
+    keep(guarded)
+    eventually(lambda: denial not in bindings(guarded.target_admin, remotes[kept]))
+
+
 def run_tool(command: str, servers: str, jars: Path) -> None:
     """Runs a command of Kafka's tools, as an operator would, on another cluster."""
     words = shlex.split(command)

@@ -26,6 +26,7 @@ VIOLATED_GATE = (
 )
 TIMED_OUT = (f"{EXACTLY_ONCE}::test_a_transaction_that_timed_out_before_the_commit_is_copied_again",)
 
+PROMOTION = "tests/kafka/test_promotion.py::test_a_topic_is_promoted_by_itself_and_the_rest_of_the_flow_goes_on"
 ACCESS = (
     "tests/kafka/test_topic_sync.py::test_access_that_principals_have_on_the_source_only_is_listed_with_its_command_and_"
     "given_at_a_failover"
@@ -722,6 +723,27 @@ FIELD_CONDITIONS = (
             "tests/kafka/test_verify.py::test_a_clean_mirror_passes_with_the_exact_number_of_records_and_the_same_"
             "version_says_the_same_later",
         ),
+    ),
+    Mutant(
+        "a promoted topic is mirrored on",
+        "jobs/mirror/planning/planner.py",
+        "left_out = held.keys() | promoted_topics(states.values())",
+        "left_out = held.keys()",
+        (PROMOTION,),
+    ),
+    Mutant(
+        "the checkpoint job moves groups on promoted topics",
+        "translation/group_cache.py",
+        'if position["topic"] in self._promoted:',
+        "if False:",
+        (PROMOTION,),
+    ),
+    Mutant(
+        "a promotion is forgotten by the next transaction",
+        "jobs/mirror/copy/slot_copy.py",
+        "            promoted_topics=before.promoted_topics,\n",
+        "",
+        (PROMOTION,),
     ),
     Mutant(
         "a failover's plan leaves out access to groups and transactional ids",

@@ -133,6 +133,7 @@ class Flow:
     passes_over_losses: bool
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
+    remote_topics_writer: str = ""
     registries: tuple[SchemaRegistry, SchemaRegistry] | None = None
     warnings: tuple[str, ...] = ()
     refills: tuple[Refill, ...] = ()
@@ -154,6 +155,11 @@ class Flow:
     def slots_on(self, cores: int) -> int:
         """Counts the slots that copy side by side where Spark has that many cores."""
         return self.slots or max(1, cores)
+
+    @property
+    def keeps_acls(self) -> bool:
+        """Whether the mirror job keeps ACLs of remote topics."""
+        return self.sync_topic_acls_enabled or bool(self.remote_topics_writer)
 
     def mirrors_topic(self, topic: str) -> bool:
         """Tells whether a topic of the source belongs to the flow."""
@@ -259,6 +265,7 @@ class Flow:
             passes_over_losses=scope.read("mirrorlake.on.loss") == "continue",
             transforms=transforms,
             registries=SchemaRegistry.pair(scope, transforms),
+            remote_topics_writer=_remote_topics_writer(scope),
             dead_letter_topic=_dead_letter_topic(scope),
             warnings=(*properties.warnings(), *Transform.unused(scope)),
         )
@@ -302,6 +309,11 @@ def _require_no_contradiction(flow: Flow) -> None:
             f"flow {flow.name}: sync.group.offsets.enabled is true, but emit.checkpoints.enabled is false. Group "
             "offsets are synced from checkpoints. Set both to true, or set sync.group.offsets.enabled = false"
         )
+    if flow.remote_topics_writer and flow.topics_shared:
+        raise ConfigurationError(
+            f"flow {flow.name}: mirrorlake.remote.topics.writer is set, so that nobody else writes to the remote "
+            "topics, but others do (mirrorlake.topics.shared). Remove one of the two"
+        )
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, too short for a "
@@ -336,6 +348,16 @@ def _minds_provenance(scope: Scope, back: Scope) -> bool:
     if not names_tell_origin(scope, back):
         return True
     return bool(scope.read("mirrorlake.same.cluster.allowed")) or scope.read("mirrorlake.records") == "local"
+
+
+def _remote_topics_writer(scope: Scope) -> str:
+    principal = str(scope.read("mirrorlake.remote.topics.writer"))
+    if principal and (":" not in principal or any(character.isspace() for character in principal.split(":")[0])):
+        raise ConfigurationError(
+            f"flow {scope.flow}: property mirrorlake.remote.topics.writer is '{principal}'; allowed is a principal in "
+            "Kafka's form, such as User:mirrorlake"
+        )
+    return principal
 
 
 def _dead_letter_topic(scope: Scope) -> str:

@@ -11,6 +11,7 @@ LONGEST_TRANSACTION_MS = 900_000
 
 START = Text("earliest, latest, or a time such as 2026-11-01T08:00:00Z")
 TOPIC = Text("the name of a topic")
+PRINCIPAL = Text("a principal such as User:mirrorlake, or empty")
 FORMATS = ("bytes", "json", "avro", "confluent-avro")
 ON_ERROR = ("stop", "dead-letter")
 SCHEMA_IDS = ("keep", "translate")
@@ -264,6 +265,16 @@ TRANSFORMS = (
         "",
         "Names of transforms. A topic takes the first one whose `topics` match.",
         field="transforms",
+        is_derived=True,
+    ),
+    Option(
+        "mirrorlake.remote.topics.writer",
+        PRINCIPAL,
+        "",
+        "Principal of mirrorlake on the target. If it is set, ACLs deny writing to remote topics to every other "
+        "principal that may write to them, until they are promoted or the flow is failed over.",
+        field="remote_topics_writer",
+        is_live=True,
         is_derived=True,
     ),
     *TRANSFORM,

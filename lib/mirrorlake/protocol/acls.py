@@ -13,7 +13,7 @@ differences:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mirrorlake.config.flow import Flow
@@ -21,7 +21,8 @@ from mirrorlake.errors import LedgerError
 from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
 READING = ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
-WILDCARD = "*"
+WILDCARD, EVERYONE = "*", "User:*"
+OPENED = "the remote topic is not kept read-only any more"
 TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER = "TOPIC", "GROUP", "TRANSACTIONAL_ID", "CLUSTER"
 DESCRIPTION = re.compile(r"(ALLOW|DENY) (\w+) to (.+) from (\S+) on (LITERAL|PREFIXED) (\S+)")
 
@@ -123,8 +124,51 @@ def _is_wanted(flow: Flow, acl: Acl) -> bool:
     return acl.resource == TRANSACTIONAL_ID or (acl.resource == CLUSTER and acl.operation == "IDEMPOTENT_WRITE")
 
 
+def is_denial(acl: Acl) -> bool:
+    """Returns True for a binding that makes a remote topic read-only, of those that mirrorlake has created."""
+    return acl.permission == "DENY" and acl.operation == "WRITE"
+
+
+def denials(flow: Flow, target: Iterable[Acl], topics: Iterable[str]) -> dict[Acl, str]:
+    """Returns the bindings that keep others from writing to the remote topics, each with its source topic.
+
+    A binding for everyone can't be denied, as that would deny the writer of the flow, too.
+
+    Args:
+        flow: the flow, with its writer; without one, nothing is denied.
+        target: the bindings on the target.
+        topics: the source topics whose remote topics are mirrored.
+    """
+    if not flow.remote_topics_writer:
+        return {}
+    writers = [
+        acl
+        for acl in target
+        if acl.permission == "ALLOW"
+        and acl.operation in ("WRITE", "ALL")
+        and acl.principal not in (flow.remote_topics_writer, EVERYONE)
+    ]
+    return {
+        Acl(remote, "LITERAL", acl.principal, WILDCARD, "WRITE", "DENY"): topic
+        for topic, remote in ((topic, flow.policy.remote_topic(topic)) for topic in topics)
+        for acl in writers
+        if acl.name in (remote, WILDCARD) or (acl.pattern == "PREFIXED" and remote.startswith(acl.name))
+    }
+
+
+def open_to_everyone(flow: Flow, target: Iterable[Acl], topics: Iterable[str]) -> list[str]:
+    """Returns the remote topics that stay writable although the flow has a writer: everyone may write to them."""
+    everyone = [replace(acl, principal="") for acl in target if acl.principal == EVERYONE]
+    return sorted({acl.name for acl in denials(flow, everyone, topics)})
+
+
 def acl_changes(
-    flow: Flow, source: Iterable[Acl], target: Iterable[Acl], given: Iterable[Acl], topics: Iterable[str]
+    flow: Flow,
+    source: Iterable[Acl],
+    target: Iterable[Acl],
+    given: Iterable[Acl],
+    topics: Iterable[str],
+    promoted: Collection[str] = (),
 ) -> Iterator[Change]:
     """Yields the bindings to create and to delete on the target.
 
@@ -134,10 +178,23 @@ def acl_changes(
         target: the bindings on topics of the target cluster.
         given: the bindings on the target that mirrorlake itself has created. Only these are ever deleted.
         topics: the source topics of the flow.
+        promoted: those of them whose remote topics others may write to.
     """
-    names = list(topics)
-    wanted = {remote: acl for acl in sorted(source) for remote in remote_acls(flow, acl, names)}
-    have = set(target)
+    names, have = list(topics), set(target)
+    is_synced = flow.sync_topic_acls_enabled
+    wanted = {remote: acl for acl in sorted(source) for remote in remote_acls(flow, acl, names)} if is_synced else {}
+    denied = denials(flow, have, (name for name in names if name not in promoted))
+    for denial, topic in sorted(denied.items()):
+        if denial not in have:
+            yield Change(
+                kind=ChangeKind.CREATE_ACL,
+                topic=topic,
+                target_topic=denial.name,
+                name="acl",
+                before=None,
+                after=str(denial),
+                note="remote topics are read-only (mirrorlake.remote.topics.writer)",
+            )
     for remote, acl in sorted(wanted.items()):
         if remote not in have:
             note = (
@@ -155,6 +212,8 @@ def acl_changes(
                 note=note,
             )
     for acl in sorted(set(given)):
+        if acl in denied or not (is_synced or is_denial(acl)):
+            continue
         if acl not in wanted:  # also records a binding that another client has deleted
             yield Change(
                 kind=ChangeKind.DELETE_ACL,
@@ -163,5 +222,5 @@ def acl_changes(
                 name="acl",
                 before=str(acl),
                 after=None,
-                note="revoked on the source, or its topic is no longer mirrored",
+                note=OPENED if is_denial(acl) else "revoked on the source, or its topic is no longer mirrored",
             )

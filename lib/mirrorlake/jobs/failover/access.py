@@ -17,7 +17,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.protocol import acls
-from mirrorlake.protocol.acls import Acl, equal_acls, principals_of
+from mirrorlake.protocol.acls import EVERYONE, OPENED, Acl, equal_acls, is_denial, principals_of
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.permission_probes import denied_transactions
@@ -29,7 +29,6 @@ from mirrorlake.state.offset_syncs import read_all_states
 if TYPE_CHECKING:
     import pandas as pd
 
-EVERYONE = "User:*"
 READ, WRITE = 3, 4  # codes of AclOperation
 OPTIONS: Mapping[str, str] = {acls.TOPIC: "--topic", acls.GROUP: "--group", acls.TRANSACTIONAL_ID: "--transactional-id"}
 ENTITIES: Mapping[str, str] = {"user": "users", "client-id": "clients", "ip": "ips"}
@@ -149,6 +148,41 @@ def give(
         ],
     )
     return done
+
+
+def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) -> None:
+    """Deletes the ACLs that keep remote topics read-only, and records that in the table topology_changes.
+
+    Args:
+        flow: the flow.
+        topics: source topics that were promoted; None for all.
+        ledger: tables that know the ACLs which mirrorlake has created.
+    """
+    remotes = None if topics is None else {flow.policy.remote_topic(topic) for topic in topics}
+    given = sorted({acl for acl in map(Acl.parse, ledger.granted_acls(flow)) if is_denial(acl)})
+    wanted = [acl for acl in given if remotes is None or acl.name in remotes]
+    if not wanted:
+        return
+    admin, now = Admin(flow.target_connection, "target", flow.name), datetime.now(UTC).replace(tzinfo=None)
+    rows = []
+    for acl in wanted:
+        refusals = admin.delete_acl(acl)
+        rows.append(
+            {
+                "source": flow.source,
+                "target": flow.target,
+                "kind": ChangeKind.DELETE_ACL.value,
+                "topic": None,
+                "target_topic": acl.name,
+                "name": "acl",
+                "before": str(acl),
+                "after": None,
+                "note": OPENED,
+                "outcome": next((error.message for error in refusals.values()), ChangeOutcome.APPLIED.value),
+                "changed_at": now,
+            }
+        )
+    ledger.append("topology_changes", rows)
 
 
 def _given(one: MissingAccess, flow: Flow, admin: Admin, target: Cluster) -> str:

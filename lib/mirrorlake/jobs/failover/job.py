@@ -318,11 +318,13 @@ class Failover:
         """Closes the flow, or the topics that the operator has named; returns the generation."""
         if choice.topics is None:
             generation = close(self.flow, situation.target)
+            access.open_to_writers(self.flow, None, self.ledger)
             opened_by = "notebooks/failback.ipynb"
             log.info(event("flow_closed", flow=self.flow.name, generation=generation, opened_by=opened_by))
             return generation
         topics = self._topics(situation, choice.topics)
         generation = begin_again(self.flow, situation.target, Beginning(promotes=topics))
+        access.open_to_writers(self.flow, topics, self.ledger)
         log.info(event("topics_closed", flow=self.flow.name, generation=generation, topics=",".join(sorted(topics))))
         if self._back is not None and situation.source is not None:
             self._open_back(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})

@@ -176,7 +176,8 @@ class MirrorJob:
         """Returns the topics that were failed over by themselves, and logs them."""
         topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
         # A principal that may not describe the topic is told so by the request that creates it.
-        if topic not in self._target.refresh([topic], timeout_ms, operations=True):
+        there = self._target.refresh([topic], timeout_ms, operations=True).get(topic)
+        if there is None or not there.leaders:
             return frozenset()
         promoted = promoted_topics(read_all_states(self._target, topic, timeout_ms).values())
         if promoted:
@@ -253,7 +254,7 @@ class MirrorJob:
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters()
         self._ensure_topics(topics, unnamed)
-        self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.sync_topic_acls_enabled)
+        self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)
         self._generation = begin_generation(
             flow,
             self._source.cluster_id,
@@ -338,7 +339,7 @@ class MirrorJob:
         now, flow = time.monotonic(), self.flow
         self._mm2.heartbeats_if_due()
         configs = flow.sync_topic_configs_enabled and now >= self._configs_due
-        acls = flow.sync_topic_acls_enabled and now >= self._acls_due
+        acls = flow.keeps_acls and now >= self._acls_due
         if not (configs or acls):
             return
         self._configs_due = now + flow.sync_topic_configs_interval_s if configs else self._configs_due

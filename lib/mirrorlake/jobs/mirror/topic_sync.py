@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.log import ending, event
-from mirrorlake.protocol.acls import Acl, acl_changes
+from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.topic_changes import (
@@ -216,21 +216,28 @@ class Topology:
         return changes
 
     def _acl_changes(self, topics: Iterable[str]) -> list[Change]:
-        if not self.flow.sync_topic_acls_enabled:
+        if not self.flow.keeps_acls:
             return []
         source, target = self._source.acls(), self._target.acls()
         if source is None or target is None:
             cluster = self.flow.source if source is None else self.flow.target
-            reason = "sync.topic.acls.enabled is true, but the cluster has no authorizer, or does not list its ACLs"
+            reason = "the flow keeps ACLs of topics, but the cluster has no authorizer, or does not list its ACLs"
             log.warning(event("acls_not_synced", flow=self.flow.name, cluster=cluster, reason=reason))
             return []
+        names = {*topics, *self.promoted}
+        if writable := open_to_everyone(self.flow, target, names - self.promoted):
+            reason = (
+                "User:* may write to them, and denying it would deny the writer, too. Allow single principals instead"
+            )
+            log.warning(event("topics_writable", flow=self.flow.name, topics=",".join(writable), reason=reason))
         return list(
             acl_changes(
                 self.flow,
                 source,
                 target=target,
                 given=map(Acl.parse, self._ledger.granted_acls(self.flow)),
-                topics=topics,
+                topics=sorted(names),
+                promoted=self.promoted,
             )
         )
 
