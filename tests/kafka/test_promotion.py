@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.migration.handback import hand_back
 from mirrorlake.jobs.verification.completeness import CountScope
 from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.jobs.verification.job import Verification
@@ -74,6 +75,8 @@ def test_a_topic_is_promoted_by_itself_and_the_rest_of_the_flow_goes_on(world: W
     write(world.source_servers, audit, "after", 3)
     write(world.source_servers, orders, "after", 3)
     assert world.mirror().records == 0
+    with pytest.raises(ConfigurationError, match="was promoted, and MirrorMaker 2 would copy records onto it"):
+        hand_back(world.flow)
 
 
 def test_a_promoted_topic_comes_home_by_a_promotion_on_the_flow_back(world: World) -> None:

@@ -16,7 +16,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.closure import is_closed
+from mirrorlake.state.closure import is_closed, promoted_topics
 from mirrorlake.state.generation import Beginning, begin_generation
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False) -> Hand
         dry_run: if true, nothing is changed.
 
     Raises:
-        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, or there is nothing to hand back.
+        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, there is nothing to hand back, or topics
+            of the flow were promoted.
         TargetError: MirrorMaker 2 runs, or its offsets can't be written.
     """
     with ending(log, "handback", flow=flow.name):
@@ -93,6 +94,12 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
             raise ConfigurationError(
                 f"flow {flow.name}: {topic} on cluster {flow.target} holds no state: this flow has never been mirrored "
                 "here"
+            )
+        promoted = sorted(topic for topic in promoted_topics(states.values()) if flow.mirrors_topic(topic))
+        if promoted:
+            raise ConfigurationError(
+                f"flow {flow.name}: topic {promoted[0]} was promoted, and MirrorMaker 2 would copy records onto it. "
+                "Promote it on the flow back first, or exclude it here and from MirrorMaker 2 (topics.exclude)"
             )
         theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
         if not dry_run:

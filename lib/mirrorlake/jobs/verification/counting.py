@@ -38,9 +38,12 @@ from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
+from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.offset_syncs import read_all_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,12 +158,14 @@ class Counting:
     ) -> list[TopicRange]:
         """Returns the offsets of each topic that are counted next; those of the target are looked at first."""
         timeout_ms = self.flow.connect_timeout_ms
-        promoted = FlowLogs(self.spark, self.flow, source, target).promoted()
+        states = read_all_states(target, self.flow.offset_syncs_topic, timeout_ms).values()
+        promoted, mirrored = promoted_topics(states), {topic for topic, _ in merge_positions(states)}
         names = [
             name for name in source.refresh(None, timeout_ms) if self.flow.mirrors_topic(name) and name not in promoted
         ]
         remote = {name: self.flow.policy.remote_topic(name) for name in sorted(names)}
-        there = _bounds(target, {*remote.values()}, since, timeout_ms)
+        unnamed = self.flow.unnamed(remote, mirrored)  # these have no mirror, and a broker may refuse to look for one
+        there = _bounds(target, {remote[name] for name in remote if name not in unnamed}, since, timeout_ms)
         here = _bounds(source, {*remote}, since, timeout_ms)
         found = []
         for topic, target_topic in remote.items():
