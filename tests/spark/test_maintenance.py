@@ -214,5 +214,5 @@ def test_ages_have_defaults_and_empty_means_for_ever() -> None:
         {"offset_syncs": 90, "checkpoints": 365, "expectation_results": 90, "cycles": 90, "counts": 90}, 168
     )
     assert Retention.resolve({"offset_syncs_days": "", "anomalies_days": "7", "vacuum_hours": ""}) == Retention(
-        {"checkpoints": 365, "expectation_results": 90, "cycles": 90, "anomalies": 7}, None
+        {"checkpoints": 365, "expectation_results": 90, "cycles": 90, "counts": 90, "anomalies": 7}, None
     )
