@@ -27,6 +27,7 @@ def number_of(records: dict[int, list[object]]) -> int:
 
 
 def test_a_topic_is_promoted_by_itself_and_the_rest_of_the_flow_goes_on(world: World) -> None:
+    world.write_config(**{"mirrorlake.slots": "1"})  # no other slot remembers what its last state forgets
     orders, audit = world.topic("orders", 1), world.topic("audit", 1)
     for topic in (orders, audit):
         write(world.source_servers, topic, "a", 60)
