@@ -117,6 +117,24 @@ def begin_generation(
     )
 
 
+def begin_again(flow: Flow, target: Cluster, beginning: Beginning) -> int:
+    """Begins a generation of a flow, which fences a running mirror job; needs the target only.
+
+    Returns the generation, 0 for a flow that has no states.
+    """
+    states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
+    if not states:
+        return 0
+    newest = max(states.values(), key=lambda state: state.generation)
+    return begin_generation(
+        flow,
+        newest.source_cluster_id,
+        target=target,
+        slots=newest.slots,
+        beginning=lambda known: beginning,
+    )
+
+
 async def _visible(target: Cluster, topic: str, slots: int) -> int:
     """Returns the number of partitions of the offset-syncs topic; raises an error until a new one can be used."""
     found = (await target.update_metadata([topic])).get(topic)

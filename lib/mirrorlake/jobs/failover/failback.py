@@ -54,7 +54,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for
-from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.generation import Beginning, begin_again, begin_generation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -416,14 +416,7 @@ class Failback:
         states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
         if closed_for(states.values()) is not ClosedFor.FAILOVER:
             return 0
-        newest = max(states.values(), key=_generation)
-        return begin_generation(
-            flow,
-            newest.source_cluster_id,
-            target=target,
-            slots=newest.slots,
-            beginning=lambda known: Beginning(reopens=ClosedFor.FAILOVER),
-        )
+        return begin_again(flow, target, Beginning(reopens=ClosedFor.FAILOVER))
 
     def _require_failed_over(self, here: Cluster) -> dict[int, SlotState]:
         states = offset_syncs.read_all_states(here, self.away.offset_syncs_topic, self.away.connect_timeout_ms)

@@ -41,7 +41,7 @@ from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.topic_changes import ChangeOutcome
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for, promoted_topics
-from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.generation import Beginning, begin_again
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -448,21 +448,3 @@ def close(flow: Flow, target: Cluster) -> int:
     A running mirror job is fenced at its next micro-batch, and no new one can be started.
     """
     return begin_again(flow, target, Beginning(closes=ClosedFor.FAILOVER))
-
-
-def begin_again(flow: Flow, target: Cluster, beginning: Beginning) -> int:
-    """Begins a generation of a flow, which fences a running mirror job; needs the target only.
-
-    Returns the generation, 0 for a flow that has no states.
-    """
-    states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
-    if not states:
-        return 0
-    newest = max(states.values(), key=lambda state: state.generation)
-    return begin_generation(
-        flow,
-        newest.source_cluster_id,
-        target=target,
-        slots=newest.slots,
-        beginning=lambda known: beginning,
-    )

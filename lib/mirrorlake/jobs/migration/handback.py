@@ -17,7 +17,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import is_closed, promoted_topics
-from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.generation import Beginning, begin_again
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,14 +104,7 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
         theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
         if not dry_run:
             mirrormaker.ensure_topic()
-            newest = max(states.values(), key=lambda state: state.generation)
-            generation = begin_generation(
-                flow,
-                newest.source_cluster_id,
-                target=target,
-                slots=newest.slots,
-                beginning=lambda known: Beginning(closes=ClosedFor.HANDBACK),
-            )
+            generation = begin_again(flow, target, Beginning(closes=ClosedFor.HANDBACK))
             states = offset_syncs.read_all_states(target, topic, timeout_ms)
         positions = merge_positions(states.values())
         ahead = theirs if was_closed else {}  # for a repeated hand-back: MirrorMaker 2 may have run since the first
