@@ -387,10 +387,18 @@ def test_a_full_warehouse_stops_no_copy_but_a_run_fails_at_its_end_and_the_ledge
             world.mirror()
         assert len(world.target_records(topic)[0]) == 500
         world.assert_nothing_open()
+
+        def refuse(step: str) -> None:
+            raise TargetError(f"refused at {step}")
+
+        world.produce(topic, 1, 1, seed=5)
+        with pytest.raises(TargetError, match="refused at"):  # the error of the ledger does not hide that of the job
+            world.disturbed_job(refuse).run(None)
+        assert any("ledger_behind" in line and "space left" in line for line in world.lines[-5:])
         (warehouse / "ballast").unlink()
         world.produce(topic, 100, 1, seed=6)
         world.mirror()
-        assert world.assert_equal(topic) == 600
+        assert world.assert_equal(topic) == 601
 
 
 def test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends(
