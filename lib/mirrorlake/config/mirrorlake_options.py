@@ -89,7 +89,8 @@ BATCHES = (
         "mirrorlake.ledger.interval.seconds",
         Integer(0),
         "30",
-        "Time between two appends to `offset_syncs`, for which no other step waits. 0: only at the end.",
+        "Time from the start of a job to its first append to `offset_syncs`, and between two appends, for which no "
+        "other step waits. The last append is at the end. 0: only that one.",
         field="ledger_interval_s",
     ),
 )

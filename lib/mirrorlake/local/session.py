@@ -93,7 +93,7 @@ def local_session(
         "spark.sql.warehouse.dir": str(root / ".local/spark-warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.autoCompact.enabled": "false",
         # A checkpoint of Delta's log takes 5 s of CPU, and the ledger's tables get a commit every few seconds.
         "spark.databricks.delta.properties.defaults.checkpointInterval": "100",

@@ -57,7 +57,7 @@ class LedgerKeeper:
         self.flow, self._ledger, self._metrics, self._job_id, self._clock = flow, ledger, metrics, job_id, clock
         self._journal = Journal(ledger)
         self._runs = Counter[str]()
-        self._sync_partitions = 0
+        self._sync_partitions, self._stream_due_at = 0, 0.0
         self._query: StreamingQuery | NoStream | None = None
         self._place = contextlib.ExitStack()
         self._away: _Away | None = None
@@ -68,8 +68,12 @@ class LedgerKeeper:
     # -- the job's side -----------------------------------------------------------------------------
 
     def start(self, sync_partitions: int) -> None:
-        """Starts to append the records of the offset-syncs topic, which has that many partitions."""
+        """Starts to append the records of the offset-syncs topic, which has that many partitions.
+
+        The first append is due after one interval. A job that ends sooner appends once, at its end.
+        """
         self._sync_partitions = sync_partitions
+        self._stream_due_at = self._clock() + self.flow.ledger_interval_s
         self._thread.start()
 
     def note(self, table: str, rows: Iterable[Any]) -> None:
@@ -161,7 +165,7 @@ class LedgerKeeper:
             self._is_urgent = False
             self._journal.write()
         self._journal.write_if_due()
-        if self._query is None and self.flow.ledger_interval_s:
+        if self._query is None and self.flow.ledger_interval_s and self._clock() >= self._stream_due_at:
             self._place.close()
             self._query = self._ledger.stream_offset_syncs(
                 self.flow,
