@@ -149,7 +149,7 @@ $(VENV): requirements.txt constraints.txt
 	@tools/prerequisites.sh "$(PYTHON)"
 	@echo "setting up: Python packages into .venv (a minute or two)"
 	@"$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -c constraints.txt
 	@touch $@
 
 $(JARS): pom.xml | $(VENV)
