@@ -84,6 +84,10 @@ test-notebooks: setup browser  ## The notebooks, run by papermill
 test-bundle: setup  ## databricks.yml and workflows/ against schema and code; the wheel, installed
 	@$(PYTEST) tests/bundle
 
+.PHONY: protocol
+protocol: $(VENV)  ## Explore the model of the protocol, and print what each of its rules prevents (docs/protocol.md)
+	@$(BIN)/python -m tools.protocol
+
 .PHONY: mutants
 mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
 	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2
