@@ -22,13 +22,16 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest
+from mirrorlake.config.reload import LiveFlow
 from mirrorlake.errors import FencedError, GateError, LedgerError, MirrorlakeError, TargetError
 from mirrorlake.failpoint import VARIABLE
 from mirrorlake.jobs.mirror import gate_frame
 from mirrorlake.jobs.mirror.copy import task
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.ledger import store
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
@@ -266,6 +269,61 @@ def test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_i
     assert "the committed position is 300, before the plan's start 350" in behind.message
     plain_world.mirror()
     assert plain_world.assert_equal(topic) == 400
+
+
+def test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_not_be_read_yet(
+    plain_world: World,
+) -> None:
+    later, flow, plans = plain_world.topic("b", partitions=1), plain_world.flow, list[dict[tuple[str, int], int]]()
+    plain_world.produce(later, 100, partitions=1)
+
+    def planned() -> dict[tuple[str, int], int]:
+        planner = Planner(LiveFlow(plain_world.config, flow), until_now=True)
+        try:
+            values = planner.latest()
+        finally:
+            planner.close()
+        assert values["waiting"] == (not values["ranges"])
+        return {(one["topic"], one["partition"]): one["slot"] for one in values["ranges"]}
+
+    def look(step: str) -> None:
+        if step == "driver.gated" and not plans:  # slot 0 has the records and the state, and readers don't see them yet
+            earlier = plain_world.topic("a", partitions=1)
+            plain_world.produce(earlier, 100, partitions=1)
+            remote = plain_world.remote(earlier)
+            plain_world.target_admin.create_topics([NewTopic(remote, 1, 1)])[remote].result()
+            plans.append(planned())
+        if step == "driver.committed" and len(plans) == 1:
+            eventually(lambda: plans.append(planned()) or plans[-1], 20, "a plan after the commit")
+
+    plain_world.disturbed_job(look).run(None)
+    first, *_, last = plans
+    assert first == {}, "the topic that is first by its name would push the other one into the other slot"
+    assert last == {(f"{plain_world.alias}-a", 0): 1}
+    plain_world.mirror()
+    assert plain_world.assert_equal(later, f"{plain_world.alias}-a") == 200
+
+
+def test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_world.write_config(**{"mirrorlake.retry.timeout.ms": "500"})
+    topic, flow, honest = plain_world.topic(partitions=1), plain_world.flow, offset_syncs.read_states_and_ends
+    plain_world.produce(topic, 100, partitions=1)
+    generation = plain_world.mirror().generation
+    with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+        target.refresh([flow.offset_syncs_topic], 30_000)
+        before = honest(target, flow.offset_syncs_topic, range(2), 30_000)
+    plain_world.produce(topic, 100, partitions=1, seed=1)
+    opened: list[str] = []
+
+    def go_back(step: str) -> None:
+        opened.extend([step] * (step == "driver.opening"))
+        if len(opened) == 2:
+            monkeypatch.setattr(offset_syncs, "read_states_and_ends", lambda *_: before)
+
+    with pytest.raises(TargetError, match=f"went back from generation {generation + 1} to {generation}"):
+        plain_world.disturbed_job(go_back).run(None)
 
 
 def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: World) -> None:

@@ -341,6 +341,23 @@ PLANNING = (
         (f"{PLANS}::test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_visible_yet",),
     ),
     Mutant(
+        "a new planner places a partition that a slot may have begun already",
+        f"{MIRROR}/planning/planner.py",
+        "        is_placing = self._is_settled or not unplaced\n",
+        "        is_placing = True\n",
+        (
+            f"{EXACTLY_ONCE}::test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_"
+            "not_be_read_yet",
+        ),
+    ),
+    Mutant(
+        "a job waits without a word while its states have gone back",
+        f"{MIRROR}/job.py",
+        "        if plan.generation < self._generation:  # all opening states could be read before the first plan\n",
+        "        if plan.generation < self._generation:\n            return False\n        if not plan.generation:\n",
+        (f"{EXACTLY_ONCE}::test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named",),
+    ),
+    Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
         "            if known is None or _order(position) >= _order(known):\n",

@@ -7,12 +7,12 @@ own principal should have the right to write to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol.batches.messages import encode_message, read_messages
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.transaction import Producer
 
@@ -95,6 +95,26 @@ def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, S
     """Reads the last committed state of every slot; returns none if the topic does not exist."""
     found = target.refresh([topic], timeout_ms)
     return read_states(target, topic, range(found[topic].partitions), timeout_ms) if topic in found else {}
+
+
+def is_settled(target: Cluster, topic: str, stable: Mapping[int, int], timeout_ms: int) -> bool:
+    """Returns True if no slot has a transaction behind the last stable offsets up to which its states were read.
+
+    A commit may be decided before its markers are in the logs. The states that can be read then lack its positions.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the offset-syncs topic.
+        stable: the last stable offset of each slot, as it was when the states were read.
+        timeout_ms: the deadline of the request and its retries.
+    """
+    keys = [(topic, slot) for slot in stable]
+    ends = target.call(
+        f"listing the ends of {topic}",
+        lambda: target.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED),
+        timeout_ms,
+    )
+    return all(ends[topic, slot] == offset for slot, offset in stable.items())
 
 
 def find_state(target: Cluster, topic: str, slot: int, producer: Producer, timeout_ms: int) -> bool:

@@ -396,8 +396,14 @@ class MirrorJob:
             raise plan.error
         if plan.generation > self._generation:
             raise fenced(self.flow, self._generation, plan.generation)
-        if plan.generation < self._generation:
-            return False  # the plan was made before this job opened its generation
+        if plan.generation < self._generation:  # all opening states could be read before the first plan
+            raise TargetError(
+                f"flow {self.flow.name}: {self.flow.offset_syncs_topic} on cluster {self.flow.target} went back from "
+                f"generation {self._generation} to {plan.generation}, so the cluster has lost records of the topic, or "
+                "a broker that is not the leader any more has answered. Nothing was copied. Restore these records, "
+                "then start the job again",
+                retriable=True,
+            )
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for notice in plan.notices:

@@ -57,6 +57,7 @@ class Planner:
         self._looked_again = 0.0
         self._generation = 0
         self._slot_of: dict[PartitionKey, int] = {}
+        self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
         self._uncommitted = Uncommitted()
@@ -120,7 +121,7 @@ class Planner:
         if topic not in target.topics:
             target.refresh([topic], timeout_ms)
         partitions = target.topics[topic].partitions if topic in target.topics else 0
-        states = offset_syncs.read_states(target, topic, range(partitions), timeout_ms)
+        states, stable = offset_syncs.read_states_and_ends(target, topic, range(partitions), timeout_ms)
         newest = max(states.values(), key=lambda state: state.generation, default=None)
         if newest is None:
             raise errors.TargetError(
@@ -143,7 +144,13 @@ class Planner:
             for partition in offered:  # a topic may be offered later than in the first plan
                 self._until.setdefault((partition.topic, partition.partition), partition.stable)
         if newest.generation != self._generation:
-            self._generation, self._slot_of = newest.generation, {}
+            self._generation, self._slot_of, self._is_settled = newest.generation, {}, False
+        unplaced = {(one.topic, one.partition) for one in offered} - positions.keys() - self._slot_of.keys()
+        if unplaced and not self._is_settled:
+            self._is_settled = offset_syncs.is_settled(target, topic, stable, timeout_ms)
+        is_placing = self._is_settled or not unplaced
+        if not is_placing:  # a slot may have begun them already, by a commit that can't be read yet
+            offered = [one for one in offered if (one.topic, one.partition) not in unplaced]
         limit = (
             (lambda topic: self.flow.transform_of(topic) is not None, self.flow.batch_max_transformed_records)
             if self.flow.transforms
@@ -182,7 +189,7 @@ class Planner:
             "lag": lag,
             "notices": [asdict(notice) for notice in notices],
             "held": {topic: why for topic, why in held.items() if topic not in waiting},
-            "waiting": bool(waiting) or (self._until_now and self._stuck.is_electing),
+            "waiting": bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing)),
             "stuck": [[*key, why] for key, why in sorted(stuck.items())],
             "uncommitted": self._uncommitted.records,
             "waiting_for": [asdict(one) for one in self._uncommitted.waiting_for],
