@@ -88,6 +88,14 @@ test-bundle: setup  ## databricks.yml and workflows/ against schema and code; th
 protocol: $(VENV)  ## Explore the model of the protocol, and print what each of its rules prevents (docs/protocol.md)
 	@$(BIN)/python -m tools.protocol
 
+.PHONY: audit-trace
+audit-trace: export WAREHOUSE ?= .local/warehouse
+audit-trace: export SCHEMA ?= mirrorlake
+audit-trace: export CONFIG ?=
+audit-trace: export FLOW ?=
+audit-trace: setup  ## Hold real flows against the protocol's invariants: WAREHOUSE and SCHEMA, or CONFIG and FLOW (reads the topic)
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local.audit_trace
+
 .PHONY: mutants
 mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
 	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2

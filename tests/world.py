@@ -34,6 +34,8 @@ from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.metrics import of_process as of_this_process
 from mirrorlake.model.gap import RESETS
+from mirrorlake.model.slot import SlotState
+from mirrorlake.model.trace import TraceAudit
 
 from tests.empty_ledger import put_tables
 from tests.log_lines import of_process
@@ -454,9 +456,14 @@ def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
 
 
 def map_on_target(servers: str, flow: Flow, topics: set[str]) -> tuple[list[Any], list[Any]]:
-    """Returns runs and gaps from the flow's offset-syncs topic, with the columns of `World.ledger_map`."""
+    """Returns runs and gaps from the flow's offset-syncs topic, with the columns of `World.ledger_map`.
+
+    The trace of every flow that is compared keeps the invariants of the protocol.
+    """
     runs, gaps = [], []
-    for found in read_committed(servers, flow.offset_syncs_topic).values():
+    trace = read_committed(servers, flow.offset_syncs_topic)
+    assert_trace(trace)
+    for found in trace.values():
         for _, (_, value, _, _) in found:
             state = json.loads(value)
             runs += [{**run, "kind": None} for run in state["runs"] if run["topic"] in topics]
@@ -464,6 +471,15 @@ def map_on_target(servers: str, flow: Flow, topics: set[str]) -> tuple[list[Any]
                 if gap["topic"] in topics:
                     gaps.append({**gap, "upstream_start": gap["from_offset"], "upstream_end": gap["to_offset"]})
     return runs, gaps
+
+
+def assert_trace(trace: dict[int, list[tuple[int, Record]]]) -> TraceAudit:
+    """Asserts that the records of an offset-syncs topic keep the invariants of the protocol; returns the audit."""
+    audit = TraceAudit(
+        {slot: ((offset, SlotState.from_json(record[1])) for offset, record in found) for slot, found in trace.items()}
+    ).run()
+    assert not audit.violations, "\n".join(map(str, audit.violations))
+    return audit
 
 
 def read_committed(servers: str, topic: str) -> dict[int, list[tuple[int, Record]]]:

@@ -218,9 +218,20 @@ def _last_values(
 
 def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> list[bytes]:
     """Reads the values of the committed records of `[start, end)`, in order."""
+    return [value for _, value in committed_values(target, key, start=start, end=end, timeout_ms=timeout_ms)]
 
-    async def values() -> list[bytes]:
-        found: list[bytes] = []
+
+def committed_values(
+    target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
+) -> list[tuple[int, bytes]]:
+    """Reads the committed records of `[start, end)` in order: their offsets and values.
+
+    Raises:
+        TargetError: the log can't be read, or a record is corrupt.
+    """
+
+    async def values() -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
         async for batch, is_aborted in read_stretch(target, key, start=start, end=end, max_bytes=LARGEST_RECORD_BYTES):
             if is_aborted or batch.is_control:
                 continue
@@ -229,7 +240,7 @@ def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout
                     f"{key[0]}-{key[1]}, offset {batch.base_offset}: the record is corrupt (CRC). Check the target's "
                     "disks"
                 )
-            found += [message.value or b"" for message in read_messages(batch)]
+            found += [(message.offset, message.value or b"") for message in read_messages(batch)]
         return found
 
     return (
