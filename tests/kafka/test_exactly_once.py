@@ -326,6 +326,24 @@ def test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named(
         plain_world.disturbed_job(go_back).run(None)
 
 
+def test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_next_generation(
+    plain_world: World,
+) -> None:
+    topic, flow, begun = plain_world.topic(partitions=2), plain_world.flow, list[str]()
+    plain_world.produce(topic, 100)
+    generation = plain_world.mirror().generation
+
+    def come_between(step: str) -> None:
+        if step == "driver.opening" and not begun:  # slot 0 is opened, slot 1 is not
+            begun.append(step)
+            with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+                transaction.begin(target, flow.transactional_id(1), 10_000, 10_000)
+
+    plain_world.produce(topic, 100, seed=1)
+    assert plain_world.disturbed_job(come_between).run(None).generation == generation + 2
+    assert plain_world.assert_equal(topic) == 200
+
+
 def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: World) -> None:
     topic = plain_world.topic()
     plain_world.produce(topic, 500)

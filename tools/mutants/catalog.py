@@ -358,6 +358,15 @@ PLANNING = (
         (f"{EXACTLY_ONCE}::test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named",),
     ),
     Mutant(
+        "a job takes its own opening state for that of a newer job",
+        "state/generation.py",
+        "        if newest > generation and not (is_own and is_plain):\n",
+        "        if newest > generation and not (is_own and not is_plain):\n",
+        (
+            f"{EXACTLY_ONCE}::test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_next_generation",
+        ),
+    ),
+    Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
         "            if known is None or _order(position) >= _order(known):\n",

@@ -95,6 +95,8 @@ def begin_generation(
     reason = closed_for(states.values())
     if reason and not added.closes and added.reopens != reason:
         raise ConfigurationError(closed(flow, reason, generation))
+    opened_by: set[tuple[int, int]] = set()
+    is_plain = not (added.positions or added.inferred or added.gaps)  # else some slots have them already
     for attempt in range(ATTEMPTS):
         if _open_generation(
             flow,
@@ -104,13 +106,17 @@ def begin_generation(
             partitions=partitions,
             generation=generation + 1,
             added=added,
+            opened_by=opened_by,
             failpoint=failpoint,
         ):
             return generation + 1
         sleep(random.uniform(0, 0.2 * 2**attempt))
-        newest = _newest(offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms))
-        if newest > generation:
+        states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
+        newest = _newest(states)
+        is_own = all((one.producer_id, one.producer_epoch) in opened_by for one in _of(newest, states))
+        if newest > generation and not (is_own and is_plain):
             raise fenced(flow, generation + 1, newest)
+        generation = max(generation, newest)  # an attempt of an older job has come between two slots
     raise TargetError(
         f"flow {flow.name}: another job keeps fencing this job's transactional ids. Run only one mirror job for each "
         "flow"
@@ -151,14 +157,19 @@ def _open_generation(
     partitions: range,
     generation: int,
     added: Beginning,
+    opened_by: set[tuple[int, int]],
     failpoint: Failpoint,
 ) -> bool:
-    """Writes the opening state of each slot; returns False if another job has begun a transaction of a slot."""
+    """Writes the opening state of each slot; returns False if another job has begun a transaction of a slot.
+
+    Adds the producer ids and epochs that it writes with to `opened_by`.
+    """
     timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
     producers = {
         slot: transaction.begin(target, flow.transactional_id(slot), timeout_ms, transaction.END_TIMEOUT_MS)
         for slot in partitions
     }
+    opened_by.update((producer.producer_id, producer.producer_epoch) for producer in producers.values())
     states, ends = offset_syncs.read_states_and_ends(
         target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms
     )
@@ -273,6 +284,10 @@ def _write(
             f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True
         ) from None
     return True
+
+
+def _of(generation: int, states: dict[int, SlotState]) -> list[SlotState]:
+    return [state for state in states.values() if state.generation == generation]
 
 
 def _newest(states: dict[int, SlotState]) -> int:
