@@ -139,6 +139,10 @@ bench-quota: setup  ## The share of a quota that a mirror job uses while a clust
 bench-failing-slot: setup  ## The throughput that remains to a slot while another one fails for ever
 	@$(BENCH).failing_slot
 
+.PHONY: soak
+soak: setup  ## Mirror and checkpoint notebooks for MINUTES (60) with bursts and restarts: nothing may grow (.local/soak)
+	@$(BENCH).soak --minutes $(or $(MINUTES),60)
+
 .PHONY: bench-ledger
 bench-ledger: setup  ## How large the ledger gets, and how long translation takes
 	@$(BENCH).ledger

@@ -1,0 +1,245 @@
+"""`make soak`: mirror and checkpoint run for MINUTES as operators run them, and nothing may grow.
+
+Both notebooks run by papermill with Spark, under a trickle of records, a burst every two minutes, a consumer group
+that commits, and restarts of a broker of either side in turn. Every few seconds the instruments of `vitals.py` are
+read. In the end each series is judged (`judge.py`): memory may grow by less than 1 MiB in an hour after the first ten
+minutes. Samples are rows of .local/soak/samples.csv. The exit code is 1 if a series grows, 2 if a job ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Consumer, KafkaException
+from mirrorlake.local.cluster import LocalCluster
+
+from bench.background import Background
+from bench.clusters import ROOT, Clusters, two_clusters
+from bench.judge import Judgement, Verdict, judge
+from bench.load import Load, create, fill
+from bench.stream import Trickle
+from bench.vitals import INSTRUMENTS, LEDGER, Instrument, Notebook, ledger_vitals
+
+HOME = ROOT / ".local/soak"
+TOPIC, GROUP, FLOW = "orders", "readers", "west->east"
+PARTITIONS, PER_SECOND = 4, 50
+BURST = Load(20_000, 512, partitions=PARTITIONS)
+BURST_S, RESTART_S = 120.0, 300.0
+SAMPLE_S, WARM_UP_S, START_S, END_S = 10.0, 600.0, 300.0, 180.0
+JOBS = ("mirror", "checkpoint")
+
+Series = dict[str, list[tuple[float, float]]]
+
+
+class Bursts(Background):
+    """Fills the topic at intervals."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__()
+        self._servers, self.count = servers, 0
+
+    def work(self) -> None:
+        while not self.stopping.wait(BURST_S):
+            with suppress(RuntimeError):  # the broker is being restarted
+                fill(self._servers, TOPIC, BURST)
+                self.count += 1
+
+
+class Group(Background):
+    """A group that reads the topic on the source and commits."""
+
+    def __init__(self, servers: str) -> None:
+        super().__init__()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": GROUP,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": True,
+                "auto.commit.interval.ms": 2_000,
+                "log_level": 0,
+            }
+        )
+
+    def work(self) -> None:
+        self._consumer.subscribe([TOPIC])
+        while not self.stopping.is_set():
+            with suppress(KafkaException):
+                self._consumer.consume(1_000, 1.0)
+        self._consumer.close()
+
+
+class Restarts(Background):
+    """Restarts the broker of either side in turn."""
+
+    def __init__(self, clusters: Clusters) -> None:
+        super().__init__()
+        self._clusters: tuple[LocalCluster, LocalCluster] = (clusters.source, clusters.target)
+        self.count = 0
+
+    def work(self) -> None:
+        while not self.stopping.wait(RESTART_S):
+            cluster = self._clusters[self.count % 2]
+            cluster.stop_broker(1)
+            cluster.start_broker(1)
+            self.count += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    minutes = parser.parse_args().minutes
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    with two_clusters(HOME / "clusters") as clusters:
+        create(clusters.source.bootstrap_servers, TOPIC, PARTITIONS)
+        config = write_config(clusters)
+        with ExitStack() as stack:
+            notebooks = {job: stack.enter_context(running(job, config, minutes)) for job in JOBS}
+            trickle = Trickle(clusters.source.bootstrap_servers, TOPIC, PARTITIONS, PER_SECOND)
+            stack.enter_context(trickle)
+            stack.enter_context(Group(clusters.source.bootstrap_servers))
+            bursts = stack.enter_context(Bursts(clusters.source.bootstrap_servers))
+            restarts = stack.enter_context(Restarts(clusters))
+            series, ended = watch(notebooks, 60 * minutes)
+            print(
+                f"{minutes:g} minutes: {len(trickle.sent):,} records in a trickle, {bursts.count} bursts of "
+                f"{BURST.records:,}, {restarts.count} restarts of brokers"
+            )
+    judged = report(series)
+    if ended:
+        print(f"ended before its time: {', '.join(ended)}; see {HOME}/*.ipynb")
+        return 2
+    return 1 if any(one.verdict is Verdict.GROWS for one in judged.values()) else 0
+
+
+def write_config(clusters: Clusters) -> Path:
+    """Writes the property file of the flow, with default intervals."""
+    properties = {
+        "clusters": "west, east",
+        "west.bootstrap.servers": clusters.source.bootstrap_servers,
+        "east.bootstrap.servers": clusters.target.bootstrap_servers,
+        f"{FLOW}.enabled": "true",
+        "topics": TOPIC,
+        "groups": GROUP,
+        "replication.factor": "1",
+        "offset-syncs.topic.replication.factor": "1",
+        "sync.group.offsets.enabled": "true",
+        "emit.checkpoints.interval.seconds": "10",
+        "mirrorlake.retry.timeout.ms": "300000",
+    }
+    config = HOME / "mirrorlake.properties"
+    config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
+    return config
+
+
+@contextmanager
+def running(job: str, config: Path, minutes: float) -> Iterator[Notebook]:
+    """Runs a notebook by papermill for the length of a block."""
+    temporary, log, output = HOME / f"{job}-tmp", HOME / f"{job}.jsonl", HOME / f"{job}.ipynb"
+    temporary.mkdir()
+    given = {
+        "config": str(config),
+        "flow": FLOW,
+        "warehouse": str(HOME / "warehouse"),
+        "trigger": "1 second" if job == "mirror" else "10 seconds",
+        "run_for": f"{int(60 * (minutes + 60))} seconds",  # it is stopped before
+    }
+    words = [
+        str(Path(sys.executable).with_name("papermill")),
+        "--no-progress-bar",
+        str(ROOT / f"notebooks/{job}.ipynb"),
+    ]
+    words += [str(output), *(word for name, value in given.items() for word in ("-p", name, value))]
+    environment = {
+        "TMPDIR": str(temporary),
+        "SPARK_LOCAL_DIRS": str(temporary),
+        "MIRRORLAKE_LOG_FILE": str(log),
+        "MIRRORLAKE_LOG_FORMAT": "json",
+    }
+    with (HOME / f"{job}.err").open("w") as errors:
+        process = subprocess.Popen(
+            words, cwd=ROOT, env={**os.environ, **environment}, stdout=errors, stderr=subprocess.STDOUT
+        )
+    try:
+        yield Notebook(psutil.Process(process.pid), output, temporary, log)
+    finally:
+        family = [process, *psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []
+        for one in family[1:]:
+            with suppress(psutil.Error):
+                if "ipykernel" in " ".join(one.cmdline()):
+                    one.send_signal(signal.SIGTERM)  # ends the job between two micro-batches
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            for one in reversed(family):
+                with suppress(psutil.Error, OSError):
+                    one.kill()
+            process.wait()
+
+
+def watch(notebooks: dict[str, Notebook], seconds: float) -> tuple[Series, list[str]]:
+    """Reads all instruments until the time is over; returns the series, and the jobs that have ended before."""
+    series: Series = defaultdict(list)
+    with (HOME / "samples.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("seconds", "series", "value"))
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            ended = [job for job, notebook in notebooks.items() if not is_running(notebook)]
+            if ended:
+                return series, ended
+            values = {f"{job} {name}": one for job, nb in notebooks.items() for name, one in nb.vitals().items()}
+            values |= {f"ledger {name}": one for name, one in ledger_vitals(HOME / "warehouse").items()}
+            for name, value in values.items():
+                series[name].append((passed, value))
+                rows.writerow((f"{passed:.1f}", name, f"{value:.3f}"))
+            file.flush()
+            time.sleep(max(0.0, SAMPLE_S - (time.monotonic() - began - passed)))
+    return series, []
+
+
+def is_running(notebook: Notebook) -> bool:
+    with suppress(psutil.Error):
+        return notebook.process.is_running() and notebook.process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def report(series: Series) -> dict[str, Judgement]:
+    """Prints a line for each series; returns the judgements."""
+    judged = {}
+    print(f"{'series':28} {'verdict':10} {'last':>10} {'an hour':>10} {'95 % from':>10} {'to':>10} {'limit':>8}  unit")
+    for name, instrument in expected():
+        samples = series.get(name, [])
+        one = judged[name] = judge(samples, instrument.limit, WARM_UP_S)
+        last = f"{samples[-1][1]:,.1f}" if samples else "-"
+        numbers = " ".join(f"{value:>10,.1f}" for value in (one.slope, one.low, one.high))
+        step = f"; a step of {one.step:,.1f}" if one.verdict is Verdict.STEP else ""
+        short = f"; {one.points} minutes after the warm-up" if one.verdict is Verdict.UNDECIDED else ""
+        print(f"{name:28} {one.verdict:10} {last:>10} {numbers} {instrument.limit:>8g}  {instrument.unit}{step}{short}")
+    return judged
+
+
+def expected() -> Iterator[tuple[str, Instrument]]:
+    """Yields the names of all series."""
+    for job in JOBS:
+        for instrument in INSTRUMENTS:
+            yield f"{job} {instrument.name}", instrument
+    for instrument in LEDGER:
+        yield f"ledger {instrument.name}", instrument
+
+
+if __name__ == "__main__":
+    sys.exit(main())

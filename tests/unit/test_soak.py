@@ -1,0 +1,57 @@
+"""The verdicts of the soak: what is flat passes, what grows does not, and what nobody can tell is said so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from bench.judge import Verdict, by_minute, growth, judge
+
+HOUR_S, WARM_UP_S, EVERY_S = 3600, 600, 10
+
+
+def series(value: Callable[[float], float], seconds: int = HOUR_S, noise: float = 0.0) -> list[tuple[float, float]]:
+    dice = random.Random(1)
+    return [(at, value(at) + dice.uniform(-noise, noise)) for at in range(0, seconds, EVERY_S)]
+
+
+def test_a_series_that_is_level_or_falls_is_flat_whatever_happens_in_the_warm_up() -> None:
+    assert judge(series(lambda at: 300), 1, WARM_UP_S).verdict is Verdict.FLAT
+    assert judge(series(lambda at: 300, noise=1.0), 1, WARM_UP_S).verdict is Verdict.FLAT
+    assert judge(series(lambda at: 400 - at / 100), 1, WARM_UP_S).verdict is Verdict.FLAT
+    assert judge(series(lambda at: min(at, WARM_UP_S)), 1, WARM_UP_S).verdict is Verdict.FLAT
+
+
+def test_a_series_that_grows_by_more_than_the_limit_is_named_with_its_slope() -> None:
+    found = judge(series(lambda at: 300 + 5 * at / HOUR_S, noise=0.3), 1, WARM_UP_S)
+    assert found.verdict is Verdict.GROWS
+    assert found.low < 5 < found.high
+    assert found.slope == pytest.approx(5, abs=0.5)
+    assert judge(series(lambda at: 300 + 0.5 * at / HOUR_S), 1, WARM_UP_S).verdict is Verdict.FLAT
+
+
+def test_outliers_move_nothing() -> None:
+    assert judge(series(lambda at: 300 + 500 * (at % 600 == 0)), 1, WARM_UP_S).verdict is Verdict.FLAT
+
+
+def test_one_step_is_no_leak_and_several_are() -> None:
+    once = judge(series(lambda at: 300 + 10 * (at >= 2000)), 1, WARM_UP_S)
+    assert (once.verdict, once.step) == (Verdict.STEP, 10)
+    assert judge(series(lambda at: 300 + 10 * (at // 600)), 1, WARM_UP_S).verdict is Verdict.GROWS
+    both = judge(series(lambda at: 300 + 10 * (at >= 2000) + 5 * at / HOUR_S), 1, WARM_UP_S)
+    assert both.verdict is Verdict.GROWS, "a step does not hide a leak"
+
+
+def test_a_run_that_is_too_short_or_too_noisy_is_undecided() -> None:
+    assert judge(series(lambda at: 300 + at, seconds=WARM_UP_S + 400), 1, WARM_UP_S).verdict is Verdict.UNDECIDED
+    assert judge([], 1, WARM_UP_S).verdict is Verdict.UNDECIDED
+    assert judge(series(lambda at: 300, seconds=WARM_UP_S + 900, noise=50), 1, WARM_UP_S).verdict is Verdict.UNDECIDED
+
+
+def test_the_slope_and_its_interval_are_those_of_theil_and_sen() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    points = by_minute(series(lambda at: 300 + at / 1000, noise=2.0))
+    slope, _, low, high = stats.theilslopes([value for _, value in points], [time / HOUR_S for time, _ in points], 0.95)
+    assert growth(points) == pytest.approx((slope, low, high), rel=0.02)
