@@ -100,7 +100,15 @@ class Restarts(Background):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
-    minutes = parser.parse_args().minutes
+    parser.add_argument(
+        "--judge", type=Path, help="judge the samples of an earlier run, or of one that runs; run nothing"
+    )
+    given = parser.parse_args()
+    return verdict(report(read_samples(given.judge))) if given.judge else soak(given.minutes)
+
+
+def soak(minutes: float) -> int:
+    """Runs both notebooks for that long, and judges all series; returns the exit code."""
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     with two_clusters(HOME / "clusters") as clusters:
@@ -122,7 +130,20 @@ def main() -> int:
     if ended:
         print(f"ended before its time: {', '.join(ended)}; see {HOME}/*.ipynb")
         return 2
+    return verdict(judged)
+
+
+def verdict(judged: dict[str, Judgement]) -> int:
     return 1 if any(one.verdict is Verdict.GROWS for one in judged.values()) else 0
+
+
+def read_samples(path: Path) -> Series:
+    """Reads the samples of a run."""
+    series: Series = defaultdict(list)
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            series[row["series"]].append((float(row["seconds"]), float(row["value"])))
+    return series
 
 
 def write_config(clusters: Clusters) -> Path:

@@ -14,6 +14,7 @@ import psutil
 from bench.processes import MIB
 
 KILOBYTE = 1024
+WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Notebook:
         """Returns the values of INSTRUMENTS; those that can't be read are left out."""
         family = [self.process, *self.process.children(recursive=True)]
         java = [one for one in family if _name(one) == "java"]
-        workers = [one for one in family if "daemon" in _words(one) or "pyspark.worker" in _words(one)]
+        workers = [one for one in family if one not in java and any(word in _words(one) for word in WORKERS)]
         driver = [one for one in family if "ipykernel" in _words(one)]
         values = {
             "papermill_rss": _sum([self.process], lambda one: one.memory_info().rss) / MIB,
