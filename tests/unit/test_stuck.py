@@ -123,3 +123,11 @@ def test_a_partition_that_stays_where_it_is_while_its_slot_advances_is_named_aft
     assert all(found.keys() == {("t", 0)} for found in reasons[31:])
     assert "nothing was copied from offset 0 on since" in reasons[-1]["t", 0]
     assert stuck.failing([replace(planned(0), start=1)], RETRY_S) == {}
+
+
+def test_a_slot_that_fails_for_weeks_rests_as_long_each_time() -> None:
+    job, tried = Job(), 0
+    for _ in range(4_000):
+        tried += 1 in job.plan(fails=(1,))
+        job.clock.now += LONGEST_REST_S
+    assert 1_990 < tried < 2_010, "each rest begins when the next plan finds the attempt without a result"

@@ -17,6 +17,7 @@ from mirrorlake.partition_key import PartitionKey
 
 SILENT_S = 5.0  # elections take less
 FIRST_REST_S, LONGEST_REST_S = 1.0, 300.0
+MOST_DOUBLINGS = 30  # the longest rest is reached before; 2**1024 is no float, and 1,024 attempts take days
 
 Identity = tuple[int, int, int]
 
@@ -88,7 +89,8 @@ class StuckPartitions:
                 continue
             failing = self._failing.setdefault(slot, Failing(since=now, since_text=_now()))
             failing.attempts += 1
-            failing.rests_until = now + min(LONGEST_REST_S, FIRST_REST_S * 2 ** (failing.attempts - 1))
+            doublings = min(failing.attempts - 1, MOST_DOUBLINGS)
+            failing.rests_until = now + min(LONGEST_REST_S, FIRST_REST_S * 2**doublings)
         if self._planned:
             self._others_advance = advanced
 
