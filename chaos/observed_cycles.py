@@ -1,4 +1,7 @@
-"""Cycles of the checkpoint job whose times are kept, and which tell when each of their steps is reached."""
+"""Cycles of the checkpoint job whose times are kept, and which tell when each of their steps is reached.
+
+A job may die at one of them, between moving the groups on the target and recording that.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.checkpoint.cycles import CycleRun
 from mirrorlake.jobs.checkpoint.offset_source import COLUMNS, GroupOffsetsReader
 
@@ -15,6 +19,39 @@ from chaos.journal_judge import Cycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SYNCED = "cycle.synced"  # the groups are moved, and the ledger does not know it
+
+
+class MortalLedger:
+    """A ledger whose job dies with the source at step SYNCED.
+
+    Args:
+        ledger: the ledger.
+        reach: called with the name of the step.
+        is_dead: returns True once the source is dead.
+    """
+
+    def __init__(self, ledger: Any, reach: Callable[[str], None], is_dead: Callable[[], bool]) -> None:
+        self._ledger, self._reach, self._is_dead = ledger, reach, is_dead
+        self._has_died = False
+
+    def append(self, table: str, rows: Any) -> Any:
+        """Appends rows; see `Ledger.append`.
+
+        Raises:
+            MirrorlakeError: the job has died.
+        """
+        if table == "checkpoints" and not self._is_dead():
+            self._reach(SYNCED)
+            self._has_died = self._is_dead()
+        if self._has_died:
+            raise MirrorlakeError(f"the job has died at {SYNCED}")
+        return self._ledger.append(table, rows)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
 
 
 class ObservedCycles:

@@ -45,7 +45,12 @@ class NumberedProducer:
         self.aborted: list[str] = []
         self._number = 0
         self._stopped = threading.Event()
-        settings = {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 2, "log_level": 0}
+        settings: dict[str, Any] = {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "log_level": 0,
+        }
         if transactional_id:
             settings |= {"transactional.id": transactional_id, "transaction.timeout.ms": 10_000}
         else:
@@ -63,6 +68,15 @@ class NumberedProducer:
         self._stopped.set()
         self._thread.join()
 
+    def kill(self) -> None:
+        """Ends the thread, and forgets what the cluster has not acknowledged, as the death of a process would."""
+        self._stopped.set()
+        self._producer.purge()
+        self._thread.join()
+        self._producer.purge()
+        self._producer.poll(0)
+        del self._producer  # it would connect to the next cluster at this address
+
     def write(self, count: int) -> list[str]:
         """Writes that many records at once, without transactions; returns their values."""
         values = [self._send(self.acknowledged) for _ in range(count)]
@@ -78,8 +92,6 @@ class NumberedProducer:
                 self._stopped.wait(self._pause_ms / 1_000)  # the speed of this producer
         except KafkaException:
             self._stopped.wait()  # the cluster is dead
-        if not self._is_transactional:
-            self._producer.flush(6)
 
     def _burst(self) -> None:
         for _ in range(20):

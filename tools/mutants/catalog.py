@@ -414,6 +414,16 @@ TRANSLATING = (
         EVERY_BLOCK,
     ),
     Mutant(
+        "changes of positions confirm nothing, only recorded cycles do",
+        "jobs/checkpoint/group_positions.py",
+        "    times = finished.union(ledger.of_flow(\"checkpoints\", flow).select(\"created_at\"))\n",
+        "    times = finished\n",
+        (
+            "tests/spark/test_group_positions.py::test_a_position_is_confirmed_by_the_newest_cycle_also_if_the_job_was_"
+            "killed_before_it_had_recorded_one",
+        ),
+    ),
+    Mutant(
         "a plan passes over what was lost ahead of a group",
         f"{FAILOVER}/losses.py",
         "  coalesce(l.lost, 0) AS lost,",

@@ -125,17 +125,19 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
 
 
 def confirmed_at(ledger: Ledger, flow: Flow, at: datetime | None) -> datetime | None:
-    """Returns the time of the last finished checkpoint cycle, up to a time (UTC); None if none is recorded.
+    """Returns the time of the last checkpoint cycle, up to a time (UTC); None if none is recorded.
 
     A cycle reads all positions anew, and the table checkpoints holds changes only. Each position in the ledger was
-    therefore the group's position at that time.
+    therefore the group's position at that time. Changes are appended in their cycle, but rows of cycles wait for up to
+    half a minute (`Journal`), and are missing if the job was killed.
     """
     from pyspark.sql import functions as F
 
-    rows = ledger.of_flow("cycles", flow).filter(F.col("job") == CycleJob.CHECKPOINT)
+    finished = ledger.of_flow("cycles", flow).filter(F.col("job") == CycleJob.CHECKPOINT).select("finished_at")
+    times = finished.union(ledger.of_flow("checkpoints", flow).select("created_at"))
     if at is not None:
-        rows = rows.filter(F.col("finished_at") <= F.lit(at))
-    return rows.agg(F.max("finished_at")).collect()[0][0]
+        times = times.filter(F.col("finished_at") <= F.lit(at))
+    return times.agg(F.max("finished_at")).collect()[0][0]
 
 
 def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:
