@@ -24,7 +24,18 @@ from mirrorlake.local.cluster import LocalCluster
 
 from chaos import journal
 from chaos.clients import Client, ConsumerSettings, Copier, compile_java, start_consumer, start_verifiable_producer
-from chaos.failover_story import COMMITTING, JOBS, ORDERS, PAYMENTS, RESULTS, TRAFFIC, Ending, GroupDraw, Story
+from chaos.failover_story import (
+    COMMITTING,
+    JOBS,
+    ORDERS,
+    PAYMENTS,
+    RESULTS,
+    TRAFFIC,
+    ClientKind,
+    Ending,
+    GroupDraw,
+    Story,
+)
 from chaos.journal import Event, EventKind, Key, renamed
 from chaos.journal_judge import (
     Cycle,
@@ -153,7 +164,8 @@ class FailoverRun:
             AssertionError: a client or a job did not do its part in time.
         """
         self._began = time.monotonic()
-        compile_java()
+        if any(group.kind is ClientKind.JAVA for group in self.story.groups):
+            compile_java()
         for topic, partitions in self.story.partitions.items():
             self.world.topic(topic, partitions)
         try:

@@ -104,13 +104,9 @@ def positions_between(commits: Sequence[Commit], since_ms: float, until_ms: floa
 
     A commit is in force from some moment after it began. It is over once a later one is confirmed.
     """
-    found: set[int | None] = set()
-    for number in range(-1, len(commits)):
-        began_ms, offset = (commits[number].began_ms, commits[number].offset) if number >= 0 else (-math.inf, None)
-        is_over = any(later.confirmed_ms < since_ms for later in commits[number + 1 :])
-        if began_ms <= until_ms and not is_over:
-            found.add(offset)
-    return found
+    over = max((number for number, commit in enumerate(commits) if commit.confirmed_ms < since_ms), default=-1)
+    found: set[int | None] = {commit.offset for commit in commits[max(0, over) :] if commit.began_ms <= until_ms}
+    return found if over >= 0 else found | {None}
 
 
 def positions_seen(commits: Sequence[Commit], cycles: Sequence[Cycle]) -> set[int | None]:

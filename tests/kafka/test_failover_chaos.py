@@ -19,5 +19,5 @@ def test_groups_at_work_when_the_source_is_killed_skip_nothing_and_read_again_on
         run = FailoverRun(small(SEED), Ground(source, servers[1], spark, warehouse, tmp_path / "run"))
         verdict = run.run()
     assert verdict.findings == []
-    assert verdict.moved >= 3
+    assert verdict.moved >= 2
     assert verdict.read > 500

@@ -280,6 +280,27 @@ def test_a_copier_whose_output_has_a_hole_a_record_twice_or_another_order_is_not
         assert copied(6, 4, 4, 4, output=output).findings != []
 
 
+def test_a_copier_whose_output_was_wrong_before_the_move_or_was_mirrored_otherwise_is_noticed() -> None:
+    inputs, cycles = SOURCE[:4], [Cycle(CYCLE_MS, CYCLE_MS)]
+    right, wrong = [(0, "o.0"), (1, "o.1"), (2, "o.2")], [(0, "o.0"), (1, "o.2")]
+    rest = [(8, "o.3")]
+    for before, mirrored, said in (
+        (wrong, wrong, "the output is not the input"),
+        (right, wrong, "mirrored output differs"),
+    ):
+        verdict, commits = Verdict(), [Commit(1, 2, SOURCE[2][0] + 1)]
+        judge_copier(
+            verdict,
+            "copier",
+            left=(inputs, before),
+            joined=(inputs, [*mirrored, *rest]),
+            mirrored=len(mirrored),
+            commits=commits,
+            cycles=cycles,
+        )
+        assert said in verdict.findings[0]
+
+
 def test_the_commits_of_a_copier_are_known_by_the_numbers_of_its_lines() -> None:
     runs = [[Progress(1, 0), Progress(2, 2), Progress(3, 2), Progress(4, 4)], [Progress(5, 0), Progress(6, 3)]]
     ends = {count: SOURCE[count - 1][0] + 1 for count in (2, 4, 7, 8)}
