@@ -190,6 +190,7 @@ class FailoverRun:
             after = {
                 key: _labelled(log, len(mirrored[key])) if key[0] == RESULTS else log for key, log in there.items()
             }
+            second_events = {group: _as_in(events, after) for group, events in second_events.items()}
             self._judge_logs(before, mirrored, there, written)
             stays = {
                 group.name: [
