@@ -70,7 +70,7 @@ class Verdict:
         moved: partitions of groups that were moved.
         read_again: records that groups have read again although they had committed them, as the last checkpoint cycle
             had not seen that.
-        uncommitted: records that groups have read again and had not committed.
+        uncommitted: records that groups have read again and had not committed, or had gone back to.
         lost: records that only the cluster left behind has.
         repeated: records that a copier has processed again.
         missing: records that a copier had processed, and whose output only the cluster left behind has.
