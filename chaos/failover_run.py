@@ -61,7 +61,7 @@ SOURCE = {  # groups of dead clients end within seconds, also those of KIP-848
     "group.consumer.heartbeat.interval.ms": "1000",
 }
 MOMENT_S = 20  # a drawn moment that does not come by then is now
-DEADLINE_S = 90
+DEADLINE_S = 150
 AGAIN = "again:"  # marks records that a copier has written after a move
 TAIL = 5  # records that each partition gets after a move, so that the end of reading is seen
 

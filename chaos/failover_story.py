@@ -127,7 +127,7 @@ def draw(seed: int, ending: Ending | None = None) -> Story:
     rests = dice.choices(("", "mirror", "checkpoint"), (3, 1, 1))[0]
     steps = [*DRIVER_STEPS, *TASK_STEPS] * (rests != "mirror"), [*CYCLE_STEPS] * (rests != "checkpoint")
     moments = [dice.choice(those) for those in steps if those] + [COMMITTING, TRAFFIC]
-    drawn_copier = CopierDraw(dice.choice((1, 5, 20)), dice.random() < 0.5, dice.random() < 0.5)
+    drawn_copier = CopierDraw(dice.choice((5, 20, 100)), dice.random() < 0.5, dice.random() < 0.5)
     copier = drawn_copier if dice.random() < 0.6 else None
     # A copier may repeat records after a move, so that values do not tell records apart on the way home.
     readable = [ORDERS, PAYMENTS, JOBS, *([RESULTS] if copier and ending is not Ending.FAILBACK else [])]
