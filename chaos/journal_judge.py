@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -89,13 +89,14 @@ class Verdict:
 def commits_of(events: Iterable[Event]) -> dict[Key, list[Commit]]:
     """Returns the commits of a group by partition, in the order in which they began."""
     begun: dict[Key, list[list[float]]] = {}
+    unconfirmed: dict[tuple[Key, int], deque[list[float]]] = {}
     for event in sorted(events, key=lambda event: event.at_ms):  # stable: a process's own events keep their order
         if event.kind is EventKind.COMMITTING:
-            begun.setdefault(event.key, []).append([event.at_ms, math.inf, event.offset])
-        elif event.kind is EventKind.COMMITTED:
-            open_ones = [one for one in begun.get(event.key, ()) if one[2] == event.offset and one[1] == math.inf]
-            if open_ones:
-                open_ones[0][1] = event.at_ms
+            commit = [event.at_ms, math.inf, event.offset]
+            begun.setdefault(event.key, []).append(commit)
+            unconfirmed.setdefault((event.key, event.offset), deque()).append(commit)
+        elif event.kind is EventKind.COMMITTED and (waiting := unconfirmed.get((event.key, event.offset))):
+            waiting.popleft()[1] = event.at_ms
     return {key: [Commit(began, confirmed, int(at)) for began, confirmed, at in found] for key, found in begun.items()}
 
 
@@ -273,7 +274,8 @@ def _judge_move(
     passed = [value for _, value in after[: min(read)] if value in common and value not in seen]
     if passed:
         verdict.findings.append(f"{name}: {len(passed)} records were never read: {passed[:SHOWN]}")
-    commits = [one for one in commits_of(left.events).get(key, ()) if one.confirmed_ms < math.inf]
+    events = [event for event in left.events if event.key == key]
+    commits = [one for one in commits_of(events).get(key, ()) if one.confirmed_ms < math.inf]
     last = commits[-1].offset if commits else 0
     again = [value for value in {after[index][1] for index in read} if value in seen]
     committed = sum(known.get(value, math.inf) < last for value in again)
