@@ -96,6 +96,10 @@ audit-trace: export FLOW ?=
 audit-trace: setup  ## Hold real flows against the protocol's invariants: WAREHOUSE and SCHEMA, or CONFIG and FLOW (reads the topic)
 	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local.audit_trace
 
+.PHONY: chaos-failover
+chaos-failover: setup  ## Groups at work, a source killed at a drawn moment, and a judge of every journal: SEED, or SEEDS of them (10) from FROM (1)
+	@PYTHONPATH=lib:. $(BIN)/python -m chaos.failover --seed $(or $(SEED),0) --first $(or $(FROM),1) --seeds $(or $(SEEDS),10) $(if $(ENDING),--ending $(ENDING))
+
 .PHONY: mutants
 mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
 	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2

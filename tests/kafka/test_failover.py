@@ -161,6 +161,13 @@ def test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_chang
         line(dead, behind).lag_seen,
     ) == ("ledger", 61, None, 8)
     assert not dead.is_source_alive
+    synced = world.committed(new)[remote][0]
+    world.commit(new, {(topic, 0): 70})  # its owner goes back, and no cycle has seen that
+    (back,) = [one for one in failover(world, max_lag="7", groups=new).lines if one.topic == topic]
+    assert (back.target_offset, back.downstream_offset, back.blocks) == (synced, 71, ())
+    world.commit(new, {remote: synced + 1}, target=True)  # somebody goes on on the target
+    (back,) = [one for one in failover(world, max_lag="7", groups=new).lines if one.topic == topic]
+    assert [kind for kind, _ in back.blocks] == ["ahead"]
 
 
 def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World) -> None:

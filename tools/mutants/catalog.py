@@ -15,6 +15,9 @@ RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
 
 EVERY_BLOCK = ("tests/kafka/test_failover.py::test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted",)
+PLAN_SAYS = (
+    "tests/kafka/test_failover.py::test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_changes_nothing",
+)
 TWO_RUNS = (f"{MIRRORING}::test_a_second_run_copies_only_what_is_new",)
 TRANSACTIONS = (f"{EXACTLY_ONCE}::test_partitions_that_change_slots_keep_their_positions",)
 LATE_PLAN = (f"{EXACTLY_ONCE}::test_a_task_whose_plan_is_late_finds_its_work_done",)
@@ -438,6 +441,30 @@ TRANSLATING = (
         "  greatest(0, coalesce(s.first_start - s.from, 0) - coalesce(l.covered, 0)) AS before_mirror,\n",
         "  0L AS before_mirror,\n",
         EVERY_BLOCK,
+    ),
+    Mutant(
+        "a plan holds groups that their owners have moved back",
+        f"{FAILOVER}/plan.py",
+        "        and not is_rewound\n",
+        "",
+        PLAN_SAYS,
+    ),
+    Mutant(
+        "a plan takes every group that is ahead for one that its owner has moved back",
+        f"{FAILOVER}/planner.py",
+        "            and before.downstream_offset == line.target_offset\n",
+        "",
+        PLAN_SAYS,
+    ),
+    Mutant(
+        "changes of positions confirm nothing, only recorded cycles do",
+        "jobs/checkpoint/group_positions.py",
+        '    times = finished.union(ledger.of_flow("checkpoints", flow).select("created_at"))\n',
+        "    times = finished\n",
+        (
+            "tests/spark/test_group_positions.py::test_a_position_is_confirmed_by_the_newest_cycle_also_if_the_job_was_"
+            "killed_before_it_had_recorded_one",
+        ),
     ),
     Mutant(
         "a plan passes over what was lost ahead of a group",

@@ -11,9 +11,10 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.jobs.checkpoint.offset_source import SHARE, WITH_OFFSETS
 from mirrorlake.ledger import views
+from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger, rows_of_pair
-from mirrorlake.model.status import Status
+from mirrorlake.model.status import SETTLED, Status
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_requests import group_offsets, list_groups
 
@@ -124,18 +125,43 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
     ]
 
 
-def confirmed_at(ledger: Ledger, flow: Flow, at: datetime | None) -> datetime | None:
-    """Returns the time of the last finished checkpoint cycle, up to a time (UTC); None if none is recorded.
+def settled(ledger: Ledger, flow: Flow) -> dict[GroupKey, Checkpoint]:
+    """Returns the newest row of each group and partition that was in step with the target (SETTLED).
 
-    A cycle reads all positions anew, and the table checkpoints holds changes only. Each position in the ledger was
-    therefore the group's position at that time.
+    Rows from before the last deletion of their group are left out.
     """
     from pyspark.sql import functions as F
 
-    rows = ledger.of_flow("cycles", flow).filter(F.col("job") == CycleJob.CHECKPOINT)
+    rows = ledger.of_flow("checkpoints", flow)
+    is_end = (F.col("status") == Status.DELETED) & F.col("topic").isNull()
+    ended = rows.filter(is_end).groupBy("group_id").agg(F.max("created_at").alias("ended_at"))
+    newest = F.max_by(F.struct(*rows.columns), "created_at").alias("row")
+    found = (
+        rows.filter(F.col("sync").isin(*SETTLED))
+        .join(ended, "group_id", "left")
+        .filter("ended_at IS NULL OR created_at > ended_at")
+        .groupBy("group_id", "topic", "partition")
+        .agg(newest)
+    )
+    return {
+        checkpoint.key: checkpoint for checkpoint in map(Checkpoint.from_row, (row["row"] for row in found.collect()))
+    }
+
+
+def confirmed_at(ledger: Ledger, flow: Flow, at: datetime | None) -> datetime | None:
+    """Returns the time of the last checkpoint cycle, up to a time (UTC); None if none is recorded.
+
+    A cycle reads all positions anew, and the table checkpoints holds changes only. Each position in the ledger was
+    therefore the group's position at that time. Changes are appended in their cycle, but rows of cycles wait for up to
+    half a minute (`Journal`), and are missing if the job was killed.
+    """
+    from pyspark.sql import functions as F
+
+    finished = ledger.of_flow("cycles", flow).filter(F.col("job") == CycleJob.CHECKPOINT).select("finished_at")
+    times = finished.union(ledger.of_flow("checkpoints", flow).select("created_at"))
     if at is not None:
-        rows = rows.filter(F.col("finished_at") <= F.lit(at))
-    return rows.agg(F.max("finished_at")).collect()[0][0]
+        times = times.filter(F.col("finished_at") <= F.lit(at))
+    return times.agg(F.max("finished_at")).collect()[0][0]
 
 
 def ends_seen(ledger: Ledger, flow: Flow) -> dict[tuple[str, int], int]:

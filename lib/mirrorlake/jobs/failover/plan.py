@@ -352,6 +352,7 @@ def blocks_of(
     stale_by: str = "",
     uncarried: int = 0,
     denied: str = "",
+    is_rewound: bool = False,
 ) -> tuple[Block, ...]:
     """Returns the blocks of a line.
 
@@ -367,6 +368,7 @@ def blocks_of(
         uncarried: records before its downstream offset that were written on the target and that the flow back has not
             carried yet.
         denied: the permission that committing the group's offsets lacks on the target; empty if it lacks none.
+        is_rewound: true if its owner moved the group back on the source, and nobody has moved it on the target since.
     """
     found: list[Block] = [(BlockKind.MEMBERS, f"a consumer uses this group on cluster {alias}") for alias in members_on]
     if denied:
@@ -394,6 +396,7 @@ def blocks_of(
         line.target_offset is not None
         and line.downstream_offset is not None
         and line.target_offset > line.downstream_offset
+        and not is_rewound
     ):
         found.append(
             (

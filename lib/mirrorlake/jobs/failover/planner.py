@@ -15,6 +15,7 @@ from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.failover.losses import Losses, Span, losses_ahead
 from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of
 from mirrorlake.jobs.failover.snapshot import Situation
+from mirrorlake.ledger.checkpoint_row import GroupKey
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
@@ -82,6 +83,7 @@ class PlanMaker:
             if not self._has_place(one)
         ]
         denied = self._denied([draft.line for draft in placed])
+        rewound = self._rewound([draft.line for draft in placed], choice)
         lines = [
             self._judged(
                 draft,
@@ -89,6 +91,7 @@ class PlanMaker:
                 members_on=members[draft.line.group_id],
                 uncarried=skipped.get(_place(draft.line), 0),
                 denied=denied.get(draft.line.group_id, ""),
+                is_rewound=(draft.line.group_id, draft.line.topic, draft.line.partition) in rewound,
             )
             for draft in (*placed, *placeless)
         ]
@@ -162,8 +165,34 @@ class PlanMaker:
                 topics.setdefault(line.group_id, set()).add(line.target_topic)
         return denied_commits(self._situation.target, topics, self.flow.connect_timeout_ms)
 
+    def _rewound(self, lines: list[Line], choice: Choice) -> set[GroupKey]:
+        """Returns the lines whose groups were moved back on the source by their owners since they were last in step.
+
+        The checkpoint job would move them back on the target in its next cycle. With positions of a time in the past,
+        groups go back because the operator says so.
+        """
+        ahead = [line for line in lines if line.has_place and (line.target_offset or 0) > (line.downstream_offset or 0)]
+        if not ahead or choice.at is not None:
+            return set()
+        settled = group_positions.settled(self.ledger, self.flow)
+        keys = {(line.group_id, line.topic, line.partition): line for line in ahead}
+        return {
+            key
+            for key, line in keys.items()
+            if (before := settled.get(key)) is not None
+            and before.downstream_offset == line.target_offset
+            and (line.upstream_offset or 0) < (before.upstream_offset or 0)
+        }
+
     def _judged(
-        self, draft: Draft, choice: Choice, *, members_on: Iterable[str], uncarried: int, denied: str = ""
+        self,
+        draft: Draft,
+        choice: Choice,
+        *,
+        members_on: Iterable[str],
+        uncarried: int,
+        denied: str = "",
+        is_rewound: bool = False,
     ) -> Line:
         """Adds to a line what speaks against it, and what of that is accepted."""
         line = draft.line
@@ -178,6 +207,7 @@ class PlanMaker:
             losses=draft.losses,
             uncarried=uncarried,
             denied=denied if _is_moved(line) else "",
+            is_rewound=is_rewound,
         )
         if self.flow.topics_shared and self._back is None and line.has_place:
             blocks = (*blocks, (BlockKind.NOT_COVERED, SHARED))
