@@ -18,6 +18,7 @@ LENGTH = struct.Struct(">i")
 HEADER = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
 API_VERSIONS = 18
 PLACEHOLDER_VERSION = 0
+OTHER_NAMES = {69: "ConsumerGroupDescribe"}  # requests of librdkafka that kafka-python does not know
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Request:
     def api(self) -> str:
         """Returns the name of the kind of request, such as `EndTxn`."""
         known = self.response_class
-        return f"Api{self.key}" if known is None else str(known.name).removesuffix("Response")
+        return (
+            OTHER_NAMES.get(self.key, f"Api{self.key}") if known is None else str(known.name).removesuffix("Response")
+        )
 
     @property
     def placeholder(self) -> bytes:
