@@ -52,7 +52,8 @@ WRITES = frozenset(
     "Produce EndTxn InitProducerId AddPartitionsToTxn OffsetCommit CreateTopics CreatePartitions "
     "IncrementalAlterConfigs".split()
 )
-LATE = frozenset("Produce EndTxn InitProducerId AddPartitionsToTxn OffsetCommit".split())
+# Writes that the proxy can refuse in place of the broker, and that it can deliver late.
+REFUSABLE = frozenset("Produce EndTxn InitProducerId AddPartitionsToTxn OffsetCommit".split())
 LOGIN = frozenset({"SaslHandshake", "SaslAuthenticate"})
 UNREADABLE = frozenset({"ConsumerGroupDescribe"})  # the proxy can't change its answers
 # How many requests of a kind may pass before the one with the fault; fewer than a job sends in a few seconds.
@@ -122,11 +123,11 @@ def faults_of(api: str) -> Iterator[Fault]:
     yield from ALWAYS
     if api not in LOGIN | UNREADABLE:
         yield Fault.THROTTLED
-    if api in CODES:
+    if api in CODES and (api in REFUSABLE or api not in WRITES):
         yield Fault.REFUSED
     if api in CODES and api in WRITES:
         yield Fault.MISREPORTED
-    if api in LATE:
+    if api in REFUSABLE:
         yield from (Fault.LATE, Fault.DOUBLED)
     if api == "Fetch":
         yield from (Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH)
