@@ -6,6 +6,7 @@ Exit codes: 0 nothing was found; 1 something was, or a full run has left a cell 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -26,6 +27,8 @@ def main() -> int:
     arguments.add_argument("--seeds", type=int, default=20, help="how many seeds")
     arguments.add_argument("--directory", type=Path, default=HOME, help="for logs, and for the clusters")
     given = arguments.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it without; brokers must not stay behind
+        signal.signal(number, signal.default_int_handler)
     began, verdicts, coverage = time.monotonic(), [], Coverage(given.directory / "coverage.json")
     warm_up()
     with clusters(given.directory / "clusters") as made:

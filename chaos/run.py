@@ -221,7 +221,7 @@ class _Run:
                     one.source_offset,
                     one.target_offset,
                 )
-                for one in self._group_positions()
+                for one in self._group_positions(expected)
             ),
         ]
         while conditions:
@@ -238,7 +238,11 @@ class _Run:
                 time.sleep(LOOK_S)
         return time.monotonic() - began
 
-    def _group_positions(self) -> list[GroupPosition]:
+    def _group_positions(self, expected: dict[Partition, list[Record]]) -> list[GroupPosition]:
+        """Reads the positions of groups, but not in partitions of which a group has read nothing.
+
+        In front of the first record, a position is translated by the ledger only, and the jobs have none here.
+        """
         found = []
         wanted = {
             (topic, number): (self._remote(topic), number)
@@ -248,7 +252,11 @@ class _Run:
         for group in self._groups:
             here = read.committed(self._source.servers, group, wanted)
             there = read.committed(self._target.servers, group, [wanted[of] for of in here]) if here else {}
-            found += [GroupPosition(group, of, offset, there.get(wanted[of])) for of, offset in here.items()]
+            found += [
+                GroupPosition(group, of, offset, there.get(wanted[of]))
+                for of, offset in here.items()
+                if any(record.offset < offset for record in expected[of])
+            ]
         return found
 
     def _evidence(
@@ -263,7 +271,7 @@ class _Run:
             target={(names[topic], number): records for (topic, number), records in target.items()},
             live={(names[topic], number): records for (topic, number), records in self._live.seen.items()},
             pieces=pieces,
-            groups=self._group_positions(),
+            groups=self._group_positions(expected),
             open_partitions=read.open_partitions(servers, self._alias),
             stopped=stopped,
             recovered_s=recovered_s,
