@@ -22,11 +22,11 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 from mirrorlake.local.cluster import LocalCluster, running
-from mirrorlake.local.proxy.control import Proxy, proxied
+from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
 from mirrorlake.protocol.batches.record_batch import read_log
 
-from tests.world import eventually
+from tests.world import World, eventually
 
 NOT_LEADER, NOT_COORDINATOR = 6, 16
 
@@ -251,3 +251,52 @@ def test_an_end_of_a_transaction_that_arrives_late_or_twice_ends_no_later_one(
         eventually(lambda: not proxy.traffic().late_requests, what="the late request")
         assert later.ask(end(name, newer, committed=True), EndTxnResponse[5]).error_code == 0
         assert made(proxy) == [("EndTxn", fault)]
+
+
+@pytest.fixture
+def world(cluster: LocalCluster, tmp_path: Path) -> World:
+    """A flow from the cluster to itself; source and target are behind the proxy."""
+    made = World(cluster.proxied_servers, cluster.proxied_servers, tmp_path)
+    made.write_config(**{"mirrorlake.same.cluster.allowed": "true", "mirrorlake.on.loss": "continue"})
+    return made
+
+
+@pytest.mark.parametrize("fault", [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH])
+def test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss(
+    world: World, proxy: Proxy, fault: Fault
+) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 500, 1)
+    at: list[str] = []
+
+    def damage(step: str) -> None:
+        if step in ("task.initialised", "task.compared") and step not in at:  # the state's Fetch, then the data's
+            at.append(step)
+            proxy.arm([Rule("Fetch", fault, pick=4321 + skip, skip=skip) for skip in range(1 + len(at))])
+
+    proxy.faults()
+    assert world.disturbed_job(damage, parallelism=1).run(None).records == 500
+    assert [(api, fault) for api, fault in made(proxy) if api == "Fetch"] == [("Fetch", fault)]
+    world.assert_equal(topic)
+    assert not world.gaps(topic)
+
+
+def test_a_checkpoint_job_waits_for_clusters_that_are_out_of_reach_for_longer_than_it_takes_to_connect(
+    world: World, proxy: Proxy
+) -> None:
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "1500"})
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 40})
+    try:
+        with world.checkpointing():
+            eventually(lambda: world.committed(group).get((world.remote(topic), 0), (0, ""))[0] == 40)
+            proxy.line(NetworkLine(is_open=False))
+            proxy.cut()
+            eventually(lambda: sum("retrying" in line for line in world.lines) > 1, what="a second retry")
+            proxy.line(NetworkLine())
+            world.commit("g", {(topic, 0): 70})
+            eventually(lambda: world.committed(group)[world.remote(topic), 0][0] == 70)
+    finally:
+        proxy.line(NetworkLine())
