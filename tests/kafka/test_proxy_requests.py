@@ -24,6 +24,7 @@ from kafka.protocol.producer import (
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
+from mirrorlake.protocol import admin
 from mirrorlake.protocol.batches.record_batch import read_log
 
 from tests.world import World, eventually
@@ -35,8 +36,8 @@ NOT_LEADER, NOT_COORDINATOR = 6, 16
 def cluster(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     made = LocalCluster("requests", tmp_path_factory.mktemp("requests"), root / ".local/jars/kafka", proxied=True)
     with running(made):
-        admin = AdminClient({"bootstrap.servers": made.bootstrap_servers})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result()
+        client = AdminClient({"bootstrap.servers": made.bootstrap_servers})
+        client.create_topics([NewTopic("t", 1, 1)])["t"].result()
         producer = Producer({"bootstrap.servers": made.bootstrap_servers, "log_level": 0})
         for number in range(50):
             producer.produce("t", str(number) * 20, partition=0)
@@ -300,3 +301,20 @@ def test_a_checkpoint_job_waits_for_clusters_that_are_out_of_reach_for_longer_th
             eventually(lambda: world.committed(group)[world.remote(topic), 0][0] == 70)
     finally:
         proxy.line(NetworkLine())
+
+
+def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
+    world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "SOCKET_TIMEOUT_MS", 2_000)
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT_S", 4)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 40})
+    proxy.arm([Rule("DescribeGroups", Fault.LOST), Rule("DescribeGroups", Fault.HALF_OPEN, skip=1)])
+    proxy.faults()
+    world.checkpoint()
+    assert world.committed(group)[world.remote(topic), 0][0] == 40
+    lost = sum(count for (api, _), count in proxy.faults()[1].items() if api == "DescribeGroups")
+    assert lost == sum("retrying" in line for line in world.lines) == 2
