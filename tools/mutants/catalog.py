@@ -589,6 +589,13 @@ FIELD_CONDITIONS = (
         DAMAGED,
     ),
     Mutant(
+        "a lost administrative request holds up those behind it",
+        "protocol/admin.py",
+        '                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,\n',
+        "",
+        (f"{REQUESTS}::test_a_lost_answer_to_an_administrative_request_costs_one_attempt",),
+    ),
+    Mutant(
         "a checkpoint job ends where the source is out of reach for longer than it takes to connect",
         "jobs/checkpoint/offset_source.py",
         ").connect(again=True)",
