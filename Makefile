@@ -104,6 +104,10 @@ chaos-failover: setup  ## Groups at work, a source killed at a drawn moment, and
 mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
 	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2
 
+.PHONY: chaos
+chaos: setup  ## Faults drawn from seeds, and a checker that shares no code: SEED, or SEEDS of them (20) FROM (1)
+	@PYTHONPATH=lib $(BIN)/python -m chaos --from $(or $(SEED),$(FROM),1) --seeds $(or $(if $(SEED),1),$(SEEDS),20)
+
 .PHONY: lint
 lint: $(VENV)  ## ruff, the layers of the packages, types, and notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -37,6 +37,9 @@ ACCESS = (
 COUNTS = "tests/kafka/test_counts.py::test_each_record_is_counted_once_and_is_missed_when_it_is_due"
 NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_says_so"
 
+REQUESTS = "tests/kafka/test_proxy_requests.py"
+DAMAGED = (f"{REQUESTS}::test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss",)
+
 EXPIRY = (
     "tests/kafka/test_maintenance.py::test_what_no_group_wants_and_the_source_no_longer_has_expires_does_not_come_back_"
     "and_is_called_expired"
@@ -624,6 +627,37 @@ HOSTILE_DATA = (
 THROTTLED = "tests/kafka/test_throttling.py::test_a_throttled_backlog_arrives_without_an_attempt_in_vain"
 
 FIELD_CONDITIONS = (
+    Mutant(
+        "a batch that a line has damaged is a loss at once",
+        f"{COPY}/source_reader.py",
+        "if not stretch.is_done and self._may_be_whole(stretch, batch):",
+        "if not batch.raw:",
+        DAMAGED,
+    ),
+    Mutant(
+        "a state is believed though its CRC is wrong",
+        "protocol/log_reader.py",
+        "batch.is_whole if even_damaged else batch.crc_is_right",
+        "batch.is_whole",
+        DAMAGED,
+    ),
+    Mutant(
+        "a lost administrative request holds up those behind it",
+        "protocol/admin.py",
+        '                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,\n',
+        "",
+        (f"{REQUESTS}::test_a_lost_answer_to_an_administrative_request_costs_one_attempt",),
+    ),
+    Mutant(
+        "a checkpoint job ends where the source is out of reach for longer than it takes to connect",
+        "jobs/checkpoint/offset_source.py",
+        ").connect(again=True)",
+        ").connect()",
+        (
+            f"{REQUESTS}::test_a_checkpoint_job_waits_for_clusters_that_are_out_of_reach_for_longer_than_it_takes_to_"
+            "connect",
+        ),
+    ),
     Mutant(
         "a request to a throttled connection fails",
         "protocol/frames.py",

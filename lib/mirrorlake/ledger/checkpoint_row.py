@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row
+    from pyspark.sql import DataFrame, Row
 
 GroupKey = tuple[
     str, str | None, int | None
@@ -61,3 +61,19 @@ class Checkpoint:
             and all(getattr(self, name) == getattr(other, name) for name in names)
             and (self.sync == other.sync or {self.sync, other.sync} <= SETTLED)
         )
+
+
+def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:
+    """Finds the last row of every group and partition (`known`), and the last one with a settled outcome
+    (`settled`)."""
+    from pyspark.sql import functions as F
+
+    newest = F.struct(*rows.columns)
+    last = rows.groupBy("group_id", "topic", "partition").agg(
+        F.max_by(newest, "created_at").alias("known"),
+        F.max_by(newest, F.when(rows.sync.isin(*SETTLED), rows.created_at)).alias("settled"),
+    )
+    return [
+        {name: Checkpoint.from_row(row[name]) for name in ("known", "settled") if row[name] is not None}
+        for row in last.collect()
+    ]

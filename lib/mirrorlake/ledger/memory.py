@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
+from mirrorlake.model.status import SETTLED
 from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 
 
@@ -47,6 +49,14 @@ class MemoryLedger:
     def checkpoint(self, name: str) -> AbstractContextManager[str]:
         """Returns an empty path, because no query needs a checkpoint directory."""
         return nullcontext("")
+
+    def last_checkpoints(self, flow: Flow) -> list[dict[str, Checkpoint]]:
+        """See `Ledger.last_checkpoints`."""
+        found: dict[GroupKey, dict[str, Checkpoint]] = {}
+        for row in (Checkpoint(**values) for values in self.rows.get("checkpoints", ())):
+            if (row.source, row.target) == (flow.source, flow.target):
+                found.setdefault(row.key, {}).update({"known": row} | ({"settled": row} if row.sync in SETTLED else {}))
+        return list(found.values())
 
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""

@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlparse
 
 from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger import anomaly
+from mirrorlake.ledger.checkpoint_row import Checkpoint, last_checkpoints
 from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.tables import TABLES, VERSION, column_definitions, version_of
@@ -225,6 +226,11 @@ class Ledger:
     def of_pair(self, name: str, source: str, target: str) -> DataFrame:
         """Reads the rows of the flow from one cluster to another, by their aliases; none if there was no such flow."""
         return rows_of_pair(self.read(name), source, target)
+
+    def last_checkpoints(self, flow: Flow) -> list[dict[str, Checkpoint]]:
+        """Reads the last row of every group and partition of a flow (`known`), and the last one with a settled outcome
+        (`settled`, SETTLED), which may be missing."""
+        return last_checkpoints(self.of_flow("checkpoints", flow))
 
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text; only these are ever deleted.

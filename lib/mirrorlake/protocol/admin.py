@@ -32,6 +32,8 @@ from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
 from mirrorlake.protocol.topic_changes import Entry
 
 REQUEST_TIMEOUT_S = 30
+# By default, librdkafka keeps a connection for a minute on which an answer was lost; all later requests wait behind it.
+SOCKET_TIMEOUT_MS = 15_000
 GROUPS_AT_ONCE = 1_000  # groups described in one call
 IDLE_STATES = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 
@@ -94,7 +96,13 @@ class Admin:
     def client(self) -> AdminClient:
         """Returns a client with the present values of references, so that a password can be rotated."""
         try:
-            settings = self._connection.librdkafka(log_level=0)
+            settings = self._connection.librdkafka(
+                log_level=0,
+                **{
+                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,
+                    "socket.connection.setup.timeout.ms": SOCKET_TIMEOUT_MS,
+                },
+            )
         except ConfigurationError:  # a file that a password is read from may be missing for a moment
             if self._client is None:
                 raise

@@ -52,9 +52,11 @@ class ErrorCode(IntEnum):
     STALE_MEMBER_EPOCH = 113
 
 
-# Transient errors: elections, coordinators that load or move, an earlier transaction that is still being completed.
+# Transient errors: a batch that was damaged on its way, elections, coordinators that load or move, an earlier
+# transaction that is still being completed.
 RETRIABLE = frozenset(
     {
+        ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

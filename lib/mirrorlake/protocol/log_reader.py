@@ -20,7 +20,14 @@ class NothingThereError(ResponseError):
 
 
 async def read_stretch(
-    cluster: Cluster, key: PartitionKey, start: int, end: int, max_bytes: int, isolation: int = READ_COMMITTED
+    cluster: Cluster,
+    key: PartitionKey,
+    start: int,
+    end: int,
+    max_bytes: int,
+    isolation: int = READ_COMMITTED,
+    *,
+    even_damaged: bool = False,
 ) -> AsyncIterator[tuple[Batch, bool]]:
     """Yields the batches of `[start, end)` of one partition in order, each with True if its transaction was aborted.
 
@@ -33,9 +40,11 @@ async def read_stretch(
         end: the offset after the last one.
         max_bytes: the size limit of each Fetch response.
         isolation: READ_COMMITTED or READ_UNCOMMITTED.
+        even_damaged: True to yield batches whose CRC is wrong, too, for readers that only count.
 
     Raises:
-        ResponseError: the leader returns an error, or no batch below `end`. Another attempt may succeed.
+        ResponseError: the leader returns an error, a damaged batch, or no batch below `end`. Another attempt may
+            succeed.
     """
     at = start
     while at < end:
@@ -51,8 +60,10 @@ async def read_stretch(
         check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
         aborted, before = AbortedTransactions(partition.aborted), at
         for batch in read_log(partition.records):
-            if not batch.is_whole:
-                raise ResponseError(ErrorCode.CORRUPT_MESSAGE, f"{key[0]}-{key[1]} at offset {at}: the length is wrong")
+            if not (batch.is_whole if even_damaged else batch.crc_is_right):
+                raise ResponseError(
+                    ErrorCode.CORRUPT_MESSAGE, f"{key[0]}-{key[1]} at offset {at}: the batch is damaged"
+                )
             is_aborted = aborted.drops(batch)
             at = batch.end_offset
             if batch.base_offset < end and at > before:

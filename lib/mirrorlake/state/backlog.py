@@ -108,7 +108,9 @@ async def _count(
 ) -> Unmirrored:
     """Counts the records of a range; only up to its first one, unless `is_exact`."""
     records, oldest = 0, None
-    async for batch, is_aborted in read_stretch(source, key, start=start, end=end, max_bytes=FETCH_BYTES):
+    async for batch, is_aborted in read_stretch(
+        source, key, start=start, end=end, max_bytes=FETCH_BYTES, even_damaged=True
+    ):
         if is_aborted or batch.is_control or await _is_brought(provenance, batch):
             continue
         records += min(batch.records, batch.end_offset - start)  # the position may be within the first batch

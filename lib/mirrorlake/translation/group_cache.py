@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.lag import lag
 from mirrorlake.model.recent_runs import RecentRuns
@@ -35,6 +36,8 @@ from mirrorlake.translation.sql_join import (
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
+NO_SPARK = "the position is before the runs that this job has in memory, and it runs without Spark"
+
 Asked = tuple[str, int, int]  # topic, partition, upstream offset
 
 
@@ -47,13 +50,13 @@ class GroupTranslation:
         target: cluster with the flow's offset-syncs topic.
 
     Attributes:
-        flow_map: the whole map, as frames.
+        flow_map: the whole map, as frames; None in a job without Spark.
         incarnations: incarnations of partitions that had a reset, as of the last translation.
     """
 
-    def __init__(self, ledger: Ledger, flow: Flow, target: Cluster) -> None:
+    def __init__(self, ledger: Ledger | MemoryLedger, flow: Flow, target: Cluster) -> None:
         self._flow, self._target = flow, target
-        self.flow_map = LiveMap(ledger, flow, target)
+        self.flow_map = None if isinstance(ledger, MemoryLedger) else LiveMap(ledger, flow, target)
         self.incarnations: dict[PartitionKey, int] = {}
         self._new_states = NewStates(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
         self._states: dict[int, SlotState] = {}
@@ -68,12 +71,12 @@ class GroupTranslation:
         self._read_states()
 
     def translate(
-        self, session: SparkSession, positions: Collection[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
+        self, session: SparkSession | None, positions: Collection[Mapping[str, Any]], logs: Iterable[Mapping[str, Any]]
     ) -> list[dict[str, Any]]:
         """Translates positions to offsets on the target.
 
         Args:
-            session: Spark session of the micro-batch.
+            session: Spark session of the micro-batch; None in a job without Spark.
             positions: rows with group_id, topic, partition, upstream_offset, metadata.
             logs: rows with topic, partition, topic_id, log_start and log_end for each partition of the flow, read
                 after the positions.
@@ -149,10 +152,15 @@ class GroupTranslation:
         return found
 
     def _by_ledger(
-        self, session: SparkSession, positions: list[Mapping[str, Any]], mirrored: Mapping[PartitionKey, Mirrored]
+        self,
+        session: SparkSession | None,
+        positions: list[Mapping[str, Any]],
+        mirrored: Mapping[PartitionKey, Mirrored],
     ) -> list[dict[str, Any]]:
         if not positions:
             return []
+        if session is None or self.flow_map is None:
+            return [_without_place(position, Status.NOT_COVERED, NO_SPARK) for position in positions]
         import pyarrow as pa
 
         fields = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())

@@ -18,7 +18,7 @@ from mirrorlake.spark.retries import Retries
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HandleCycle = Callable[["SparkSession", list[dict[str, Any]], int], None]
+HandleCycle = Callable[["SparkSession | None", list[dict[str, Any]], int], None]
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,10 @@ class SparkCycles:
 
 
 class InProcessCycles:
-    """Reads group offsets in this process; Spark only translates positions that are not near the end of a log."""
+    """Reads group offsets in this process; Spark, if there is a session, translates positions that are not near the end
+    of a log."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
         self._stopping = threading.Event()
 

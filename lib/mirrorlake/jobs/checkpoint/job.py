@@ -29,6 +29,7 @@ from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.cycles import CycleRun, Cycles, SparkCycles
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import Metrics, of_process
@@ -96,10 +97,10 @@ class CheckpointJob:
     """Translates and syncs the groups of one flow until it is stopped.
 
     Args:
-        spark: a session with Delta.
+        spark: a session with Delta. None: only positions near the end of a log are translated, and the others wait.
         config: path of the property file, which Spark's workers read too.
         flow: the flow of that file.
-        ledger: tables with the runs, and for the history.
+        ledger: tables with the runs, and for the history; in memory for a job without Spark.
         suite: path of the expectations for checkpoints.
         metrics: metrics to update; None for those of the process.
         cycles: reads the committed offsets of groups; None for a streaming query of `spark`.
@@ -107,17 +108,17 @@ class CheckpointJob:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         config: str,
         flow: Flow,
-        ledger: Ledger,
+        ledger: Ledger | MemoryLedger,
         suite: str,
         metrics: Metrics | None = None,
         cycles: Cycles | None = None,
     ) -> None:
         self.spark, self.config, self.flow, self.ledger = spark, config, flow, ledger
         self._metrics = metrics or of_process()
-        self._cycles = cycles or SparkCycles(spark)
+        self._cycles = cycles or SparkCycles(spark)  # type: ignore[arg-type]  # they need a session
         self._gate = Gate(suite, self._metrics)
         self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
@@ -212,7 +213,7 @@ class CheckpointJob:
 
     # -- one cycle ----------------------------------------------------------------------------------
 
-    def _cycle(self, session: SparkSession, read: list[dict[str, Any]], batch_id: int) -> None:
+    def _cycle(self, session: SparkSession | None, read: list[dict[str, Any]], batch_id: int) -> None:
         clock = Stopwatch()
         rows: dict[str, list[dict[str, Any]]] = {}
         for row in read:
@@ -266,13 +267,13 @@ class CheckpointJob:
         self._journal.note("cycles", [cycle])
         self._journal.write_if_due()
 
-    def _forget_lost_targets(self, session: SparkSession) -> None:
+    def _forget_lost_targets(self, session: SparkSession | None) -> None:
         """Forgets the rows of partitions whose remote topic was created anew.
 
         Offsets begin anew there, so earlier target offsets can't be compared.
         """
         incarnations = self._translation.incarnations
-        if incarnations == self._incarnations:
+        if incarnations == self._incarnations or session is None or self._translation.flow_map is None:
             return
         from pyspark.sql import functions as F
 
@@ -493,18 +494,7 @@ class CheckpointJob:
     def _recall(self) -> None:
         """Reads the last row of every group and partition from the ledger, and the last row with a settled outcome
         (SETTLED)."""
-        from pyspark.sql import functions as F
-
-        mine = self.ledger.of_flow("checkpoints", self.flow)
-        newest = F.struct(*mine.columns)
-        last = mine.groupBy("group_id", "topic", "partition").agg(
-            F.max_by(newest, "created_at").alias("known"),
-            F.max_by(newest, F.when(mine.sync.isin(*SETTLED), mine.created_at)).alias("settled"),
-        )
-        found = [
-            {name: Checkpoint.from_row(row[name]) for name in ("known", "settled") if row[name] is not None}
-            for row in last.collect()
-        ]
+        found = self.ledger.last_checkpoints(self.flow)
         gone = {
             row["known"].group_id: row["known"].created_at
             for row in found

@@ -195,9 +195,10 @@ class GroupOffsetsReader(DataSourceStreamReader):
         ]
 
     def _connect(self) -> Cluster:
+        """Connects to the source, which has answered this job before: that it can't be reached may pass."""
         return Cluster(
             self.flow.source_connection, "source", f"{self.flow.name}|groups", self.flow.connect_timeout_ms
-        ).connect()
+        ).connect(again=True)
 
 
 def _row(

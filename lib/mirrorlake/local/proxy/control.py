@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import LocalCluster
+from mirrorlake.local.proxy.faults import Fault, Rule
 from mirrorlake.local.session import worker_environment
 
 
@@ -48,12 +50,14 @@ class Traffic:
         accepted: the connections that were accepted since the start.
         sent_bytes: the bytes that were delivered to brokers.
         received_bytes: the bytes that were delivered to clients.
+        late_requests: the requests that are to arrive over connections of their own.
     """
 
     connections: int
     accepted: int
     sent_bytes: int
     received_bytes: int
+    late_requests: int = 0
 
 
 class Proxy:
@@ -81,15 +85,32 @@ class Proxy:
         """Returns the counters of the connections to a broker."""
         return Traffic(**self._tell("traffic", node_id))
 
+    def arm(self, rules: Iterable[Rule]) -> None:
+        """Replaces the rules by which single requests have faults; counting for `Rule.skip` begins anew."""
+        self._tell("arm", None, rules=[rule.to_json() for rule in rules])
+
+    def faults(self) -> tuple[Counter[str], Counter[tuple[str, Fault]]]:
+        """Returns the requests seen and the faults made since the last call, by kind."""
+        found = self._tell("faults", None)
+        return Counter(found["seen"]), Counter({(api, Fault(fault)): count for api, fault, count in found["made"]})
+
     def _tell(self, command: str, node_id: int | None, **given: Any) -> dict[str, Any]:
         ports = list(self._ports.values()) if node_id is None else [self._ports[node_id]]
         return tell(self._process, {"command": command, "ports": ports, **given})
 
 
 @contextmanager
-def proxied(cluster: LocalCluster, line: NetworkLine | None = None) -> Iterator[Proxy]:
-    """Runs the proxy of a cluster that was made with `proxied=True`, for the length of a block."""
-    routes = {broker.proxy_port: broker.proxied_port for broker in cluster.brokers}
+def proxied(cluster: LocalCluster, line: NetworkLine | None = None, *, knows_requests: bool = False) -> Iterator[Proxy]:
+    """Runs the proxy of a cluster that was made with `proxied=True`, for the length of a block.
+
+    Args:
+        cluster: the cluster.
+        line: the line at the beginning.
+        knows_requests: True to read Kafka's frames, for `Proxy.arm`.
+    """
+    routes = {
+        broker.proxy_port: {"broker_port": broker.proxied_port, "side_port": broker.port} for broker in cluster.brokers
+    }
     if not all(routes):
         raise ConfigurationError(f"cluster {cluster.name} has no listener for a proxy; make it with proxied=True")
     process = subprocess.Popen(
@@ -100,7 +121,7 @@ def proxied(cluster: LocalCluster, line: NetworkLine | None = None) -> Iterator[
         env=worker_environment(),
     )
     try:
-        tell(process, {"routes": routes})
+        tell(process, {"routes": routes, "knows_requests": knows_requests})
         proxy = Proxy(process, {broker.node_id: broker.proxy_port for broker in cluster.brokers})
         if line is not None:
             proxy.line(line)

@@ -2,8 +2,9 @@
 
 The line between them can be changed while it runs.
 
-Standard input has one JSON object a line: first `{"routes": {port: broker's port}}`, then commands. Each is answered
-by one line on standard output. The process ends with its standard input.
+Standard input has one JSON object a line: first `{"routes": {port: {...}}}`, then commands. Each is answered by one
+line on standard output. The process ends with its standard input. With `knows_requests`, a route reads Kafka's frames
+(`dialogue.py`), and makes the faults of single requests by its rules (`faults.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import json
 import socket
 import struct
 import sys
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from mirrorlake.local.proxy.dialogue import Dialogue
+from mirrorlake.local.proxy.faults import Rule, Rules
 
 HOST = "127.0.0.1"
 CHUNK_BYTES = 256 << 10
@@ -23,6 +28,7 @@ BUFFER_BYTES = 64 << 20  # under way in one direction of a connection, without a
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends RST
 
 End = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Take = Callable[[asyncio.StreamReader, int], Awaitable[bytes]]  # of at most so many bytes, as a rule
 
 
 @dataclass
@@ -41,10 +47,15 @@ class Direction:
 
 @dataclass
 class Route:
-    """The line to one broker (`proxy.NetworkLine`), with its connections."""
+    """The line to one broker (`proxy.NetworkLine`), with its connections.
+
+    `rules` are those of all routes of a proxy that knows requests. A late request arrives at `side_port`.
+    """
 
     port: int
     broker_port: int
+    side_port: int = 0
+    rules: Rules | None = None
     delay_s: float = 0.0
     window_bytes: int = 0
     bytes_per_s: int = 0
@@ -55,6 +66,17 @@ class Route:
     connections: set[ProxiedConnection] = field(default_factory=set)
     passes: asyncio.Event = field(default_factory=asyncio.Event)
     server: asyncio.Server | None = None
+    late: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def dialogue(self, connection: ProxiedConnection) -> Dialogue | None:
+        """Returns what reads the requests of a connection, None if the proxy does not know requests."""
+        if self.rules is None:
+            return None
+        return Dialogue(connection, self.rules, self.side_port, self._keep)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self.late.add(task)
+        task.add_done_callback(self.late.discard)
 
     async def change(
         self, *, delay_ms: float, window_bytes: int, bytes_per_s: int, is_open: bool, is_silent: bool
@@ -118,9 +140,11 @@ class ProxiedConnection:
             self._ended.set()
             return
         no_delay(broker[1])
+        dialogue = self.route.dialogue(self)
+        asked, answered = (dialogue.next_request, dialogue.next_answer) if dialogue else (take, take)
         self._tasks += [
-            asyncio.create_task(self._carry(self._client[0], broker[1], self.route.to_broker)),
-            asyncio.create_task(self._carry(broker[0], self._client[1], self.route.to_client)),
+            asyncio.create_task(self._carry(self._client[0], broker[1], self.route.to_broker, asked)),
+            asyncio.create_task(self._carry(broker[0], self._client[1], self.route.to_client, answered)),
         ]
 
     def cut(self) -> None:
@@ -150,7 +174,9 @@ class ProxiedConnection:
             pass
         self._ended.set()
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction, next_piece: Take
+    ) -> None:
         """Carries one direction: reads as far as the window allows, and delivers each piece when it is due."""
         loop = asyncio.get_running_loop()
         under_way = UnderWay()
@@ -158,7 +184,7 @@ class ProxiedConnection:
         try:
             while True:
                 room = await under_way.room(self.route.window_bytes or BUFFER_BYTES)
-                data = await reader.read(min(room, CHUNK_BYTES))
+                data = await next_piece(reader, room)
                 if not data:
                     break
                 departs_at = way.departs_at(len(data), self.route.bytes_per_s, loop.time())
@@ -226,6 +252,11 @@ class UnderWay:
         self._less.set()
 
 
+async def take(reader: asyncio.StreamReader, room: int) -> bytes:
+    """Reads what there is, up to `room` bytes."""
+    return await reader.read(min(room, CHUNK_BYTES))
+
+
 def no_delay(writer: asyncio.StreamWriter) -> None:
     """Sends small pieces at once."""
     writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -238,12 +269,18 @@ def reset(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
 
+async def open_routes(routes: dict[int, Route], words: dict[str, Any]) -> None:
+    """Opens the ports; `words` has the broker's ports of each, and whether the proxy knows requests."""
+    rules = Rules() if words["knows_requests"] else None
+    for port, given in words["routes"].items():
+        route = routes[int(port)] = Route(int(port), given["broker_port"], given["side_port"], rules)
+        await route.change(delay_ms=0, window_bytes=0, bytes_per_s=0, is_open=True, is_silent=False)
+
+
 async def obey(routes: dict[int, Route], words: dict[str, Any]) -> dict[str, Any]:
     """Does one command; returns its answer."""
     if "routes" in words:
-        for port, broker_port in words["routes"].items():
-            route = routes[int(port)] = Route(int(port), broker_port)
-            await route.change(delay_ms=0, window_bytes=0, bytes_per_s=0, is_open=True, is_silent=False)
+        await open_routes(routes, words)
         return {}
     chosen = [routes[port] for port in words["ports"]]
     connections = [connection for route in chosen for connection in route.connections]
@@ -251,22 +288,44 @@ async def obey(routes: dict[int, Route], words: dict[str, Any]) -> dict[str, Any
         case "line":
             for route in chosen:
                 await route.change(**words["line"])
-        case "cut":
+        case "cut" | "half_open" as fault:
             for connection in connections:
-                connection.cut()
-        case "half_open":
-            for connection in connections:
-                connection.half_open()
+                (connection.cut if fault == "cut" else connection.half_open)()
+        case "arm":
+            rules_of(chosen).arm(map(Rule.of_json, words["rules"]))
+        case "faults":
+            return counted(rules_of(chosen))
         case "traffic":
-            return {
-                "connections": len(connections),
-                "accepted": sum(route.accepted for route in chosen),
-                "sent_bytes": sum(route.to_broker.bytes for route in chosen),
-                "received_bytes": sum(route.to_client.bytes for route in chosen),
-            }
+            return traffic(chosen)
         case unknown:
             return {"error": f"no command {unknown}"}
     return {}
+
+
+def traffic(routes: list[Route]) -> dict[str, int]:
+    """Returns the counters of `proxy.Traffic`."""
+    return {
+        "connections": sum(len(route.connections) for route in routes),
+        "accepted": sum(route.accepted for route in routes),
+        "sent_bytes": sum(route.to_broker.bytes for route in routes),
+        "received_bytes": sum(route.to_client.bytes for route in routes),
+        "late_requests": sum(len(route.late) for route in routes),
+    }
+
+
+def rules_of(routes: list[Route]) -> Rules:
+    """Returns the rules, which all routes of a proxy share."""
+    (rules,) = {id(route.rules): route.rules for route in routes}.values()
+    if rules is None:
+        raise OSError("it does not know requests")
+    return rules
+
+
+def counted(rules: Rules) -> dict[str, Any]:
+    """Returns the requests seen and the faults made since the last call."""
+    seen, made = rules.seen, rules.made
+    rules.seen, rules.made = Counter(), Counter()
+    return {"seen": seen, "made": [[*of, count] for of, count in made.items()]}
 
 
 async def main() -> None:

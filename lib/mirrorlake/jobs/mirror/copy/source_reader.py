@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from crc32c import crc32c
+
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
@@ -19,7 +21,7 @@ from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
-from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.batches.records import Record, read_records
 from mirrorlake.protocol.cluster import (
     EARLIEST_TIMESTAMP,
@@ -42,6 +44,7 @@ FETCH_BYTES = 16 << 20
 PARTITION_FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
+SIGHTINGS = 5  # of the same damage, until it is the log that is damaged, and not what was sent of it
 GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's state holds all of them
 NO_LIMIT = float("inf")
 
@@ -89,6 +92,8 @@ class Intake:
         self._gaps = 0
         self._late: dict[int, PendingFetch] = {}  # of leaders that are silent
         self._compacted: dict[str, bool] = {}
+        # Of the last batch that was damaged: the position, the CRC of its bytes, and how often they were fetched.
+        self._damaged: dict[PartitionKey, tuple[int, int, int]] = {}
 
     @property
     def is_full(self) -> bool:
@@ -212,6 +217,8 @@ class Intake:
             if (
                 not batch.crc_is_right
             ):  # the CRC is recomputed for the target, so a corrupt batch would look healthy there
+                if not stretch.is_done and self._may_be_whole(stretch, batch):
+                    break  # the next Fetch asks for it once more
                 self._corrupt(stretch, batch, batches[number + 1].base_offset if number + 1 < len(batches) else None)
                 continue
             is_aborted = aborted.drops(batch)
@@ -225,9 +232,14 @@ class Intake:
             stretch.see_epoch(batch.leader_epoch, batch.base_offset)
             self.bytes += len(batch.raw)
         self.pack(stretch)
-        if len(fetched.records) and stretch.upstream_next == before and self._gaps < GAPS_AT_ONCE:
+        self._require_progress(stretch, before, len(fetched.records))
+
+    def _require_progress(self, stretch: Stretch, before: int, fetched_bytes: int) -> None:
+        """Raises SourceError if nothing of an answer with bytes was read, and for no reason."""
+        has_reason = self._gaps >= GAPS_AT_ONCE or self._damaged.get(stretch.key, (-1,))[0] == before
+        if fetched_bytes and stretch.upstream_next == before and not has_reason:
             raise SourceError(
-                f"{self._name(stretch)}: cluster {self.flow.source} returned {len(fetched.records):,} bytes for offset "
+                f"{self._name(stretch)}: cluster {self.flow.source} returned {fetched_bytes:,} bytes for offset "
                 f"{before}, and none of them is a record at or after it",
                 retriable=True,
             )
@@ -245,6 +257,26 @@ class Intake:
             stretch.take(batch)
         else:
             await self._open(stretch, batch)
+
+    def _may_be_whole(self, stretch: Stretch, batch: Batch) -> bool:
+        """Returns True until the same damage has been fetched SIGHTINGS times.
+
+        A line may have damaged the batch, and a part of it may be missing. A disk that has damaged it answers the same
+        bytes again and again. Of a batch whose length is wrong, only the header is compared, as the bytes behind it may
+        be any.
+        """
+        offset, found = stretch.upstream_next, crc32c(batch.raw if batch.is_whole else batch.raw[:HEADER_BYTES])
+        before = self._damaged.get(stretch.key)
+        sightings = 1 + (before[2] if before and before[:2] == (offset, found) else 0)
+        self._damaged[stretch.key] = offset, found, sightings
+        if sightings >= SIGHTINGS:
+            return False
+        self.problem = SourceError(
+            f"{self._name(stretch)}: the batch of offset {stretch.upstream_next} has arrived damaged from cluster "
+            f"{self.flow.source} (CRC); it is fetched again",
+            retriable=True,
+        )
+        return True
 
     def _corrupt(self, stretch: Stretch, batch: Batch, next_offset: int | None) -> None:
         """Skips a corrupt batch if the flow continues after losses.
@@ -356,7 +388,7 @@ class Intake:
         """
         at = start
         async for batch, is_aborted in read_stretch(
-            self.source, stretch.key, start=start, end=end, max_bytes=PARTITION_FETCH_BYTES
+            self.source, stretch.key, start=start, end=end, max_bytes=PARTITION_FETCH_BYTES, even_damaged=True
         ):
             if self.provenance and not is_aborted:
                 await self.provenance.learn([batch])

@@ -1,0 +1,73 @@
+"""`python -m chaos`: runs seeds one after the other; prints what the checker finds, and the coverage table.
+
+Exit codes: 0 nothing was found; 1 something was, or a full run has left a cell empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from chaos.clusters import ROOT, clusters
+from chaos.coverage import Coverage
+from chaos.jobs import warm_up
+from chaos.run import Verdict, run
+from chaos.scenario import scenario
+
+HOME = ROOT / ".local/chaos"
+
+
+def main() -> int:
+    """Runs the command; returns its exit code."""
+    arguments = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    arguments.add_argument("--from", dest="first", type=int, default=1, help="the first seed")
+    arguments.add_argument("--seeds", type=int, default=20, help="how many seeds")
+    arguments.add_argument("--directory", type=Path, default=HOME, help="for logs, and for the clusters")
+    given = arguments.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it without; brokers must not stay behind
+        signal.signal(number, signal.default_int_handler)
+    began, verdicts, coverage = time.monotonic(), [], Coverage(given.directory / "coverage.json")
+    warm_up()
+    with clusters(given.directory / "clusters") as made:
+        for seed in range(given.first, given.first + given.seeds):
+            try:
+                verdict = run(scenario(seed), made, given.directory / f"seed-{seed}")
+            except KeyboardInterrupt:
+                print(f"interrupted; make chaos FROM={seed} goes on", flush=True)
+                break
+            verdicts.append(verdict)
+            coverage.add(verdict.made)
+            print(said(verdict), flush=True)
+            for finding in verdict.findings:
+                print(f"  FOUND {finding}", flush=True)
+            if verdict.findings:
+                print(f"  again: make chaos SEED={seed}; logs: {given.directory / f'seed-{seed}'}", flush=True)
+    wrong = [verdict for verdict in verdicts if verdict.findings]
+    print(f"\n{coverage.table()}\n")
+    hours = sum(verdict.faults_s for verdict in verdicts) / 3600
+    print(
+        f"{len(verdicts)} seeds, {sum(verdict.records for verdict in verdicts):,} records, "
+        f"{sum(sum(verdict.made.values()) for verdict in verdicts):,} faults of requests in {hours:.2f} hours of "
+        f"faults, {time.monotonic() - began:.0f} s in all; found something: {[verdict.seed for verdict in wrong]}"
+    )
+    empty = coverage.empty() if len(verdicts) >= coverage.full_run else []
+    for cell in empty:
+        print(f"never made: {cell}")
+    return 1 if wrong or empty else 0
+
+
+def said(verdict: Verdict) -> str:
+    """Returns the line about a run."""
+    recovered = "never" if verdict.recovered_s is None else f"{verdict.recovered_s:.1f} s"
+    faults = ", ".join(f"{side} {api} {fault}" for side, api, fault in verdict.made)
+    return (
+        f"seed {verdict.seed}: {'ok' if not verdict.findings else 'WRONG'}, {verdict.records} records, recovered after "
+        f"{recovered}, {verdict.restarts} restarts, {verdict.seconds:.1f} s; {faults}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

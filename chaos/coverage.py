@@ -1,0 +1,63 @@
+"""The coverage table: how often each kind of request had each fault, over all runs in a directory."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from mirrorlake.local.proxy.faults import Fault
+
+from chaos.cells import CELLS, OLDER_EACH, REQUESTS
+from chaos.scenario import CELLS_OF_A_SEED
+
+DEALS = 8  # how often a full run deals out each cell; of some deals, the request is not sent in time
+
+
+class Coverage:
+    """Counts of faults by side, kind of request and fault; kept in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        known = json.loads(file.read_text()) if file.exists() else []
+        self._before: Counter[tuple[str, str, str]] = Counter({(a, b, c): count for a, b, c, count in known})
+        self._made: Counter[tuple[str, str, str]] = Counter()
+
+    @property
+    def full_run(self) -> int:
+        """The number of seeds after which no cell may be empty."""
+        return DEALS * len(CELLS) * OLDER_EACH // (OLDER_EACH - 1) // CELLS_OF_A_SEED + 1
+
+    def add(self, made: Mapping[tuple[str, str, str], int]) -> None:
+        """Adds the faults of a run."""
+        self._made.update(made)
+        self._file.write_text(json.dumps([[*key, count] for key, count in sorted((self._before + self._made).items())]))
+
+    def empty(self) -> list[str]:
+        """Lists the cells that were never hit in this run."""
+        return [
+            f"{cell.side} {cell.api} {cell.fault}"
+            for cell in CELLS
+            if not self._made[cell.side, cell.api, str(cell.fault)]
+        ]
+
+    def table(self) -> str:
+        """Returns the table of this run; a dash is a fault that such a request can't have."""
+        possible = {(cell.side, cell.api, str(cell.fault)) for cell in CELLS}
+        names = [str(fault) for fault in Fault]
+        rows = [["", *names]]
+        for side, requests in REQUESTS.items():
+            for api in requests:
+                rows.append(
+                    [
+                        f"{side} {api}",
+                        *(str(self._made[key]) if (key := (side, api, name)) in possible else "-" for name in names),
+                    ]
+                )
+        width = max(len(row[0]) for row in rows)
+        widths = [max(len(row[at]) for row in rows) for at in range(1, len(names) + 1)]
+        return "\n".join(
+            "  ".join([row[0].ljust(width), *(cell.rjust(size) for cell, size in zip(row[1:], widths, strict=True))])
+            for row in rows
+        )

@@ -1,0 +1,320 @@
+"""The faults of single requests that the proxy makes, as a client of a real broker meets them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.producer import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
+from mirrorlake.local.proxy.faults import Fault, Rule
+from mirrorlake.protocol import admin
+from mirrorlake.protocol.batches.record_batch import read_log
+
+from tests.world import World, eventually
+
+NOT_LEADER, NOT_COORDINATOR = 6, 16
+
+
+@pytest.fixture(scope="module")
+def cluster(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    made = LocalCluster("requests", tmp_path_factory.mktemp("requests"), root / ".local/jars/kafka", proxied=True)
+    with running(made):
+        client = AdminClient({"bootstrap.servers": made.bootstrap_servers})
+        client.create_topics([NewTopic("t", 1, 1)])["t"].result()
+        producer = Producer({"bootstrap.servers": made.bootstrap_servers, "log_level": 0})
+        for number in range(50):
+            producer.produce("t", str(number) * 20, partition=0)
+        assert producer.flush(30) == 0
+        yield made
+
+
+@pytest.fixture(scope="module")
+def proxy(cluster: LocalCluster) -> Iterator[Proxy]:
+    with proxied(cluster, knows_requests=True) as made:
+        yield made
+
+
+class Client:
+    """One connection through the proxy."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", cluster.brokers[0].proxy_port))
+        self._socket.settimeout(10)
+        self._number = 0
+
+    def send(self, request: Any) -> None:
+        self._number += 1
+        request.with_header(correlation_id=self._number, client_id="tests")
+        self._socket.sendall(request.encode(header=True, framed=True))
+
+    def receive(self, response: Any) -> Any:
+        """Receives one answer, which must be that of the last request."""
+        size = self._socket.recv(4, socket.MSG_WAITALL)
+        if len(size) < 4:
+            raise ConnectionResetError
+        payload = self._socket.recv(struct.unpack(">i", size)[0], socket.MSG_WAITALL)
+        answer = response.decode(payload, header=True)
+        assert answer.header.correlation_id == self._number
+        return answer
+
+    def ask(self, request: Any, response: Any) -> Any:
+        self.send(request)
+        return self.receive(response)
+
+    def assert_silent(self) -> None:
+        self._socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            self._socket.recv(1)
+
+    def assert_cut(self, within: int = 0) -> None:
+        """Asserts that the connection is closed, after some bytes at most."""
+        got = 0
+        with contextlib.suppress(ConnectionResetError):
+            while piece := self._socket.recv(1 << 16):
+                got += len(piece)
+        assert (got > 0) == (within > 0), got
+
+
+@pytest.fixture
+def client(cluster: LocalCluster, proxy: Proxy) -> Client:
+    proxy.faults()
+    return Client(cluster)
+
+
+def end_offsets() -> Any:
+    topic = ListOffsetsRequest.ListOffsetsTopic
+    partition = topic.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    topics = [topic(name="t", partitions=[partition])]
+    return ListOffsetsRequest[5](replica_id=-1, isolation_level=0, topics=topics)
+
+
+def fetch() -> Any:
+    partition = FetchRequest.FetchTopic.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=0,
+        log_start_offset=-1,
+        partition_max_bytes=1 << 20,
+        last_fetched_epoch=-1,
+    )
+    return FetchRequest[12](
+        replica_id=-1,
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic="t", partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+
+
+def begin(client: Client, name: str) -> Any:
+    request = InitProducerIdRequest[5](
+        transactional_id=name, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    answers = []
+
+    def attempt() -> bool:
+        answers.append(client.ask(request, InitProducerIdResponse[5]))
+        return answers[-1].error_code == 0
+
+    eventually(attempt, what="a producer id")
+    return answers[-1]
+
+
+def produce(cluster: LocalCluster, name: str, producer: Any) -> Any:
+    """Makes the request that writes one batch in a transaction."""
+    fetched = Client(cluster).ask(fetch(), FetchResponse[12]).responses[0].partitions[0].records
+    batch = next(iter(read_log(fetched)))
+    sealed = batch.sealed(producer.producer_id, producer.producer_epoch, 0)
+    topic = ProduceRequest.TopicProduceData
+    data = topic.PartitionProduceData(index=0, records=bytes(sealed))
+    topics = [topic(name="t", partition_data=[data])]
+    return ProduceRequest[12](transactional_id=name, acks=-1, timeout_ms=5_000, topic_data=topics)
+
+
+def end(name: str, producer: Any, *, committed: bool) -> Any:
+    return EndTxnRequest[5](
+        transactional_id=name,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        committed=committed,
+    )
+
+
+def made(proxy: Proxy) -> list[tuple[str, Fault]]:
+    _, faults = proxy.faults()
+    return [*faults]
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen"),
+    [
+        (Fault.LOST, Client.assert_silent),
+        (Fault.HALF_OPEN, Client.assert_silent),
+        (Fault.CUT_BEFORE, Client.assert_cut),
+        (Fault.CUT_WITHIN, Client.assert_cut),
+        (Fault.CUT_AFTER, Client.assert_cut),
+        (Fault.CUT_WITHIN_ANSWER, lambda client: client.assert_cut(within=1)),
+    ],
+)
+def test_a_request_without_a_whole_answer_ends_its_connection_and_no_other(
+    client: Client, cluster: LocalCluster, proxy: Proxy, fault: Fault, seen: Callable[[Client], None]
+) -> None:
+    proxy.arm([Rule("ListOffsets", fault, skip=1)])
+    assert client.ask(end_offsets(), ListOffsetsResponse[5]).topics[0].partitions[0].offset >= 50
+    client.send(end_offsets())
+    seen(client)
+    assert Client(cluster).ask(end_offsets(), ListOffsetsResponse[5]).topics[0].partitions[0].offset >= 50
+    assert made(proxy) == [("ListOffsets", fault)]
+
+
+def test_answers_say_errors_and_pauses_in_the_order_of_the_requests(client: Client, proxy: Proxy) -> None:
+    proxy.arm(
+        [
+            Rule("ListOffsets", Fault.REFUSED, code=NOT_LEADER),
+            Rule("ListOffsets", Fault.THROTTLED, skip=1, delay_ms=700),
+            Rule("ListOffsets", Fault.DELAYED, skip=2, delay_ms=50),
+        ]
+    )
+    refused, paused, plain = (client.ask(end_offsets(), ListOffsetsResponse[5]) for _ in range(3))
+    assert (refused.topics[0].partitions[0].error_code, refused.topics[0].partitions[0].offset) == (NOT_LEADER, -1)
+    assert (paused.throttle_time_ms, plain.throttle_time_ms) == (700, 0)
+    assert paused.topics[0].partitions[0].offset == plain.topics[0].partitions[0].offset >= 50
+    assert len(made(proxy)) == 3
+
+
+@pytest.mark.parametrize("fault", [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH])
+def test_fetched_records_lie(client: Client, proxy: Proxy, fault: Fault) -> None:
+    proxy.arm([Rule("Fetch", fault, pick=7)])
+    lie, truth = (client.ask(fetch(), FetchResponse[12]).responses[0].partitions[0].records for _ in range(2))
+    assert bytes(lie) != bytes(truth)
+    assert made(proxy) == [("Fetch", fault)]
+
+
+def test_what_is_refused_was_not_applied_and_what_is_misreported_was(
+    client: Client, cluster: LocalCluster, proxy: Proxy
+) -> None:
+    producer = begin(client, "refusals")
+    writing = produce(cluster, "refusals", producer)
+    proxy.arm(
+        [
+            Rule("Produce", Fault.REFUSED, code=NOT_LEADER),
+            Rule("EndTxn", Fault.REFUSED, code=NOT_COORDINATOR),
+            Rule("EndTxn", Fault.MISREPORTED, skip=1, code=NOT_COORDINATOR),
+        ]
+    )
+    refused, written = (client.ask(writing, ProduceResponse[12]).responses[0].partition_responses[0] for _ in range(2))
+    assert (refused.error_code, refused.base_offset, written.error_code) == (NOT_LEADER, -1, 0)
+    ending = end("refusals", producer, committed=True)
+    refused, misreported = (client.ask(ending, EndTxnResponse[5]) for _ in range(2))
+    assert refused.error_code == misreported.error_code == NOT_COORDINATOR
+    eventually(lambda: client.ask(ending, EndTxnResponse[5]).error_code == 0, what="that it is committed already")
+    assert client.ask(end("refusals", producer, committed=False), EndTxnResponse[5]).error_code != 0
+    assert len(made(proxy)) == 3
+
+
+def test_an_end_of_a_transaction_that_arrives_late_or_twice_ends_no_later_one(
+    client: Client, cluster: LocalCluster, proxy: Proxy
+) -> None:
+    for fault in (Fault.LATE, Fault.DOUBLED):
+        connection, name = Client(cluster), f"again-{fault}"
+        producer = begin(connection, name)
+        assert connection.ask(produce(cluster, name, producer), ProduceResponse[12])
+        proxy.arm([Rule("EndTxn", fault, delay_ms=1_500)])
+        connection.send(end(name, producer, committed=True))
+        if fault is Fault.DOUBLED:
+            assert connection.receive(EndTxnResponse[5]).error_code == 0
+        later = Client(cluster)
+        newer = begin(later, name)
+        written = later.ask(produce(cluster, name, newer), ProduceResponse[12])
+        assert written.responses[0].partition_responses[0].error_code == 0
+        eventually(lambda: not proxy.traffic().late_requests, what="the late request")
+        assert later.ask(end(name, newer, committed=True), EndTxnResponse[5]).error_code == 0
+        assert made(proxy) == [("EndTxn", fault)]
+
+
+@pytest.fixture
+def world(cluster: LocalCluster, tmp_path: Path) -> World:
+    """A flow from the cluster to itself; source and target are behind the proxy."""
+    made = World(cluster.proxied_servers, cluster.proxied_servers, tmp_path)
+    made.write_config(**{"mirrorlake.same.cluster.allowed": "true", "mirrorlake.on.loss": "continue"})
+    return made
+
+
+@pytest.mark.parametrize("fault", [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH])
+def test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss(
+    world: World, proxy: Proxy, fault: Fault
+) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 500, 1)
+    at: list[str] = []
+
+    def damage(step: str) -> None:
+        if step in ("task.initialised", "task.compared") and step not in at:  # the state's Fetch, then the data's
+            at.append(step)
+            proxy.arm([Rule("Fetch", fault, pick=4321 + skip, skip=skip) for skip in range(1 + len(at))])
+
+    proxy.faults()
+    assert world.disturbed_job(damage, parallelism=1).run(None).records == 500
+    assert [(api, fault) for api, fault in made(proxy) if api == "Fetch"] == [("Fetch", fault)]
+    world.assert_equal(topic)
+    assert not world.gaps(topic)
+
+
+def test_a_checkpoint_job_waits_for_clusters_that_are_out_of_reach_for_longer_than_it_takes_to_connect(
+    world: World, proxy: Proxy
+) -> None:
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "1500"})
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 40})
+    try:
+        with world.checkpointing():
+            eventually(lambda: world.committed(group).get((world.remote(topic), 0), (0, ""))[0] == 40)
+            proxy.line(NetworkLine(is_open=False))
+            proxy.cut()
+            eventually(lambda: sum("retrying" in line for line in world.lines) > 1, what="a second retry")
+            proxy.line(NetworkLine())
+            world.commit("g", {(topic, 0): 70})
+            eventually(lambda: world.committed(group)[world.remote(topic), 0][0] == 70)
+    finally:
+        proxy.line(NetworkLine())
+
+
+def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
+    world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "SOCKET_TIMEOUT_MS", 2_000)
+    monkeypatch.setattr(admin, "REQUEST_TIMEOUT_S", 4)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 40})
+    proxy.arm([Rule("DescribeGroups", Fault.LOST), Rule("DescribeGroups", Fault.HALF_OPEN, skip=1)])
+    proxy.faults()
+    world.checkpoint()
+    assert world.committed(group)[world.remote(topic), 0][0] == 40
+    lost = sum(count for (api, _), count in proxy.faults()[1].items() if api == "DescribeGroups")
+    assert lost == sum("retrying" in line for line in world.lines) == 2
