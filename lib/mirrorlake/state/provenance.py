@@ -38,7 +38,15 @@ class Provenance:
 
     def excludes(self, batch: Batch) -> bool:
         """Returns True if a batch must not be mirrored; `learn` must have seen the batch."""
-        return batch.is_transactional and batch.producer_id in self._mirrored
+        return batch.is_transactional and self.is_mirrored_by(batch.producer_id)
+
+    def is_mirrored_by(self, producer_id: int | None) -> bool:
+        """Returns True if the transactional batches of a producer must not be mirrored; None is no such producer."""
+        return producer_id in self._mirrored
+
+    def knows(self, producer_ids: Iterable[int]) -> bool:
+        """Returns True if nothing is to be learnt of these producers."""
+        return all(one in self._mirrored or one in self._local for one in producer_ids)
 
     async def learn(self, batches: Iterable[Batch]) -> None:
         """Looks up the producers of these batches.

@@ -164,24 +164,48 @@ class Batch:
         return crc32c(IDENTITY.pack(len(self.raw), self.crc, self.records), tally)
 
 
-def read_log(data: bytes) -> Iterator[Batch]:
-    """Yields the batches of a fetched log; leaves out a last batch that the fetch size has cut off.
+class FetchedLog:
+    """The batches of a fetched log, without a last one that the fetch size has cut off.
 
     After a batch whose length is wrong (`Batch.is_whole`), nothing more can be read. The first batch is never cut off
     (KIP-74), so its length is wrong if it ends behind the response.
+
+    Attributes:
+        view: the bytes of the log.
+        bounds: where the batches begin, and where the last one ends. A batch whose length is wrong ends with the log.
+        whole: the number of batches before the one whose length is wrong.
     """
-    view = memoryview(data)
-    at, end = 0, len(data)
-    while at + PREFIX.size <= end:
-        offset, length, magic = PREFIX.unpack_from(data, at)
-        stop = at + OVERHEAD_BYTES + length
-        if length < LEAST_BYTES.get(magic, HEADER_BYTES) - OVERHEAD_BYTES or (stop > end and not at):
-            yield _broken(view[at:], offset)
-            return
-        if stop > end:
-            return
-        yield _old_entry(view[at:stop], offset) if magic < 2 else _batch(view[at:stop])
-        at = stop
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self.view = memoryview(data)
+        bounds, at, end, is_broken = [0], 0, len(data), False
+        while at + PREFIX.size <= end and not is_broken:
+            _, length, magic = PREFIX.unpack_from(data, at)
+            stop = at + OVERHEAD_BYTES + length
+            is_broken = length < LEAST_BYTES.get(magic, HEADER_BYTES) - OVERHEAD_BYTES or (stop > end and not at)
+            if stop > end and not is_broken:
+                break
+            at = end if is_broken else stop
+            bounds.append(at)
+        self.bounds, self.whole = bounds, len(bounds) - 1 - is_broken
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> Batch:
+        raw = self.view[self.bounds[number] : self.bounds[number + 1]]
+        offset, _, magic = PREFIX.unpack_from(raw)
+        if number >= self.whole:
+            return _broken(raw, offset)
+        return _old_entry(raw, offset) if magic < 2 else _batch(raw)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[number] for number in range(len(self)))
+
+
+def read_log(data: bytes | bytearray) -> Iterator[Batch]:
+    """Yields the batches of a fetched log; see `FetchedLog`."""
+    return iter(FetchedLog(data))
 
 
 def _broken(raw: memoryview, offset: int) -> Batch:
@@ -238,6 +262,18 @@ class AbortedTransactions:
         """Takes `listed`: (producer id, first offset) as in the Fetch response."""
         self._waiting = sorted(listed, key=lambda entry: -entry[1])
         self._aborting: set[int] = set()
+        self.can_drop = bool(self._waiting)
+        self._answers: list[bool] = []
+
+    def drops_at(self, log: FetchedLog, number: int) -> bool:
+        """Returns True if a batch of a log holds data of an aborted transaction.
+
+        It may be asked again, but each healthy batch must be asked for in order. Corrupt ones are never asked for.
+        """
+        if self.can_drop and number >= len(self._answers):
+            self._answers += [False] * (number - len(self._answers))
+            self._answers.append(self.drops(log[number]))
+        return self.can_drop and self._answers[number]
 
     def drops(self, batch: Batch) -> bool:
         """Returns True if `batch`, the next one of the log, holds data of an aborted transaction."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -101,6 +102,11 @@ class Stretch:
         before."""
         self._let_wait(self.partition, batch)
         self.upstream_next = batch.end_offset
+
+    def take_merged(self, batches: Iterable[Batch]) -> None:
+        """Queues batches that were merged from the batches before `upstream_next`; see `take`."""
+        for batch in batches:
+            self._let_wait(self.partition, batch)
 
     def add(self, record: Record, codec: int, target_partition: int, limit_bytes: float) -> None:
         """Adds the record at `upstream_next` to the loose records.
