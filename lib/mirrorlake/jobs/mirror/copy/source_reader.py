@@ -304,9 +304,9 @@ class Intake:
             else:
                 data.append(number)
                 continue
-            if len(skipped) == most:
-                return range(numbers.start, number), data, skipped
             skipped.append((number, kind))
+            if len(skipped) == most:
+                return range(numbers.start, number + 1), data, skipped
         return numbers, data, skipped
 
     def _is_special(self, stretch: Stretch, small: SmallBatches, numbers: range) -> bool:
