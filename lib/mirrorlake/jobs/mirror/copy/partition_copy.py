@@ -196,7 +196,7 @@ class Stretch:
             run.bytes += len(batch.raw) * (end - start) // batch.records
             run.first_timestamp = min(run.first_timestamp, batch.base_timestamp)
             run.last_timestamp = max(run.last_timestamp, batch.max_timestamp)
-            run.digest = None if run.digest is None or len(ranges) > 1 else batch.extend_digest(run.digest)
+            run.digest = None if run.digest is None or len(ranges) > 1 else batch.extend_digest_by_crc(run.digest)
         self.digests_written[target_partition] = batch.count_into(self.digests_written.get(target_partition, 0))
 
     def finish(self) -> None:
