@@ -249,6 +249,7 @@ def test_a_group_ends_at_large_batches_holes_and_other_codecs() -> None:
     ]
     assert groups(*ones, *(small(offset) for offset in range(21, 41))) == [range(20), range(20, 40)]
     assert groups(*ones, *(small(offset, ZSTD) for offset in range(20, 40))) == [range(20), range(20, 40)]
+    assert groups(*ones, *(small(offset, NONE) for offset in range(20, 40))) == [range(40)]
     holed = small(20, count=3, last=9)
     assert groups(*ones, holed, *(small(offset) for offset in range(30, 50))) == [range(20), range(21, 41)]
     horizon = small(20, attributes=0x40)

@@ -181,7 +181,9 @@ def test_any_log_is_read_as_it_is_batch_by_batch(flow: Flow, seed: int, monkeypa
     monkeypatch.setattr(source_reader, "PACK_BYTES", dice.choice((2_000, 512 << 10)))
     monkeypatch.setattr(source_reader, "GAPS_AT_ONCE", dice.choice((7, 20_000)))
     merged, plain = Reader(flow, log, aborted, **options), unmerged(flow, log, aborted, **options)
-    assert merged.records == plain.records
+    assert [record[:3] for record in merged.records] == [record[:3] for record in plain.records]
+    codecs = {(new, old) for (*_, new), (*_, old) in zip(merged.records, plain.records, strict=True)}
+    assert codecs <= {(codec, old) for codec in (NONE, LZ4, ZSTD) for old in (codec, NONE)}
     assert merged.accounted == plain.accounted
     assert len(merged.stretch.waiting) <= len(plain.stretch.waiting) + 2
 
@@ -191,6 +193,16 @@ def test_small_batches_of_one_stretch_become_one(flow: Flow) -> None:
     log = b"".join(encoded(records_of(dice, FIRST + at, 1, is_plain=True), LZ4) for at in range(500))
     ((_, batch),) = Reader(flow, log, []).stretch.waiting
     assert (batch.ranges, batch.records, batch.attributes) == (((FIRST, FIRST + 500),), 500, LZ4)
+
+
+def test_batches_that_were_not_compressed_are_merged_with_those_that_were(flow: Flow) -> None:
+    """librdkafka compresses a batch only if it becomes smaller."""
+    dice = random.Random(1)
+    codecs = [dice.choice((NONE, NONE, LZ4)) for _ in range(100)] + [NONE] * 100 + [ZSTD] * 100
+    log = b"".join(encoded(records_of(dice, FIRST + at, 1, is_plain=True), codec) for at, codec in enumerate(codecs))
+    read = Reader(flow, log, [])
+    assert [(batch.records, batch.attributes) for _, batch in read.stretch.waiting] == [(200, LZ4), (100, ZSTD)]
+    assert [record[:3] for record in read.records] == [record[:3] for record in unmerged(flow, log, []).records]
 
 
 def test_a_merged_batch_knows_the_offsets_beside_markers(flow: Flow) -> None:

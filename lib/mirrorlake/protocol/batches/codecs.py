@@ -62,34 +62,34 @@ def decompressed(payload: bytes, codec: int, limit_bytes: int) -> bytes:
 
 
 def decompressed_together(
-    payloads: Iterable[memoryview], codec: int, limit_bytes: int, enough_bytes: int
+    payloads: Iterable[tuple[int, memoryview]], limit_bytes: int, enough_bytes: int
 ) -> list[bytes]:
-    """Decompresses the records of many small batches with one context; ends early at `enough_bytes`.
+    """Decompresses the records of many small batches, with contexts that are kept; ends early at `enough_bytes`.
 
     Of a zstd payload that consists of several frames, which producers don't make, only the first one may be returned.
+
+    Args:
+        payloads: codec and records of each batch.
+        limit_bytes: the most bytes that one of them may become.
+        enough_bytes: the bytes after which no further one is decompressed.
 
     Raises:
         CorruptBatchError: the bytes of a batch are invalid.
         OversizedBatchError: a batch has more than `limit_bytes`.
     """
+    openers = {codec: _opener(codec, limit_bytes) for codec in CODECS.values()}
+    found, size = list[bytes](), 0
     try:
-        return _together(payloads, _opener(codec, limit_bytes), limit_bytes, enough_bytes)
+        for codec, payload in payloads:
+            one = openers[codec](payload)
+            if len(one) > limit_bytes:
+                raise OversizedBatchError(limit_bytes)
+            found.append(one)
+            size += len(one)
+            if size >= enough_bytes:
+                break
     except FAILURES as error:
         raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
-
-
-def _together(
-    payloads: Iterable[memoryview], opened: Callable[[memoryview], bytes], limit_bytes: int, enough_bytes: int
-) -> list[bytes]:
-    found, size = list[bytes](), 0
-    for payload in payloads:
-        one = opened(payload)
-        found.append(one)
-        if len(one) > limit_bytes:
-            raise OversizedBatchError(limit_bytes)
-        size += len(one)
-        if size >= enough_bytes:
-            break
     return found
 
 

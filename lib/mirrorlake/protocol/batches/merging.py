@@ -76,7 +76,7 @@ class Joined:
     """The records of several batches, in order, as columns.
 
     Attributes:
-        codec: the codec of the batches.
+        codec: the codec of the batches, or of those that are compressed.
         offsets: the offset of each record.
         timestamps: its timestamp in ms, as consumers see it.
     """
@@ -155,7 +155,7 @@ def join(
     Args:
         log: the log of the batches. Their CRCs must be right.
         rows: the headers of the whole log.
-        numbers: the numbers of the batches in the log. They have one codec, and offsets without holes.
+        numbers: the numbers of the batches in the log. Those that are compressed have one codec.
         limit_bytes: the most bytes that the records of one batch may have.
         enough_bytes: the bytes after which no further batch is opened.
 
@@ -163,14 +163,18 @@ def join(
         CorruptBatchError: a batch can't be read, or only one by one.
         OversizedBatchError: a batch has more than `limit_bytes`.
     """
-    view, bounds, codec = log.view, log.bounds, int(rows["attributes"][numbers[0]]) & CODEC
+    view, bounds, numbers = log.view, log.bounds, list(numbers)
+    codecs = rows["attributes"][numbers] & CODEC
     payloads = decompressed_together(
-        (view[bounds[number] + HEADER_BYTES : bounds[number + 1]] for number in numbers),
-        codec,
+        zip(
+            codecs.tolist(),
+            (view[bounds[number] + HEADER_BYTES : bounds[number + 1]] for number in numbers),
+            strict=True,
+        ),
         limit_bytes,
         enough_bytes,
     )
-    rows = rows[np.asarray(numbers[: len(payloads)])]
+    rows = rows[numbers[: len(payloads)]]
     data = b"".join((*payloads, bytes(LONGEST_VARINT_BYTES)))  # no number goes on behind the end
     array = np.frombuffer(data, np.uint8)
     ends = np.cumsum(np.fromiter(map(len, payloads), np.int64, len(payloads)))
@@ -185,7 +189,7 @@ def join(
     time_deltas[np.repeat(is_stamped, counts)] = 0
     _require(max(abs(base).max(), abs(time_deltas).max()) < FURTHEST_TIMESTAMP)
     return Joined(
-        codec=codec,
+        codec=int(codecs[: len(payloads)].max()),
         offsets=np.repeat(rows["base_offset"].astype(np.int64), counts) + within,
         timestamps=np.repeat(base, counts) + time_deltas,
         _payloads=payloads,

@@ -35,8 +35,8 @@ FEWEST = 4  # batches that are worth a look
 class SmallBatches:
     """The small batches of a fetched log that are worth merging, in groups.
 
-    The offsets of a group follow each other without a hole. Its data batches have one codec. Control batches may be
-    between them.
+    The offsets of a group follow each other without a hole. Its compressed batches have one codec. Batches that are not
+    compressed may be among them, as producers leave those as they are that would not shrink, and control batches.
 
     Attributes:
         log: the log.
@@ -127,8 +127,8 @@ class SmallBatches:
 
 def _starts(first: Numbers, deltas: Numbers, codecs: Numbers, is_data: Booleans, is_control: Booleans) -> Numbers:
     """Returns the numbers of the batches at which a group begins, or a batch that is in none."""
-    number, belongs = np.arange(len(first)), is_data | is_control
-    data_before = np.maximum.accumulate(np.where(is_data, number, 0))[:-1]
+    number, belongs, is_packed = np.arange(len(first)), is_data | is_control, is_data & (codecs != NONE)
+    packed_before = np.maximum.accumulate(np.where(is_packed, number, 0))[:-1]
     follows = belongs[1:] & belongs[:-1] & (first[1:] == first[:-1] + deltas[:-1] + 1)
-    has_codec = ~is_data[1:] | ~is_data[data_before] | (codecs[1:] == codecs[data_before])
+    has_codec = ~is_packed[1:] | ~is_packed[packed_before] | (codecs[1:] == codecs[packed_before])
     return np.flatnonzero(np.append(True, ~(follows & has_codec)))
