@@ -225,8 +225,8 @@ def test_a_merged_batch_knows_the_offsets_beside_markers(flow: Flow) -> None:
 def test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets(flow: Flow) -> None:
     dice, parts = random.Random(1), list[bytes]()
     for at in range(60):
-        parts.append(encoded(records_of(dice, FIRST + 2 * at, 2, is_plain=True), LZ4))
-    parts[33] = parts[33][:-1] + bytes([parts[33][-1] ^ 1])
+        parts.append(encoded(records_of(dice, FIRST + 2 * at, 2, is_plain=True), NONE))
+    parts[33] = parts[33][:-3] + bytes([parts[33][-3] ^ 1]) + parts[33][-2:]  # of a value
     read = Reader(flow, b"".join(parts), [])
     assert read.stretch.gaps == [(FIRST + 66, FIRST + 68, GapKind.CORRUPT)]
     assert [offset for offset, *_ in read.records] == [*range(FIRST, FIRST + 66), *range(FIRST + 68, FIRST + 120)]

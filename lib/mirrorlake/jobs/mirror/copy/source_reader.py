@@ -253,7 +253,7 @@ class Intake:
 
     def _merged_bytes(self, stretch: Stretch) -> int:
         """Returns the size up to which small batches are merged."""
-        return int(min(PACK_BYTES, self._limit(stretch)))
+        return int(max(1, min(PACK_BYTES, self._limit(stretch))))
 
     def _merge(self, stretch: Stretch, small: SmallBatches, at: int, aborted: AbortedTransactions) -> int:
         """Merges small batches from number `at` on; returns how many, 0 if the first one has to go another way."""
