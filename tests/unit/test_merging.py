@@ -256,9 +256,11 @@ def test_a_group_ends_at_large_batches_holes_and_other_codecs() -> None:
     assert groups(*ones, horizon, *(small(offset) for offset in range(21, 41))) == [range(20), range(21, 41)]
 
 
-def test_markers_are_within_a_group() -> None:
-    log = [one(offset) for offset in range(0, 60, 2) for one in (small, lambda offset: marker(offset + 1))]
-    assert groups(*log) == [range(60)]
+def test_a_group_ends_at_a_marker() -> None:
+    """So each merged batch is of one run, whose digest is known."""
+    ones = [small(offset) for offset in range(20)]
+    assert groups(*ones, marker(20), *(small(offset) for offset in range(21, 41))) == [range(20), range(21, 41)]
+    assert groups(*(one(offset) for offset in range(0, 60, 2) for one in (small, lambda at: marker(at + 1)))) == []
 
 
 def test_a_group_ends_before_a_batch_with_a_wrong_crc() -> None:

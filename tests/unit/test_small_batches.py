@@ -205,21 +205,24 @@ def test_batches_that_were_not_compressed_are_merged_with_those_that_were(flow: 
     assert [record[:3] for record in read.records] == [record[:3] for record in unmerged(flow, log, []).records]
 
 
-def test_a_merged_batch_knows_the_offsets_beside_markers(flow: Flow) -> None:
-    dice, parts = random.Random(1), list[bytes]()
-    for at in range(FIRST, FIRST + 200, 2):
-        parts += (
-            encoded(records_of(dice, at, 1, is_plain=True), LZ4, TRANSACTIONAL, id=OWN),
-            marker(at + 1, OWN, commits=True),
-        )
-    read = Reader(flow, b"".join(parts), [])
-    ((_, batch),) = read.stretch.waiting
-    assert batch.ranges == tuple((at, at + 1) for at in range(FIRST, FIRST + 200, 2))
-    read.stretch.append(batch, 0, 5_000)
-    assert [(run.upstream_start, run.downstream_start, run.records) for run in read.stretch.runs] == [
-        (FIRST + 2 * at, 5_000 + at, 1) for at in range(100)
+def test_a_merged_batch_is_of_one_run_whose_digest_the_target_has(flow: Flow) -> None:
+    dice, parts, at = random.Random(1), list[bytes](), FIRST
+    for _ in range(3):
+        parts += [encoded(records_of(dice, at + one, 1, is_plain=True), LZ4, TRANSACTIONAL, id=OWN) for one in range(9)]
+        parts.append(marker(at + 9, OWN, commits=True))
+        at += 10
+    read, downstream = Reader(flow, b"".join(parts), []), 5_000
+    assert [batch.ranges for _, batch in read.stretch.waiting] == [
+        ((at, at + 9),) for at in range(FIRST, FIRST + 30, 10)
     ]
-    assert read.stretch.gaps == [(at, at + 1, GapKind.MARKER) for at in range(FIRST + 1, FIRST + 200, 2)]
+    for _, batch in read.stretch.waiting:
+        read.stretch.append(batch, 0, downstream)
+        downstream += batch.records
+    assert [(run.upstream_start, run.downstream_start, run.records, run.digest) for run in read.stretch.runs] == [
+        (FIRST + 10 * number, 5_000 + 9 * number, 9, batch.extend_digest(0))
+        for number, (_, batch) in enumerate(read.stretch.waiting)
+    ]
+    assert read.stretch.gaps == [(at + 9, at + 10, GapKind.MARKER) for at in range(FIRST, FIRST + 30, 10)]
 
 
 def test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets(flow: Flow) -> None:

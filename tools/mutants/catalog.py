@@ -185,7 +185,7 @@ COPYING = (
         "protocol/batches/merging.py",
         "        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1\n",
         "        breaks = np.flatnonzero(np.diff(offsets) > 2) + 1\n",
-        (f"{SMALL}::test_a_merged_batch_knows_the_offsets_beside_markers",),
+        (MERGED,),
     ),
     Mutant(
         "merged batches lose their codec",
@@ -209,18 +209,24 @@ COPYING = (
         (f"{SMALL}::test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets",),
     ),
     Mutant(
+        "a merge passes over a gap between batches",
+        f"{COPY}/small_batches.py",
+        " & (first[1:] == first[:-1] + deltas[:-1] + 1)\n",
+        "\n",
+        (ANY_LOG,),
+    ),
+    Mutant(
         "records of aborted transactions are merged",
         f"{COPY}/source_reader.py",
-        "            elif is_aborted:\n                kind = GapKind.ABORTED\n",
-        "",
+        "                if aborted.drops_at(small.log, number) or (\n",
+        "                if (\n",
         (ANY_LOG,),
     ),
     Mutant(
         "records that a flow has brought are merged",
         f"{COPY}/source_reader.py",
-        "            elif self.provenance and self.provenance.is_mirrored_by(small.producer_id(number)):\n"
-        "                kind = GapKind.MIRRORED\n",
-        "",
+        "                    self.provenance and self.provenance.is_mirrored_by(small.producer_id(number))\n",
+        "                    self.provenance is None\n",
         (ANY_LOG,),
     ),
     Mutant(

@@ -103,10 +103,11 @@ class Stretch:
         self._let_wait(self.partition, batch)
         self.upstream_next = batch.end_offset
 
-    def take_merged(self, batches: Iterable[Batch]) -> None:
-        """Queues batches that were merged from the batches before `upstream_next`; see `take`."""
+    def take_merged(self, batches: Iterable[Batch], end: int) -> None:
+        """Queues batches that were merged from those from `upstream_next` up to `end`; see `take`."""
         for batch in batches:
             self._let_wait(self.partition, batch)
+        self.upstream_next = end
 
     def add(self, record: Record, codec: int, target_partition: int, limit_bytes: float) -> None:
         """Adds the record at `upstream_next` to the loose records.

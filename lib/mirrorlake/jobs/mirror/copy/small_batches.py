@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from mirrorlake.protocol.batches.codecs import CODEC, GZIP, LZ4, NONE, SNAPPY, ZSTD
 from mirrorlake.protocol.batches.merging import headers
-from mirrorlake.protocol.batches.record_batch import CONTROL, CRC_FROM, TIMESTAMP_TYPE, TRANSACTIONAL, FetchedLog
+from mirrorlake.protocol.batches.record_batch import CRC_FROM, TIMESTAMP_TYPE, TRANSACTIONAL, FetchedLog
 
 Numbers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
@@ -36,17 +36,15 @@ class SmallBatches:
     """The small batches of a fetched log that are worth merging, in groups.
 
     The offsets of a group follow each other without a hole. Its compressed batches have one codec. Batches that are not
-    compressed may be among them, as producers leave those as they are that would not shrink, and control batches.
+    compressed may be among them, as producers leave those as they are that would not shrink.
 
     Attributes:
         log: the log.
         rows: the headers of all batches (HEADERS of `merging.py`).
-        is_control: of each batch.
     """
 
     log: FetchedLog
     rows: NDArray[np.void]
-    is_control: list[bool]
     _ends: list[int]  # for each batch, the end of its group (exclusive); 0 if it is in none
 
     @classmethod
@@ -62,19 +60,19 @@ class SmallBatches:
             return None
         attributes, records, sizes = rows["attributes"], rows["records"].astype(np.int64), np.diff(log.bounds)
         codecs, deltas = attributes & CODEC, rows["last_offset_delta"].astype(np.int64)
-        is_stamped, is_control = (attributes & TIMESTAMP_TYPE) != 0, (attributes & CONTROL) != 0
+        is_stamped = (attributes & TIMESTAMP_TYPE) != 0
         merged_us = BATCH_US + RECORD_US * records + BYTES_US[codecs] * sizes
         other_us = PASSED_US + np.where(is_stamped, STAMPED_US * records, 0.0)
         is_plain = (attributes & ~(CODEC | TIMESTAMP_TYPE | TRANSACTIONAL)) == 0
         is_data = is_plain & (records > 0) & (deltas + 1 == records) & (merged_us < other_us)
-        starts = _starts(rows["base_offset"].astype(np.int64), deltas, codecs, is_data, is_control)
+        starts = _starts(rows["base_offset"].astype(np.int64), deltas, codecs, is_data)
         saved_us = np.add.reduceat(np.where(is_data, other_us - merged_us, 0.0), starts)
         packed = 1 + np.add.reduceat(np.where(is_data, sizes, 0), starts) / packed_bytes
         ends = np.append(starts[1:], len(rows))
         pays = saved_us > MERGED_US + PASSED_US * packed
         if not pays.any():
             return None
-        return cls(log, rows, is_control.tolist(), np.repeat(np.where(pays, ends, 0), ends - starts).tolist())
+        return cls(log, rows, np.repeat(np.where(pays, ends, 0), ends - starts).tolist())
 
     def next_ones(self, at: int, offset: int, end_offset: int, most_bytes: int) -> range:
         """Returns the batches that can be merged from number `at` on: healthy ones, and at least one if there are any.
@@ -125,10 +123,10 @@ class SmallBatches:
         self._ends[numbers.start : numbers.stop] = [0] * len(numbers)
 
 
-def _starts(first: Numbers, deltas: Numbers, codecs: Numbers, is_data: Booleans, is_control: Booleans) -> Numbers:
+def _starts(first: Numbers, deltas: Numbers, codecs: Numbers, is_data: Booleans) -> Numbers:
     """Returns the numbers of the batches at which a group begins, or a batch that is in none."""
-    number, belongs, is_packed = np.arange(len(first)), is_data | is_control, is_data & (codecs != NONE)
+    number, is_packed = np.arange(len(first)), is_data & (codecs != NONE)
     packed_before = np.maximum.accumulate(np.where(is_packed, number, 0))[:-1]
-    follows = belongs[1:] & belongs[:-1] & (first[1:] == first[:-1] + deltas[:-1] + 1)
+    follows = is_data[1:] & is_data[:-1] & (first[1:] == first[:-1] + deltas[:-1] + 1)
     has_codec = ~is_packed[1:] | ~is_packed[packed_before] | (codecs[1:] == codecs[packed_before])
     return np.flatnonzero(np.append(True, ~(follows & has_codec)))

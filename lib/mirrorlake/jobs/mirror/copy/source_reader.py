@@ -7,7 +7,7 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Stretch
-from mirrorlake.jobs.mirror.copy.small_batches import SmallBatches
+from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
@@ -259,55 +259,32 @@ class Intake:
         """Merges small batches from number `at` on; returns how many, 0 if the first one has to go another way."""
         most_bytes = self._merged_bytes(stretch)
         numbers = small.next_ones(at, stretch.upstream_next, stretch.planned_end, most_bytes)
-        numbers, data, skipped = self._told_apart(small, numbers, aborted)
-        if len(data) < 2 or self._is_special(stretch, small, numbers):
-            small.leave(numbers)
+        numbers = self._to_copy(small, numbers, aborted)
+        if len(numbers) < FEWEST or self._is_special(stretch, small, numbers):
+            small.leave(range(at, max(at + 1, numbers.stop)))
             return 0
         try:
-            joined = join(small.log, small.rows, data, self.flow.batch_max_decompressed_bytes, most_bytes)
+            joined = join(small.log, small.rows, numbers, self.flow.batch_max_decompressed_bytes, most_bytes)
         except (CorruptBatchError, OversizedBatchError):  # a loss has to name its offsets
             small.leave(numbers)
             return 0
-        if joined.batches < len(data):
-            numbers = range(at, data[joined.batches])
+        numbers = numbers[: joined.batches]
         self.pack(stretch)
-        stretch.take_merged(joined.packed(self._limit(stretch)))
-        for number, kind in skipped:
-            if number in numbers:
-                stretch.upstream_next = small.first_offset(number)
-                self.skip(stretch, small.end_offset(number), kind)
-        stretch.upstream_next = small.end_offset(numbers[-1])
+        stretch.take_merged(joined.packed(self._limit(stretch)), small.end_offset(numbers[-1]))
         for epoch, offset in small.epochs(numbers):
             stretch.see_epoch(epoch, offset)
         self.bytes += small.bytes(numbers)
         return len(numbers)
 
-    def _told_apart(
-        self, small: SmallBatches, numbers: range, aborted: AbortedTransactions
-    ) -> tuple[range, Sequence[int], list[tuple[int, GapKind]]]:
-        """Tells batches with records to copy from those with nothing to copy; see `_nothing_to_copy`.
-
-        Returns:
-            The batches, fewer if there would be too many gaps; those with records; the others with the reasons.
-        """
-        if not (aborted.can_drop or self.provenance or any(small.is_control[numbers.start : numbers.stop])):
-            return numbers, numbers, []
-        data, skipped, most = list[int](), list[tuple[int, GapKind]](), GAPS_AT_ONCE - self._gaps
-        for number in numbers:
-            is_aborted = aborted.drops_at(small.log, number)
-            if small.is_control[number]:
-                kind = GapKind.MARKER
-            elif is_aborted:
-                kind = GapKind.ABORTED
-            elif self.provenance and self.provenance.is_mirrored_by(small.producer_id(number)):
-                kind = GapKind.MIRRORED
-            else:
-                data.append(number)
-                continue
-            skipped.append((number, kind))
-            if len(skipped) == most:
-                return range(numbers.start, number + 1), data, skipped
-        return numbers, data, skipped
+    def _to_copy(self, small: SmallBatches, numbers: range, aborted: AbortedTransactions) -> range:
+        """Returns the batches before the first one that has nothing to copy; see `_nothing_to_copy`."""
+        if aborted.can_drop or self.provenance:
+            for number in numbers:
+                if aborted.drops_at(small.log, number) or (
+                    self.provenance and self.provenance.is_mirrored_by(small.producer_id(number))
+                ):
+                    return range(numbers.start, number)
+        return numbers
 
     def _is_special(self, stretch: Stretch, small: SmallBatches, numbers: range) -> bool:
         """Returns True if single records of batches need attention: to be copied home, or too large for the target."""
