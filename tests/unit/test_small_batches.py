@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from mirrorlake.jobs.mirror.copy import source_reader
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import SmallBatches
 from mirrorlake.jobs.mirror.copy.source_reader import Intake
+from mirrorlake.jobs.verification.run_digests import has_digest
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, LZ4, NONE, ZSTD
@@ -25,6 +28,7 @@ from mirrorlake.protocol.batches.record_batch import (
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
     AbortedTransactions,
+    Batch,
     FetchedLog,
 )
 from mirrorlake.protocol.batches.records import Record, read_records, rest_of
@@ -223,6 +227,44 @@ def test_a_merged_batch_is_of_one_run_whose_digest_the_target_has(flow: Flow) ->
         for number, (_, batch) in enumerate(read.stretch.waiting)
     ]
     assert read.stretch.gaps == [(at + 9, at + 10, GapKind.MARKER) for at in range(FIRST, FIRST + 30, 10)]
+
+
+def test_a_run_of_merged_batches_is_recognised_on_both_sides(flow: Flow) -> None:
+    dice, parts, at = random.Random(1), list[bytes](), FIRST
+    for count in (*[1] * 40, 3_000, *[2] * 30, 5, 2_000):
+        parts.append(encoded(records_of(dice, at, count, is_plain=True), dice.choice((LZ4, NONE))))
+        at += count
+    read = Reader(flow, b"".join(parts), [])
+    waiting = [batch for _, batch in read.stretch.waiting]
+    assert len(waiting) < 10
+    downstream = 5_000
+    for batch in waiting:
+        read.stretch.append(batch, 0, downstream)
+        downstream += batch.records
+    (run,) = read.stretch.runs
+    target = SimpleNamespace(batches=lambda *_: iter(_moved(waiting, 5_000)))
+    shape = has_digest(target, 5_000, 5_000, downstream, run.digest)
+    assert shape == [batch.records for batch in waiting]
+
+    def is_recognised(log: list[bytes], shape: list[int]) -> bool:
+        source = SimpleNamespace(batches=lambda *_: iter(FetchedLog(b"".join(log))))
+        return has_digest(source, FIRST, FIRST, at, run.digest, shape) is not None
+
+    assert is_recognised(parts, shape)
+    for changed in (0, 20, 40, 60, len(parts) - 1):
+        other = bytearray(parts[changed])
+        other[-3] ^= 1  # the CRC in the header stays as it was
+        assert not is_recognised([*parts[:changed], bytes(other), *parts[changed + 1 :]], shape)
+        assert not is_recognised([*parts[:changed], *parts[changed + 1 :]], shape)
+    assert not is_recognised(parts[:-1], shape)
+    assert not is_recognised(parts, [shape[0] - 1, *shape[1:]])
+    assert not is_recognised(parts, shape[:-1])
+
+
+def _moved(batches: list[Batch], offset: int) -> Iterator[Batch]:
+    for batch in batches:
+        yield replace(batch, base_offset=offset)
+        offset += batch.records
 
 
 def test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets(flow: Flow) -> None:

@@ -209,6 +209,13 @@ COPYING = (
         (f"{SMALL}::test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets",),
     ),
     Mutant(
+        "a verification takes merged batches of any size",
+        "jobs/verification/run_digests.py",
+        "        yield some[0] if len(some) == 1 else _merged(some, records)\n",
+        "        yield from some[:1] if len(some) == 1 else ()\n",
+        (f"{SMALL}::test_a_run_of_merged_batches_is_recognised_on_both_sides",),
+    ),
+    Mutant(
         "a merge passes over a gap between batches",
         f"{COPY}/small_batches.py",
         " & (first[1:] == first[:-1] + deltas[:-1] + 1)\n",
@@ -274,8 +281,8 @@ COPYING = (
     Mutant(
         "a verification believes the CRC in a header",
         "jobs/verification/run_digests.py",
-        "batch.extend_digest(found)",
-        "batch.extend_digest_by_crc(found)",
+        "            found = batch.extend_digest(found)\n",
+        "            found = batch.extend_digest_by_crc(found)\n",
         (f"{BATCHES}::test_a_verification_compares_the_bytes_and_not_the_crc_that_a_header_says",),
     ),
     Mutant(
