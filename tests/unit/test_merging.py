@@ -194,6 +194,7 @@ SECOND = b"\x0c\0\0\2\1\1\0"
         damaged(b"", 1),
         damaged(b"".join(b"\x0c\0\0" + varint(at) + b"\1\1\0" for at in range(39)) + ONE, 40),
         damaged(b"".join(b"\x0c\0\0" + varint(at) + b"\1\1\0" for at in range(39)) + b"\x0d" + ONE[1:], 40),
+        damaged(b"".join(b"\x0c\0\0" + varint(at) + b"\1\1\0" for at in range(39)) + b"\xff" * 40, 40),
         damaged(ONE, 1, first=1 << 62),
     ],
 )

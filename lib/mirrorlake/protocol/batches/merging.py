@@ -248,7 +248,7 @@ def _walked_one_by_one(data: bytes, at: Numbers, ends: Numbers, counts: Numbers)
             elif more < MORE:
                 length, here = (more << 6 | (byte & LOW) >> 1) ^ -(byte & 1), here + 2
             else:
-                length, here = decode_varint(data, here)
+                length, here = _decoded_one(data, here)
             bodies.append(here)
             here += length
             _require(length > 0 and here <= end)
@@ -269,6 +269,14 @@ def _decoded(data: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
         after[more] += 1
         more, shift = more[byte >= MORE], shift + 7
     return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64), after
+
+
+def _decoded_one(data: bytes, at: int) -> tuple[int, int]:
+    try:
+        found: tuple[int, int] = decode_varint(data, at)
+    except ValueError as error:  # too long
+        raise CorruptBatchError(str(error)) from None
+    return found
 
 
 def _encoded(numbers: Numbers) -> tuple[Bytes, NDArray[np.bool_]]:

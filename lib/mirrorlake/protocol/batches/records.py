@@ -18,6 +18,7 @@ from mirrorlake.protocol.batches.codecs import (
     CODEC,
     LZ4,
     CorruptBatchError,
+    OversizedBatchError,
     compressed,
     decompressed,
     with_right_checksum,
@@ -73,7 +74,9 @@ def read_records(batch: Batch, limit_bytes: int = MOST_BYTES) -> Iterator[Record
     """
     try:
         yield from _old_records(batch, limit_bytes) if batch.magic < 2 else _records(batch, limit_bytes)
-    except (IndexError, struct.error) as error:  # a number that goes on behind the end
+    except (CorruptBatchError, OversizedBatchError):
+        raise
+    except (IndexError, ValueError, struct.error) as error:  # a number that goes on behind the end, or too long
         raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
 
 
