@@ -27,6 +27,7 @@ from mirrorlake.protocol.batches.records import SMALLEST_RECORD_BYTES, batch_of
 
 Bytes = NDArray[np.uint8]
 Numbers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 HEADERS = np.dtype(
     [
@@ -279,7 +280,7 @@ def _decoded_one(data: bytes, at: int) -> tuple[int, int]:
     return found
 
 
-def _encoded(numbers: Numbers) -> tuple[Bytes, NDArray[np.bool_]]:
+def _encoded(numbers: Numbers) -> tuple[Bytes, Booleans]:
     """Encodes numbers as zigzag varints, one in a row; returns the bytes, and which of them are used."""
     zigzag = ((numbers << 1) ^ (numbers >> 63)).astype(np.uint64)
     width = max(1, -(-int(zigzag.max()).bit_length() // 7))

@@ -16,11 +16,9 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from mirrorlake.protocol.batches.codecs import CODEC, GZIP, LZ4, NONE, SNAPPY, ZSTD
-from mirrorlake.protocol.batches.merging import headers
+from mirrorlake.protocol.batches.merging import Booleans, Numbers, headers
 from mirrorlake.protocol.batches.record_batch import CRC_FROM, TIMESTAMP_TYPE, TRANSACTIONAL, FetchedLog
 
-Numbers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
 
 PASSED_US = 60.0  # of CPU time for a batch that passes unopened: the task's, and the target's
 MERGED_US = 200.0  # for a group of batches, whatever its size
