@@ -219,7 +219,7 @@ def test_bytes_that_cannot_be_decompressed_are_refused(codec: int) -> None:
 def groups(*batches: bytes) -> list[range]:
     """Returns the groups of a log as they are merged, each up to the first wrong CRC."""
     log = FetchedLog(b"".join(batches))
-    small = SmallBatches.of(log, 512 << 10)
+    small = SmallBatches.of(log, 512 << 10, ())
     found, at = [], 0
     while at < len(log):
         numbers = small.next_ones(at, small.first_offset(at), 1 << 62, 1 << 30) if small else range(at, at)
@@ -264,6 +264,15 @@ def test_a_group_ends_at_a_marker() -> None:
     assert groups(*(one(offset) for offset in range(0, 60, 2) for one in (small, lambda at: marker(at + 1)))) == []
 
 
+def test_transactions_of_producers_that_are_looked_at_one_by_one_are_in_no_group() -> None:
+    log = FetchedLog(b"".join(small(offset, attributes=TRANSACTIONAL, id=offset // 20) for offset in range(60)))
+    found = SmallBatches.of(log, 512 << 10, {1, 7})
+    assert found is not None
+    assert [found.next_ones(at, at, 1_000, 1 << 30) for at in (0, 20, 40)] == [range(20), range(20, 20), range(40, 60)]
+    plain = FetchedLog(b"".join(small(offset, id=1) for offset in range(20)))
+    assert SmallBatches.of(plain, 512 << 10, {1}), "without a transaction nothing is aborted"
+
+
 def test_a_group_ends_before_a_batch_with_a_wrong_crc() -> None:
     log = [bytearray(small(offset)) for offset in range(40)]
     log[17][-1] ^= 1
@@ -272,7 +281,7 @@ def test_a_group_ends_before_a_batch_with_a_wrong_crc() -> None:
 
 def test_a_group_ends_at_the_planned_end_and_at_the_size() -> None:
     log = FetchedLog(b"".join(small(offset, count=3) for offset in range(0, 120, 3)))
-    found = SmallBatches.of(log, 512 << 10)
+    found = SmallBatches.of(log, 512 << 10, ())
     assert found is not None
     assert found.next_ones(0, 0, 30, 1 << 30) == range(10)
     assert found.next_ones(0, 0, 31, 1 << 30) == range(11)
@@ -287,7 +296,7 @@ def test_a_group_ends_at_the_planned_end_and_at_the_size() -> None:
 
 def test_leader_epochs_are_told_with_their_first_offsets() -> None:
     log = FetchedLog(b"".join(small(offset, epoch=3 + offset // 15) for offset in range(40)))
-    found = SmallBatches.of(log, 512 << 10)
+    found = SmallBatches.of(log, 512 << 10, ())
     assert found is not None
     assert found.epochs(range(40)) == [(3, 0), (4, 15), (5, 30)]
     assert found.epochs(range(16, 20)) == [(4, 16)]

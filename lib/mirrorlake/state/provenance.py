@@ -8,7 +8,7 @@ batch. This prevents loops of records where topic names can't.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
 from mirrorlake.model.slot import SlotState
@@ -38,11 +38,12 @@ class Provenance:
 
     def excludes(self, batch: Batch) -> bool:
         """Returns True if a batch must not be mirrored; `learn` must have seen the batch."""
-        return batch.is_transactional and self.is_mirrored_by(batch.producer_id)
+        return batch.is_transactional and batch.producer_id in self._mirrored
 
-    def is_mirrored_by(self, producer_id: int | None) -> bool:
-        """Returns True if the transactional batches of a producer must not be mirrored; None is no such producer."""
-        return producer_id in self._mirrored
+    @property
+    def mirrored(self) -> Set[int]:
+        """Returns the producers whose transactional batches must not be mirrored, as far as they are known."""
+        return self._mirrored
 
     def knows(self, producer_ids: Iterable[int]) -> bool:
         """Returns True if nothing is to be learnt of these producers."""

@@ -284,23 +284,16 @@ class AbortedTransactions:
 
     def __init__(self, listed: Iterable[tuple[int, int]]) -> None:
         """Takes `listed`: (producer id, first offset) as in the Fetch response."""
+        listed = list(listed)
+        self.producers = {producer_id for producer_id, _ in listed}
         self._waiting = sorted(listed, key=lambda entry: -entry[1])
         self._aborting: set[int] = set()
-        self.can_drop = bool(self._waiting)
-        self._answers: list[bool] = []
-
-    def drops_at(self, log: FetchedLog, number: int) -> bool:
-        """Returns True if a batch of a log holds data of an aborted transaction.
-
-        It may be asked again, but each healthy batch must be asked for in order. Corrupt ones are never asked for.
-        """
-        if self.can_drop and number >= len(self._answers):
-            self._answers += [False] * (number - len(self._answers))
-            self._answers.append(self.drops(log[number]))
-        return self.can_drop and self._answers[number]
 
     def drops(self, batch: Batch) -> bool:
-        """Returns True if `batch`, the next one of the log, holds data of an aborted transaction."""
+        """Returns True if `batch`, the next one of the log, holds data of an aborted transaction.
+
+        Data of other than the listed `producers` may be left out.
+        """
         while self._waiting and self._waiting[-1][1] < batch.end_offset:
             self._aborting.add(self._waiting.pop()[0])
         if batch.is_abort_marker:

@@ -9,6 +9,7 @@ measures the figures.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,6 @@ from mirrorlake.protocol.batches.codecs import CODEC, GZIP, LZ4, NONE, SNAPPY, Z
 from mirrorlake.protocol.batches.merging import Booleans, Numbers, headers
 from mirrorlake.protocol.batches.record_batch import CRC_FROM, TIMESTAMP_TYPE, TRANSACTIONAL, FetchedLog
 
-
 PASSED_US = 60.0  # of CPU time for a batch that passes unopened: the task's, and the target's
 MERGED_US = 200.0  # for a group of batches, whatever its size
 BATCH_US, RECORD_US = 1.0, 0.5  # for each batch and record that is merged
@@ -29,7 +29,7 @@ STAMPED_US = 3.0  # for each record that must be opened in any case, as the brok
 FEWEST = 4  # batches that are worth a look
 
 
-@dataclass(frozen=True)
+@dataclass
 class SmallBatches:
     """The small batches of a fetched log that are worth merging, in groups.
 
@@ -44,14 +44,16 @@ class SmallBatches:
     log: FetchedLog
     rows: NDArray[np.void]
     _ends: list[int]  # for each batch, the end of its group (exclusive); 0 if it is in none
+    _checked: int = 0  # the CRCs of what is left before this batch are right
 
     @classmethod
-    def of(cls, log: FetchedLog, packed_bytes: float) -> SmallBatches | None:
+    def of(cls, log: FetchedLog, packed_bytes: float, left_out: Collection[int]) -> SmallBatches | None:
         """Finds the groups of a log; returns None if there is none.
 
         Args:
             log: the log.
             packed_bytes: the size up to which batches are merged into one.
+            left_out: producers whose transactional batches must be looked at one by one.
         """
         rows = headers(log) if len(log) >= FEWEST else None
         if rows is None:
@@ -63,6 +65,8 @@ class SmallBatches:
         other_us = PASSED_US + np.where(is_stamped, STAMPED_US * records, 0.0)
         is_plain = (attributes & ~(CODEC | TIMESTAMP_TYPE | TRANSACTIONAL)) == 0
         is_data = is_plain & (records > 0) & (deltas + 1 == records) & (merged_us < other_us)
+        if left_out:
+            is_data &= ((attributes & TRANSACTIONAL) == 0) | ~np.isin(rows["producer_id"], list(left_out))
         starts = _starts(rows["base_offset"].astype(np.int64), deltas, codecs, is_data)
         saved_us = np.add.reduceat(np.where(is_data, other_us - merged_us, 0.0), starts)
         packed = 1 + np.add.reduceat(np.where(is_data, sizes, 0), starts) / packed_bytes
@@ -87,9 +91,11 @@ class SmallBatches:
         end = max(at + 1, min(end, bisect_right(bounds, bounds[at] + most_bytes, at) - 1))
         end = at + int(np.count_nonzero(first[at:end] < end_offset))
         view = self.log.view
-        found = [crc32c(view[bounds[one] + CRC_FROM : bounds[one + 1]]) for one in range(at, end)]
-        wrong = np.flatnonzero(self.rows["crc"][at:end] != np.array(found, np.uint32))
-        return range(at, at + int(wrong[0]) if len(wrong) else end)
+        first_one = min(max(at, self._checked), end)
+        found = [crc32c(view[bounds[one] + CRC_FROM : bounds[one + 1]]) for one in range(first_one, end)]
+        wrong = np.flatnonzero(self.rows["crc"][first_one:end] != np.array(found, np.uint32))
+        self._checked = max(self._checked, first_one + int(wrong[0]) if len(wrong) else end)
+        return range(at, min(end, self._checked))
 
     def first_offset(self, number: int) -> int:
         """Returns the first offset of a batch."""
@@ -98,11 +104,6 @@ class SmallBatches:
     def end_offset(self, number: int) -> int:
         """Returns the offset after the last one of a batch."""
         return self.first_offset(number) + int(self.rows["last_offset_delta"][number]) + 1
-
-    def producer_id(self, number: int) -> int | None:
-        """Returns the producer id of a transactional batch, None of any other."""
-        row = self.rows[number]
-        return int(row["producer_id"]) if row["attributes"] & TRANSACTIONAL else None
 
     def epochs(self, numbers: range) -> list[tuple[int, int]]:
         """Returns the leader epochs of batches, each with the first offset that has it."""

@@ -222,9 +222,10 @@ class Intake:
 
     async def _read_log(self, stretch: Stretch, log: FetchedLog, aborted: AbortedTransactions) -> None:
         """Takes the batches of a log, until the transaction should hold no more of the stretch."""
-        small, at = SmallBatches.of(log, self._merged_bytes(stretch)), 0
+        left_out = aborted.producers | (self.provenance.mirrored if self.provenance else set())
+        small, at = SmallBatches.of(log, self._merged_bytes(stretch), left_out), 0
         while at < len(log):
-            merged = self._merge(stretch, small, at, aborted) if small and not self._is_full(stretch) else 0
+            merged = self._merge(stretch, small, at) if small and not self._is_full(stretch) else 0
             if not merged and not await self._read_batch(stretch, log, at, aborted):
                 return
             at += merged or 1
@@ -235,7 +236,7 @@ class Intake:
         if not batch.crc_is_right:  # it is recomputed for the target, so a corrupt batch would look healthy there
             self._corrupt(stretch, batch, log[number + 1].base_offset if number + 1 < len(log) else None)
             return True
-        is_aborted = aborted.drops_at(log, number)
+        is_aborted = aborted.drops(batch)
         if batch.end_offset <= stretch.upstream_next:
             return True  # for a compacted log, a batch may end before the requested offset
         if batch.magic == 2:  # the first offset of an older batch is known only after opening it
@@ -255,11 +256,10 @@ class Intake:
         """Returns the size up to which small batches are merged."""
         return int(max(1, min(PACK_BYTES, self._limit(stretch))))
 
-    def _merge(self, stretch: Stretch, small: SmallBatches, at: int, aborted: AbortedTransactions) -> int:
+    def _merge(self, stretch: Stretch, small: SmallBatches, at: int) -> int:
         """Merges small batches from number `at` on; returns how many, 0 if the first one has to go another way."""
         most_bytes = self._merged_bytes(stretch)
         numbers = small.next_ones(at, stretch.upstream_next, stretch.planned_end, most_bytes)
-        numbers = self._to_copy(small, numbers, aborted)
         if len(numbers) < FEWEST or self._is_special(stretch, small, numbers):
             small.leave(range(at, max(at + 1, numbers.stop)))
             return 0
@@ -275,16 +275,6 @@ class Intake:
             stretch.see_epoch(epoch, offset)
         self.bytes += small.bytes(numbers)
         return len(numbers)
-
-    def _to_copy(self, small: SmallBatches, numbers: range, aborted: AbortedTransactions) -> range:
-        """Returns the batches before the first one that has nothing to copy; see `_nothing_to_copy`."""
-        if aborted.can_drop or self.provenance:
-            for number in numbers:
-                if aborted.drops_at(small.log, number) or (
-                    self.provenance and self.provenance.is_mirrored_by(small.producer_id(number))
-                ):
-                    return range(numbers.start, number)
-        return numbers
 
     def _is_special(self, stretch: Stretch, small: SmallBatches, numbers: range) -> bool:
         """Returns True if single records of batches need attention: to be copied home, or too large for the target."""
