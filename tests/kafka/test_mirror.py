@@ -265,7 +265,7 @@ def test_small_batches_are_merged_and_their_records_arrive_unchanged_with_an_exa
     assert count_batches(plain_world, plain) < 60, "of more than 750"
 
     # The remote topic allows less than a merged batch from now on.
-    configure(plain_world, plain, {"max.message.bytes": "3000"}, target=True)
+    configure(plain_world, plain_world.remote(plain), {"max.message.bytes": "3000"}, target=True)
     plain_world.produce(plain, 300, 2, "lz4", seed=12, **alone)
     plain_world.mirror()
     plain_world.assert_equal(plain, transactional)
