@@ -116,7 +116,7 @@ lint: $(VENV)  ## ruff, the layers of the packages, types, and notebooks without
 	@PYTHONPATH=lib $(BIN)/python tools/check_notebooks.py
 
 .PHONY: bench
-bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, all, or names), ROUNDS (3)
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, all, or names), ROUNDS (3)
 	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
 
 .PHONY: bench-check

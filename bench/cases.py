@@ -1,8 +1,8 @@
 """The cases by name, and the cases of a run.
 
 The name of a backlog states its contents: `512-lz4-8` has records of 512 B, compressed with lz4, in 8 partitions. With
-`-small` at the end, batches are as small as by the Java producer's default (16 KiB). That is the case in which passing
-batches unopened gains least.
+`-small` at the end, batches are as small as by the Java producer's default (16 KiB). With `-b1`, they hold 1 record, as
+those of a producer that does not linger.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ SMALL_BATCH_BYTES = 16 << 10
 CODECS = ("lz4", "zstd", "none")
 PARTITIONS = (1, 8, 200)
 AXES = (MAIN, "100-lz4-8", "10240-lz4-8", "512-zstd-8", "512-none-8", "512-lz4-1", "512-lz4-200", "512-lz4-8-small")
+SMALL_BATCH_RECORDS = {1: 4_000_000, 8: 8_000_000, 32: 12_000_000}  # records of a case, by records of a batch
+FIELD = tuple(f"{MAIN}-b{records}" for records in SMALL_BATCH_RECORDS)
 TRICKLE_S = 60
 GROUPS = 1_000
 
@@ -77,7 +79,8 @@ class Case:
 def find(wanted: str, scale: float) -> list[Case]:
     """Returns the cases of a selection.
 
-    A selection is a list of names with commas between them, `default`, `axes` (one property varied at a time) or `all`.
+    A selection is a list of names with commas between them, `default`, `axes` (one property varied at a time), `field`
+    (batches of a few records) or `all`.
 
     Args:
         wanted: the selection.
@@ -90,11 +93,16 @@ def find(wanted: str, scale: float) -> list[Case]:
     sets = {
         "default": [_backlog(MAIN, scale), *others],
         "axes": [*(_backlog(name, scale) for name in AXES), *others],
+        "field": [_backlog(name, scale) for name in FIELD],
         "all": [
             *(
                 _backlog(name, scale)
                 for name in dict.fromkeys(
-                    (*AXES, *("-".join(map(str, one)) for one in itertools.product(RECORDS, CODECS, PARTITIONS)))
+                    (
+                        *AXES,
+                        *FIELD,
+                        *("-".join(map(str, one)) for one in itertools.product(RECORDS, CODECS, PARTITIONS)),
+                    )
                 )
             ),
             *others,
@@ -111,9 +119,16 @@ def find(wanted: str, scale: float) -> list[Case]:
 
 def _backlog(name: str, scale: float) -> Case:
     size, codec, partitions, *small = name.split("-")
-    batch = SMALL_BATCH_BYTES // int(size) if small else BATCH_RECORDS[int(size)]
-    load = Load(max(1, int(scale * RECORDS[int(size)] / (2 if small else 1))), int(size), codec, int(partitions), batch)
+    records, batch = RECORDS[int(size)], BATCH_RECORDS[int(size)]
+    if small == ["small"]:
+        records, batch = records // 2, SMALL_BATCH_BYTES // int(size)
+    elif small:
+        batch = int(small[0].removeprefix("b"))
+        records = SMALL_BATCH_RECORDS[batch]
+    load = Load(max(1, int(scale * records)), int(size), codec, int(partitions), batch)
     once = (MM2_DEFAULT, MM2_DEFAULT_EOS) if name == MAIN else ()
+    # The bare loop passes every batch on by itself. With one record in a batch, that would take minutes.
+    contestants = (MM2_TUNED, MM2_TUNED_EOS, *once, MIRRORLAKE, *(() if name in FIELD else (CEILING,)))
     settings = {
         "records": load.records,
         "bytes": load.bytes,
@@ -122,7 +137,7 @@ def _backlog(name: str, scale: float) -> Case:
         "batch_records": batch,
     }
     return Case(
-        name, "backlog", (MM2_TUNED, MM2_TUNED_EOS, *once, MIRRORLAKE, CEILING), settings,
+        name, "backlog", contestants, settings,
         lambda contestant, task: backlog.measure(contestant, task, load.records, load.partitions), load, once=once,
     )  # fmt: skip
 

@@ -12,6 +12,8 @@ from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.jobs.mirror import holdups
 from mirrorlake.jobs.mirror.copy import pace, source_reader
 from mirrorlake.jobs.mirror.planning import uncommitted
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.spark.timing import STAGES
 
 from tests.world import CODECS, World, configure, eventually, read_committed
@@ -246,6 +248,44 @@ def test_records_that_the_source_has_stamped_arrive_with_its_time(plain_world: W
         assert [(key, value, headers, time_ms) for _, (key, value, headers, (_, time_ms)) in records] == [
             (key, value, headers, time_ms) for _, (key, value, headers, (_, time_ms)) in target[partition]
         ]
+
+
+def test_small_batches_are_merged_and_their_records_arrive_unchanged_with_an_exact_map(plain_world: World) -> None:
+    plain, transactional = plain_world.topic("plain", 2), plain_world.topic("transactional", 1)
+    alone = {"batch.num.messages": 1, "linger.ms": 0}
+    for number, codec in enumerate(CODECS):
+        plain_world.produce(plain, 120, 2, codec, seed=number, **alone)
+    plain_world.produce(plain, 3_000, 2, "zstd", seed=8, **{"batch.num.messages": 1_500, "linger.ms": 200})
+    plain_world.produce(plain, 20, 2, "lz4", size=40_000, seed=9, **alone)
+    plain_world.produce(plain, 120, 2, "lz4", seed=10, **alone)
+    plain_world.produce_transactions(transactional, 40, 2, 1, seed=11)
+    plain_world.write_config(**{"mirrorlake.slots": "1", "sync.topic.configs.enabled": "false"})
+    plain_world.mirror()
+    plain_world.assert_equal(plain, transactional)
+    assert count_batches(plain_world, plain) < 60, "of more than 750"
+
+    # The remote topic allows less than a merged batch from now on.
+    configure(plain_world, plain_world.remote(plain), {"max.message.bytes": "3000"}, target=True)
+    plain_world.produce(plain, 300, 2, "lz4", seed=12, **alone)
+    plain_world.mirror()
+    plain_world.assert_equal(plain, transactional)
+    assert count_batches(plain_world, plain) < 160
+
+
+def count_batches(world: World, topic: str) -> int:
+    """Counts the data batches of a remote topic."""
+    target, remote = Cluster(world.flow.target_connection, "target", "test").connect(), world.remote(topic)
+    try:
+        keys = [(remote, partition) for partition in range(target.refresh([remote], 30_000)[remote].partitions)]
+        ends = target.offsets(keys, LATEST_TIMESTAMP, 30_000)
+
+        async def count(key: tuple[str, int]) -> int:
+            log = read_stretch(target, key, start=0, end=ends[key], max_bytes=1 << 20)
+            return sum([not batch.is_control async for batch, _ in log])
+
+        return sum(target.net.run(lambda key=key: count(key)) for key in keys)
+    finally:
+        target.close()
 
 
 def test_a_lost_state_on_the_target_stops_the_flow(plain_world: World) -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from types import SimpleNamespace
 
 import pytest
+from crc32c import crc32c
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
-from mirrorlake.protocol.batches.record_batch import SEQUENCES, AbortedTransactions, Batch, next_sequence, read_log
+from mirrorlake.jobs.verification.run_digests import has_digest
+from mirrorlake.protocol.batches.crc import behind
+from mirrorlake.protocol.batches.record_batch import (
+    LARGE_BYTES,
+    SEQUENCES,
+    AbortedTransactions,
+    Batch,
+    next_sequence,
+    read_log,
+)
 
 RECORDS = [(b"k", b"v", [("h", b"x"), ("h", None)]), (None, b"", []), (b"", None, [("é", b"\x00")])]
 
@@ -57,6 +69,40 @@ def test_a_sealed_batch_has_our_producer_a_right_crc_and_the_same_records(codec:
     assert decode(sealed) == decode(original)
     assert sealed[57:] == original[57:]
     assert read.extend_digest(0) == batch.extend_digest(0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 255, 256, 4_095, 70_000, 1 << 20])
+def test_the_crc_of_two_pieces_is_made_from_theirs(size: int) -> None:
+    dice = random.Random(size)
+    first, second = dice.randbytes(36), dice.randbytes(size)
+    assert behind(crc32c(first), size) ^ crc32c(second) == crc32c(first + second)
+    assert behind(0xFFFFFFFF, size) ^ crc32c(second) == crc32c(second, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES - 200, LARGE_BYTES, 3 * LARGE_BYTES])
+def test_the_crc_and_the_digest_of_a_large_batch_are_made_from_its_own_crc(size: int) -> None:
+    (batch,) = read_log(bytes(encode([(b"k", random.Random(size).randbytes(size), [])])))
+    sealed = batch.sealed(producer_id=9, producer_epoch=3, base_sequence=40)
+    assert MemoryRecords(sealed).next_batch().validate_crc()
+    for digest in (0, 1, 0xDEADBEEF):
+        assert batch.extend_digest_by_crc(digest) == batch.extend_digest(digest)
+
+
+def test_what_changes_the_records_of_a_large_batch_in_memory_is_noticed_by_the_target() -> None:
+    raw = encode([(None, random.Random(1).randbytes(LARGE_BYTES), [])])
+    (batch,) = read_log(raw)
+    assert batch.crc_is_right
+    raw[-9] ^= 1
+    assert not MemoryRecords(bytes(batch.sealed(9, 3, 40))).next_batch().validate_crc()
+
+
+def test_a_verification_compares_the_bytes_and_not_the_crc_that_a_header_says() -> None:
+    raw = encode([(None, random.Random(1).randbytes(LARGE_BYTES), [])])
+    (batch,) = read_log(raw)
+    log, digest = SimpleNamespace(batches=lambda *_: iter([batch])), batch.extend_digest(0)
+    assert has_digest(log, begin=0, start=0, end=1, digest=digest)
+    raw[-9] ^= 1
+    assert not has_digest(log, begin=0, start=0, end=1, digest=digest)
 
 
 def test_a_flipped_byte_is_noticed_anywhere_behind_the_crc() -> None:

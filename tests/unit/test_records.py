@@ -184,6 +184,7 @@ def test_the_smallest_records_are_read() -> None:
         (of_payload(b"\x0e" + ONE[1:], 1), "a record ends at byte 8 of 7"),
         (of_payload(b"\x02" + ONE[1:], 1), "a record ends at byte 2 of 7"),
         (of_payload(b"\xff" * 7, 1), "IndexError|a record ends"),
+        (of_payload(b"\xff" * 40, 1), "Out of int64 range"),
         (of_payload(b"", 1), "1 records can't be in 0 bytes"),
         (of_payload(ONE, 1, codec=6), "codec 6 is unknown"),
         (of_payload(ONE, 1, magic=3), "message format 3 is unknown"),

@@ -14,6 +14,10 @@ CHECKPOINTS, TAKEOVERS, POLICIES = (f"tests/kafka/test_{name}.py" for name in ("
 RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
 
+MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
+SMALL = "tests/unit/test_small_batches.py"
+ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
+
 EVERY_BLOCK = ("tests/kafka/test_failover.py::test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted",)
 PLAN_SAYS = (
     "tests/kafka/test_failover.py::test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_changes_nothing",
@@ -160,6 +164,132 @@ COPYING = (
         "        return self.is_whole and self.crc == (",
         "        return self.magic == 2 or self.crc == (",
         (f"{BATCHES}::test_a_flipped_byte_is_noticed_anywhere_behind_the_crc",),
+    ),
+    Mutant(
+        "a merge shifts each offset by one",
+        "protocol/batches/merging.py",
+        '        offsets=np.repeat(rows["base_offset"].astype(np.int64), counts) + within,\n',
+        '        offsets=np.repeat(rows["base_offset"].astype(np.int64), counts) + within + 1,\n',
+        (MERGED,),
+    ),
+    Mutant(
+        "a merge forgets the base of timestamps",
+        "protocol/batches/merging.py",
+        "        timestamps=np.repeat(base, counts) + time_deltas,\n",
+        "        timestamps=base[0] + time_deltas,\n",
+        (MERGED,),
+    ),
+    Mutant(
+        "a merge keeps the producer's time where the broker has stamped the records",
+        "protocol/batches/merging.py",
+        "    time_deltas[np.repeat(is_stamped, counts)] = 0\n",
+        "",
+        (MERGED,),
+    ),
+    Mutant(
+        "a gap between merged batches is passed over in the map",
+        "protocol/batches/merging.py",
+        "        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1\n",
+        "        breaks = np.flatnonzero(np.diff(offsets) > 2) + 1\n",
+        (MERGED,),
+    ),
+    Mutant(
+        "merged batches lose their codec",
+        "protocol/batches/merging.py",
+        "            self.codec,\n",
+        "            0,\n",
+        (f"{SMALL}::test_small_batches_of_one_stretch_become_one",),
+    ),
+    Mutant(
+        "batches of two codecs are merged",
+        f"{COPY}/small_batches.py",
+        "    return np.flatnonzero(np.append(True, ~(follows & has_codec)))\n",
+        "    return np.flatnonzero(np.append(True, ~(follows | ~has_codec)))\n",
+        (f"{SMALL}::test_batches_that_were_not_compressed_are_merged_with_those_that_were",),
+    ),
+    Mutant(
+        "a corrupt batch is merged",
+        f"{COPY}/small_batches.py",
+        "        return range(at, min(end, self._checked))\n",
+        "        return range(at, end)\n",
+        (f"{SMALL}::test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets",),
+    ),
+    Mutant(
+        "a verification takes merged batches of any size",
+        "jobs/verification/run_digests.py",
+        "        yield some[0] if len(some) == 1 else _merged(some, records)\n",
+        "        yield from some[:1] if len(some) == 1 else ()\n",
+        (f"{SMALL}::test_a_run_of_merged_batches_is_recognised_on_both_sides",),
+    ),
+    Mutant(
+        "a merge passes over a gap between batches",
+        f"{COPY}/small_batches.py",
+        " & (first[1:] == first[:-1] + deltas[:-1] + 1)\n",
+        "\n",
+        (ANY_LOG,),
+    ),
+    Mutant(
+        "records of aborted transactions are merged",
+        f"{COPY}/source_reader.py",
+        "        left_out = aborted.producers | ",
+        "        left_out = set() | ",
+        (ANY_LOG,),
+    ),
+    Mutant(
+        "records that a flow has brought are merged",
+        f"{COPY}/source_reader.py",
+        "(self.provenance.mirrored if self.provenance else set())\n",
+        "set()\n",
+        (ANY_LOG,),
+    ),
+    Mutant(
+        "a merge passes the planned end",
+        f"{COPY}/small_batches.py",
+        "        end = at + int(np.count_nonzero(first[at:end] < end_offset))\n",
+        "",
+        (ANY_LOG,),
+    ),
+    Mutant(
+        "the bytes of merged batches do not count",
+        f"{COPY}/source_reader.py",
+        "        self.bytes += small.bytes(numbers)\n",
+        "",
+        (ANY_LOG,),
+    ),
+    Mutant(
+        "a merge forgets the leader epoch",
+        f"{COPY}/source_reader.py",
+        "        for epoch, offset in small.epochs(numbers):\n            stretch.see_epoch(epoch, offset)\n",
+        "",
+        (ANY_LOG,),
+    ),
+    Mutant(
+        "a merged batch may be opened beyond the limit",
+        "protocol/batches/codecs.py",
+        "                raise OversizedBatchError(limit_bytes)\n            found.append(one)\n",
+        "                pass\n            found.append(one)\n",
+        ("tests/unit/test_merging.py::test_a_batch_is_merged_only_up_to_the_limit",),
+    ),
+    Mutant(
+        "the CRC of a large batch is that of what is in memory",
+        "protocol/batches/record_batch.py",
+        "        if len(sealed) < LARGE_BYTES:\n",
+        "        if sealed:\n",
+        (f"{BATCHES}::test_what_changes_the_records_of_a_large_batch_in_memory_is_noticed_by_the_target",),
+    ),
+    Mutant(
+        "the digest of a large batch leaves out its timestamps",
+        "protocol/batches/record_batch.py",
+        "^ crc32c(self.raw[STAMPS], digest)\n",
+        "^ digest\n",
+        (f"{BATCHES}::test_the_crc_and_the_digest_of_a_large_batch_are_made_from_its_own_crc",),
+    ),
+    Mutant(
+        "a verification believes the CRC in a header",
+        "jobs/verification/run_digests.py",
+        "            found = batch.extend_digest(found)\n",
+        "            found = batch.extend_digest_by_crc(found)\n",
+        (f"{BATCHES}::test_a_verification_compares_the_bytes_and_not_the_crc_that_a_header_says",),
     ),
     Mutant(
         "records that were lost are passed over without leave",
@@ -618,8 +748,8 @@ HOSTILE_DATA = (
     Mutant(
         "a batch with a wrong length is passed over",
         "protocol/batches/record_batch.py",
-        "            yield _broken(view[at:], offset)\n            return\n",
-        "            return\n",
+        "            if stop > end and not is_broken:\n",
+        "            if stop > end or is_broken:\n",
         (f"{BATCHES}::test_a_length_that_cannot_be_right_is_a_batch_that_is_not_whole_and_the_last_one",),
     ),
 )

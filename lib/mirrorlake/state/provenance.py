@@ -8,7 +8,7 @@ batch. This prevents loops of records where topic names can't.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
 from mirrorlake.model.slot import SlotState
@@ -39,6 +39,15 @@ class Provenance:
     def excludes(self, batch: Batch) -> bool:
         """Returns True if a batch must not be mirrored; `learn` must have seen the batch."""
         return batch.is_transactional and batch.producer_id in self._mirrored
+
+    @property
+    def mirrored(self) -> Set[int]:
+        """Returns the producers whose transactional batches must not be mirrored, as far as they are known."""
+        return self._mirrored
+
+    def knows(self, producer_ids: Iterable[int]) -> bool:
+        """Returns True if nothing is to be learnt of these producers."""
+        return all(one in self._mirrored or one in self._local for one in producer_ids)
 
     async def learn(self, batches: Iterable[Batch]) -> None:
         """Looks up the producers of these batches.

@@ -1,7 +1,8 @@
 """Recognises runs by the digests of their batches: reads both logs as raw batches, without opening records.
 
 The map has a CRC-32C for each run (`Batch.extend_digest`), which the mirror job computed while copying. A run counts as
-equal if its batches have this digest on both sides. A change is overlooked with a probability of 1 in 2^32. The method
+equal if its batches have this digest on both sides; small ones of the source are merged for that, as copying has merged
+them. A change is overlooked with a probability of 1 in 2^32. The method
 is fast, but it depends on the parser of batch headers, which copying uses too; a comparison of records does not. Runs
 that are not recognised are left to that comparison. Among them are runs with re-encoded batches (by the copying task, a
 broker or a log cleaner), and real differences.
@@ -20,7 +21,10 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import quiet_kafka
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.batches.codecs import CorruptBatchError, OversizedBatchError
+from mirrorlake.protocol.batches.merging import headers, join
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, FetchedLog, read_log
+from mirrorlake.protocol.batches.records import MOST_BYTES
 from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, check, connect_both
 from mirrorlake.protocol.error_codes import ErrorCode
 
@@ -30,10 +34,15 @@ if TYPE_CHECKING:
 SCHEMA = "topic STRING, partition INT, upstream_end BIGINT, error STRING"
 FETCH_BYTES = 8 << 20
 FETCH_WAIT_MS = 500
+NO_LIMIT_BYTES = 1 << 62
 
 
 class OutOfRange(Exception):  # noqa: N818 (it is not an error, but a result)
     """Raised inside this module when a log does not reach back to an offset."""
+
+
+class NotComparable(Exception):  # noqa: N818 (it is not an error, but a result)
+    """Raised inside this module when batches can't have the digest of a run."""
 
 
 class RawLog:
@@ -107,11 +116,14 @@ class RawLog:
                     self._waiting.append(batch)
 
 
-def has_digest(log: RawLog, begin: int, start: int, end: int, digest: int) -> bool:
-    """Returns true if the batches from `start` to `end` have that digest, and there is no data between `begin` and
-    `start`.
+Shape = list[int]  # the number of records of each batch of a run on the target
 
-    Returns false for a batch that crosses the bounds, and for one that copying had to re-encode.
+
+def has_digest(log: RawLog, begin: int, start: int, end: int, digest: int, shape: Shape | None = None) -> Shape | None:
+    """Returns the shape of the batches from `start` to `end` if they have that digest, and there is no data between
+    `begin` and `start`; None otherwise.
+
+    Returns None for a batch that crosses the bounds, and for one that copying had to re-encode.
 
     Args:
         log: log to read.
@@ -119,16 +131,57 @@ def has_digest(log: RawLog, begin: int, start: int, end: int, digest: int) -> bo
         start: first offset of the run.
         end: end of the run.
         digest: digest of the run in the map.
+        shape: the shape that copying gave the batches of this log, by merging small ones; None for their own.
     """
-    found, at = 0, start
+    found, read = 0, Shape()
     try:
-        for batch in log.batches(begin, end):
-            if batch.base_offset != at or batch.end_offset > end or not batch.passes_unopened:
-                return False
-            found, at = batch.extend_digest(found), batch.end_offset
-    except OutOfRange:
-        return False
-    return at == end and found == digest
+        batches = _contiguous(log.batches(begin, end), start, end)
+        for batch in batches if shape is None else merged_as(batches, shape):
+            found = batch.extend_digest(found)
+            read.append(batch.records)
+    except (OutOfRange, NotComparable, CorruptBatchError, OversizedBatchError):
+        return None
+    return read if sum(read) == end - start and found == digest else None
+
+
+def _contiguous(batches: Iterable[Batch], start: int, end: int) -> Iterator[Batch]:
+    at = start
+    for batch in batches:
+        if batch.base_offset != at or batch.end_offset > end or not batch.passes_unopened:
+            raise NotComparable
+        at = batch.end_offset
+        yield batch
+
+
+def merged_as(batches: Iterator[Batch], shape: Shape) -> Iterator[Batch]:
+    """Yields batches as copying passed them on or merged them.
+
+    Args:
+        batches: the batches of the source.
+        shape: the number of records of each batch of the target.
+
+    Raises:
+        NotComparable: they can't be brought into that shape.
+        CorruptBatchError, OversizedBatchError: a batch can't be opened.
+    """
+    for records in shape:
+        some = list[Batch]()
+        while sum(batch.records for batch in some) < records:
+            if (batch := next(batches, None)) is None:
+                raise NotComparable
+            some.append(batch)
+        yield some[0] if len(some) == 1 else _merged(some, records)
+
+
+def _merged(batches: list[Batch], records: int) -> Batch:
+    log = FetchedLog(b"".join(batch.raw for batch in batches))
+    rows = headers(log)
+    if rows is None:
+        raise NotComparable
+    (merged,) = join(log, rows, range(len(log)), MOST_BYTES, NO_LIMIT_BYTES).packed(NO_LIMIT_BYTES)
+    if merged.records != records:
+        raise NotComparable
+    return merged
 
 
 def recognised(segments: DataFrame, flow: Flow) -> DataFrame:
@@ -189,7 +242,7 @@ def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str,
 
     `logs` keeps one reader for each side, as segments arrive in order.
     """
-    digest = int(segment["digest"], 16)
+    digest, shape = int(segment["digest"], 16), None
     sides = ("target_topic", "target_partition", "downstream"), ("topic", "partition", "upstream")
     for cluster, (topic, partition, side) in zip(clusters(flow)[::-1], sides, strict=True):
         key = (segment[topic], segment[partition])
@@ -199,13 +252,15 @@ def _is_recognised(flow: Flow, segment: Mapping[str, Any], logs: dict[tuple[str,
             if cluster.leader(*key) < 0 and key[0] not in cluster.refresh([key[0]], flow.connect_timeout_ms):
                 return False
             logs[cluster.side, *key] = RawLog(cluster, key, f"flow {flow.name}", flow.connect_timeout_ms)
-        if not has_digest(
+        shape = has_digest(
             logs[cluster.side, *key],
             begin=segment[f"{side}_from"],
             start=segment[f"{side}_start"],
             end=segment[f"{side}_end"],
             digest=digest,
-        ):
+            shape=shape,
+        )
+        if shape is None:
             return False
     return True
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from collections.abc import Callable, Iterable
 
 import lz4.frame
 import snappy
@@ -25,6 +26,9 @@ XERIAL_HEADER_BYTES = 16
 GZIP_FORMAT = 31  # for zlib: a gzip header, and the largest window
 LZ4_CONTENT_SIZE = 0x08
 ZSTD_STEP_BYTES = 256  # one byte may become 64 KiB
+ZSTD_GUESS = 16  # the ratio up to which a batch is decompressed in one go
+LZ4_MOST = 255  # one byte becomes no more than that
+LZ4_SMALL_BYTES = 64 << 10  # a frame for more has larger blocks, which compress faster and better
 
 
 class CorruptBatchError(ValueError):
@@ -50,24 +54,67 @@ def decompressed(payload: bytes, codec: int, limit_bytes: int) -> bytes:
         raise CorruptBatchError(f"compression codec {codec} is unknown")
     try:
         found = decompress(payload, limit_bytes)
-    except (zlib.error, RuntimeError, zstandard.ZstdError, snappy.UncompressError, struct.error, EOFError) as error:
+    except FAILURES as error:
         raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
     if len(found) > limit_bytes:
         raise OversizedBatchError(limit_bytes)
     return found
 
 
-def compressed(payload: bytes, codec: int) -> bytes:
+def decompressed_together(
+    payloads: Iterable[tuple[int, memoryview]], limit_bytes: int, enough_bytes: int
+) -> list[bytes]:
+    """Decompresses the records of many small batches, with contexts that are kept; ends early at `enough_bytes`.
+
+    Of a zstd payload that consists of several frames, which producers don't make, only the first one may be returned.
+
+    Args:
+        payloads: codec and records of each batch.
+        limit_bytes: the most bytes that one of them may become.
+        enough_bytes: the bytes after which no further one is decompressed.
+
+    Raises:
+        CorruptBatchError: the bytes of a batch are invalid.
+        OversizedBatchError: a batch has more than `limit_bytes`.
+    """
+    openers = {codec: _opener(codec, limit_bytes) for codec in CODECS.values()}
+    found, size = list[bytes](), 0
+    try:
+        for codec, payload in payloads:
+            one = openers[codec](payload)
+            if len(one) > limit_bytes:
+                raise OversizedBatchError(limit_bytes)
+            found.append(one)
+            size += len(one)
+            if size >= enough_bytes:
+                break
+    except FAILURES as error:
+        raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
+    return found
+
+
+def _opener(codec: int, limit_bytes: int) -> Callable[[memoryview], bytes]:
+    """Returns a function that decompresses one small payload after the other, with its context kept."""
+    if codec == LZ4:
+        return _lz4_opener(limit_bytes)
+    if codec == ZSTD:
+        return _zstd_opener(limit_bytes)
+    return lambda payload: DECOMPRESS[codec](bytes(payload), limit_bytes)
+
+
+def compressed(payload: bytes | bytearray, codec: int) -> bytes:
     """Compresses the records of a batch."""
     match codec:
         case 0:
-            return payload
+            return bytes(payload)
         case 1:
-            return gzip.compress(payload)
+            return gzip.compress(payload, mtime=0)
         case 2:
             return bytes(snappy_encode(payload))
         case 3:  # brokers refuse blocks that depend on each other
-            return bytes(lz4.frame.compress(payload, block_linked=False))
+            is_small = len(payload) <= LZ4_SMALL_BYTES
+            block_size = lz4.frame.BLOCKSIZE_MAX64KB if is_small else lz4.frame.BLOCKSIZE_MAX256KB
+            return bytes(lz4.frame.compress(payload, block_size=block_size, block_linked=False))
         case 4:
             return zstandard.ZstdCompressor().compress(payload)
     raise CorruptBatchError(f"compression codec {codec} is unknown")
@@ -84,6 +131,36 @@ def with_right_checksum(payload: bytes) -> bytes:
 
 def _same(payload: bytes, _: int) -> bytes:
     return payload
+
+
+def _lz4_opener(limit_bytes: int) -> Callable[[memoryview], bytes]:
+    context, chunk = lz4.frame.create_decompression_context(), lz4.frame.decompress_chunk
+    most_bytes = limit_bytes // LZ4_MOST  # which never become more than the limit
+
+    def opened(payload: memoryview) -> bytes:
+        if len(payload) > most_bytes:
+            return _unlz4(payload, limit_bytes)
+        found, _, is_whole = chunk(context, payload)
+        if not is_whole:
+            raise EOFError("the frame ends early")
+        return found  # type: ignore[no-any-return]  # lz4 has no types
+
+    return opened
+
+
+def _zstd_opener(limit_bytes: int) -> Callable[[memoryview], bytes]:
+    decompressor = zstandard.ZstdDecompressor()
+
+    def opened(payload: memoryview) -> bytes:
+        guess = min(limit_bytes, ZSTD_GUESS * len(payload))
+        try:
+            if zstandard.frame_content_size(payload) <= guess:
+                return decompressor.decompress(payload, guess)
+        except zstandard.ZstdError:
+            pass  # a higher ratio
+        return _unzstd(payload, limit_bytes)
+
+    return opened
 
 
 def _gunzip(payload: bytes, limit_bytes: int) -> bytes:
@@ -124,7 +201,7 @@ def _unsnap_block(block: bytes, room_bytes: int, limit_bytes: int) -> bytes:
     return bytes(snappy.uncompress(block))
 
 
-def _unlz4(payload: bytes, limit_bytes: int) -> bytes:
+def _unlz4(payload: bytes | memoryview, limit_bytes: int) -> bytes:
     frame = lz4.frame.LZ4FrameDecompressor()
     found = bytes(frame.decompress(payload, max_length=limit_bytes + 1))
     if not frame.eof and len(found) <= limit_bytes:
@@ -132,8 +209,8 @@ def _unlz4(payload: bytes, limit_bytes: int) -> bytes:
     return found
 
 
-def _unzstd(payload: bytes, limit_bytes: int) -> bytes:
-    found = bytearray()
+def _unzstd(payload: bytes | memoryview, limit_bytes: int) -> bytes:
+    payload, found = bytes(payload), bytearray()
     while payload and len(found) <= limit_bytes:
         frame, at = zstandard.ZstdDecompressor().decompressobj(), 0
         while not frame.eof and at < len(payload) and len(found) <= limit_bytes:
@@ -145,4 +222,5 @@ def _unzstd(payload: bytes, limit_bytes: int) -> bytes:
     return bytes(found)
 
 
+FAILURES = (zlib.error, RuntimeError, zstandard.ZstdError, snappy.UncompressError, struct.error, EOFError)
 DECOMPRESS = {NONE: _same, GZIP: _gunzip, SNAPPY: _unsnap, LZ4: _unlz4, ZSTD: _unzstd}

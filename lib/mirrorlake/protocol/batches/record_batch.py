@@ -11,7 +11,7 @@ offset  field                   in pass-through
 8       batch length, int32     kept
 12      leader epoch, int32     -1; not covered by the CRC
 16      magic, int8             must be 2
-17      CRC-32C, uint32         verified, then computed again over byte 21 and on
+17      CRC-32C, uint32         verified; that of the changed header and the same rest
 21      attributes, int16       transactional bit set, everything else kept
 23      last offset delta       kept; must be record count - 1
 27, 35  base, max timestamp     kept
@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 from crc32c import crc32c
 
 from mirrorlake.protocol.batches.codecs import CODEC, CODECS
+from mirrorlake.protocol.batches.crc import behind
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
@@ -48,6 +49,7 @@ CRC_AT, CRC_FROM, PRODUCER_FROM = 17, 21, 43
 STAMPS = slice(23, 43)  # last offset delta, base and max timestamp: the same on both sides, like the records
 CONTENT_FROM = 57  # record count and records
 OLD_CRC_FROM = 16
+LARGE_BYTES = 64 << 10  # to read fewer bytes twice takes less time than `behind`
 LEAST_BYTES = {0: OLD_HEADER.size, 1: OLD_HEADER.size + 8, 2: HEADER_BYTES}  # v0 has no timestamp; both have two sizes
 
 TIMESTAMP_TYPE = 0x08
@@ -141,13 +143,24 @@ class Batch:
         )
 
     def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
-        """Returns a copy of the batch for the target, in an open transaction of the given producer."""
+        """Returns a copy of the batch for the target, in an open transaction of the given producer.
+
+        The CRC must have been verified. Of a large batch, the new one is made from it, so what changes the records in
+        memory meanwhile is noticed by the target.
+        """
         sealed = bytearray(self.raw)
         BEFORE_CRC.pack_into(sealed, 0, 0, len(sealed) - OVERHEAD_BYTES, -1, 2)
         ATTRIBUTES.pack_into(sealed, CRC_FROM, self.attributes | TRANSACTIONAL)
         PRODUCER.pack_into(sealed, PRODUCER_FROM, producer_id, producer_epoch, base_sequence)
-        CRC.pack_into(sealed, CRC_AT, crc32c(memoryview(sealed)[CRC_FROM:]))
+        CRC.pack_into(sealed, CRC_AT, self._crc_of(memoryview(sealed)))
         return sealed
+
+    def _crc_of(self, sealed: memoryview) -> int:
+        """Returns the CRC of a copy that differs in the header only."""
+        if len(sealed) < LARGE_BYTES:
+            return crc32c(sealed[CRC_FROM:])
+        change = crc32c(self.raw[CRC_FROM:CONTENT_FROM]) ^ crc32c(sealed[CRC_FROM:CONTENT_FROM])
+        return self.crc ^ behind(change, len(sealed) - CONTENT_FROM)
 
     def extend_digest(self, digest: int) -> int:
         """Extends a CRC-32C over the content of batches by this batch; 0 stands for no earlier batch.
@@ -155,6 +168,17 @@ class Batch:
         It covers record count, timestamps and records. The batch on the target therefore has the same digest.
         """
         return crc32c(self.raw[CONTENT_FROM:], crc32c(self.raw[STAMPS], digest))
+
+    def extend_digest_by_crc(self, digest: int) -> int:
+        """Extends a digest like `extend_digest`, for a batch whose CRC was verified.
+
+        A large batch is not read once more. A verification must not use it: it compares bytes, not what a header says
+        of them.
+        """
+        if len(self.raw) < LARGE_BYTES:
+            return self.extend_digest(digest)
+        change = crc32c(self.raw[CRC_FROM:CONTENT_FROM]) ^ crc32c(self.raw[STAMPS], digest)
+        return self.crc ^ behind(change, len(self.raw) - CONTENT_FROM)
 
     def count_into(self, tally: int) -> int:
         """Extends a CRC-32C over the sequence of batches by this batch; 0 stands for no earlier batch.
@@ -164,24 +188,48 @@ class Batch:
         return crc32c(IDENTITY.pack(len(self.raw), self.crc, self.records), tally)
 
 
-def read_log(data: bytes) -> Iterator[Batch]:
-    """Yields the batches of a fetched log; leaves out a last batch that the fetch size has cut off.
+class FetchedLog:
+    """The batches of a fetched log, without a last one that the fetch size has cut off.
 
     After a batch whose length is wrong (`Batch.is_whole`), nothing more can be read. The first batch is never cut off
     (KIP-74), so its length is wrong if it ends behind the response.
+
+    Attributes:
+        view: the bytes of the log.
+        bounds: where the batches begin, and where the last one ends. A batch whose length is wrong ends with the log.
+        whole: the number of batches before the one whose length is wrong.
     """
-    view = memoryview(data)
-    at, end = 0, len(data)
-    while at + PREFIX.size <= end:
-        offset, length, magic = PREFIX.unpack_from(data, at)
-        stop = at + OVERHEAD_BYTES + length
-        if length < LEAST_BYTES.get(magic, HEADER_BYTES) - OVERHEAD_BYTES or (stop > end and not at):
-            yield _broken(view[at:], offset)
-            return
-        if stop > end:
-            return
-        yield _old_entry(view[at:stop], offset) if magic < 2 else _batch(view[at:stop])
-        at = stop
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self.view = memoryview(data)
+        bounds, at, end, is_broken = [0], 0, len(data), False
+        while at + PREFIX.size <= end and not is_broken:
+            _, length, magic = PREFIX.unpack_from(data, at)
+            stop = at + OVERHEAD_BYTES + length
+            is_broken = length < LEAST_BYTES.get(magic, HEADER_BYTES) - OVERHEAD_BYTES or (stop > end and not at)
+            if stop > end and not is_broken:
+                break
+            at = end if is_broken else stop
+            bounds.append(at)
+        self.bounds, self.whole = bounds, len(bounds) - 1 - is_broken
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, number: int) -> Batch:
+        raw = self.view[self.bounds[number] : self.bounds[number + 1]]
+        offset, _, magic = PREFIX.unpack_from(raw)
+        if number >= self.whole:
+            return _broken(raw, offset)
+        return _old_entry(raw, offset) if magic < 2 else _batch(raw)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[number] for number in range(len(self)))
+
+
+def read_log(data: bytes | bytearray) -> Iterator[Batch]:
+    """Yields the batches of a fetched log; see `FetchedLog`."""
+    return iter(FetchedLog(data))
 
 
 def _broken(raw: memoryview, offset: int) -> Batch:
@@ -236,11 +284,16 @@ class AbortedTransactions:
 
     def __init__(self, listed: Iterable[tuple[int, int]]) -> None:
         """Takes `listed`: (producer id, first offset) as in the Fetch response."""
+        listed = list(listed)
+        self.producers = {producer_id for producer_id, _ in listed}
         self._waiting = sorted(listed, key=lambda entry: -entry[1])
         self._aborting: set[int] = set()
 
     def drops(self, batch: Batch) -> bool:
-        """Returns True if `batch`, the next one of the log, holds data of an aborted transaction."""
+        """Returns True if `batch`, the next one of the log, holds data of an aborted transaction.
+
+        Data of other than the listed `producers` may be left out.
+        """
         while self._waiting and self._waiting[-1][1] < batch.end_offset:
             self._aborting.add(self._waiting.pop()[0])
         if batch.is_abort_marker:

@@ -18,6 +18,7 @@ from mirrorlake.protocol.batches.codecs import (
     CODEC,
     LZ4,
     CorruptBatchError,
+    OversizedBatchError,
     compressed,
     decompressed,
     with_right_checksum,
@@ -73,7 +74,9 @@ def read_records(batch: Batch, limit_bytes: int = MOST_BYTES) -> Iterator[Record
     """
     try:
         yield from _old_records(batch, limit_bytes) if batch.magic < 2 else _records(batch, limit_bytes)
-    except (IndexError, struct.error) as error:  # a number that goes on behind the end
+    except (CorruptBatchError, OversizedBatchError):
+        raise
+    except (IndexError, ValueError, struct.error) as error:  # a number that goes on behind the end, or too long
         raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
 
 
@@ -198,15 +201,27 @@ def pack(records: Sequence[Record], codec: int) -> Batch:
         length = len(head) + len(record.rest)
         packed += (SMALL[length] if length < size else varint(length), head, record.rest)
     pieces.append((start, follows))
-    payload = compressed(b"".join(packed), codec)
-    count = len(records)
+    return batch_of(b"".join(packed), codec, (first.timestamp, newest), pieces)
+
+
+def batch_of(
+    records: bytes | bytearray, codec: int, timestamps: tuple[int, int], pieces: Sequence[tuple[int, int]]
+) -> Batch:
+    """Returns the batch of encoded records, for `Batch.sealed`.
+
+    Args:
+        records: the records, not compressed.
+        codec: the codec of the batch.
+        timestamps: the timestamp of the first record, and the largest one.
+        pieces: the offsets that the records had, as `[start, end)`.
+    """
+    payload, count = compressed(records, codec), sum(end - start for start, end in pieces)
     length = HEADER_BYTES - OVERHEAD_BYTES + len(payload)
     raw = bytearray(
-        HEADER.pack(first.offset, length, -1, 2, 0, codec, count - 1, first.timestamp, newest, -1, -1, -1, count)
-        + payload
+        HEADER.pack(pieces[0][0], length, -1, 2, 0, codec, count - 1, *timestamps, -1, -1, -1, count) + payload
     )
-    struct.pack_into(">I", raw, CRC_FROM - 4, crc32c(raw[CRC_FROM:]))
-    batch = next(read_log(bytes(raw)))
+    struct.pack_into(">I", raw, CRC_FROM - 4, crc32c(memoryview(raw)[CRC_FROM:]))
+    batch = next(read_log(raw))
     return batch if len(pieces) == 1 else replace(batch, pieces=tuple(pieces))
 
 

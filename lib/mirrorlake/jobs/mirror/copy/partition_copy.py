@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -102,6 +103,12 @@ class Stretch:
         self._let_wait(self.partition, batch)
         self.upstream_next = batch.end_offset
 
+    def take_merged(self, batches: Iterable[Batch], end: int) -> None:
+        """Queues batches that were merged from those from `upstream_next` up to `end`; see `take`."""
+        for batch in batches:
+            self._let_wait(self.partition, batch)
+        self.upstream_next = end
+
     def add(self, record: Record, codec: int, target_partition: int, limit_bytes: float) -> None:
         """Adds the record at `upstream_next` to the loose records.
 
@@ -190,7 +197,7 @@ class Stretch:
             run.bytes += len(batch.raw) * (end - start) // batch.records
             run.first_timestamp = min(run.first_timestamp, batch.base_timestamp)
             run.last_timestamp = max(run.last_timestamp, batch.max_timestamp)
-            run.digest = None if run.digest is None or len(ranges) > 1 else batch.extend_digest(run.digest)
+            run.digest = None if run.digest is None or len(ranges) > 1 else batch.extend_digest_by_crc(run.digest)
         self.digests_written[target_partition] = batch.count_into(self.digests_written.get(target_partition, 0))
 
     def finish(self) -> None:

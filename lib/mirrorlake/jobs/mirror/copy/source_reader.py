@@ -7,7 +7,7 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +16,14 @@ from crc32c import crc32c
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
-from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Stretch
+from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
-from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.batches.merging import join, producer_ids
+from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.batches.records import Record, read_records
 from mirrorlake.protocol.cluster import (
     EARLIEST_TIMESTAMP,
@@ -157,14 +159,16 @@ class Intake:
     async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
         answers = [
-            fetched
+            (fetched, FetchedLog(fetched.records))
             for fetched in self.source.fetched(response)
             if self._stretches[key := (fetched.topic, fetched.partition)].upstream_next == asked.get(key)
         ]
         if self.provenance:
-            await self.provenance.learn(batch for answer in answers for batch in _committed(answer))
-        for fetched in answers:
-            await self._read(fetched)
+            for fetched, log in answers:
+                if not self.provenance.knows(producer_ids(log)):
+                    await self.provenance.learn(_committed(log, fetched.aborted))
+        for fetched, log in answers:
+            await self._read(fetched, log)
 
     @asynccontextmanager
     async def _refreshing(self) -> AsyncIterator[None]:
@@ -200,7 +204,7 @@ class Intake:
 
     # -- Fetch responses ----------------------------------------------------------------------------
 
-    async def _read(self, fetched: Fetched) -> None:
+    async def _read(self, fetched: Fetched, log: FetchedLog) -> None:
         stretch = self._stretches[fetched.topic, fetched.partition]
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self.out_of_range(stretch)
@@ -211,26 +215,8 @@ class Intake:
             return
         if len(fetched.records):
             self._order[stretch.key] = self._order.pop(stretch.key)
-        aborted = AbortedTransactions(fetched.aborted)
-        batches, before = list(read_log(fetched.records)), stretch.upstream_next
-        for number, batch in enumerate(batches):
-            if (
-                not batch.crc_is_right
-            ):  # the CRC is recomputed for the target, so a corrupt batch would look healthy there
-                if not stretch.is_done and self._may_be_whole(stretch, batch):
-                    break  # the next Fetch asks for it once more
-                self._corrupt(stretch, batch, batches[number + 1].base_offset if number + 1 < len(batches) else None)
-                continue
-            is_aborted = aborted.drops(batch)
-            if batch.end_offset <= stretch.upstream_next:
-                continue  # for a compacted log, a batch may end before the requested offset
-            if batch.magic == 2:  # the first offset of an older batch is known only after opening it
-                await self.pass_hole(stretch, batch.base_offset)
-            if stretch.is_done or self._gaps >= GAPS_AT_ONCE:
-                break
-            await self._take(stretch, batch, is_aborted)
-            stretch.see_epoch(batch.leader_epoch, batch.base_offset)
-            self.bytes += len(batch.raw)
+        before = stretch.upstream_next
+        await self._read_log(stretch, log, AbortedTransactions(fetched.aborted))
         self.pack(stretch)
         self._require_progress(stretch, before, len(fetched.records))
 
@@ -243,6 +229,72 @@ class Intake:
                 f"{before}, and none of them is a record at or after it",
                 retriable=True,
             )
+
+    async def _read_log(self, stretch: Stretch, log: FetchedLog, aborted: AbortedTransactions) -> None:
+        """Takes the batches of a log, until the transaction should hold no more of the stretch."""
+        left_out = aborted.producers | (self.provenance.mirrored if self.provenance else set())
+        small, at = SmallBatches.of(log, self._merged_bytes(stretch), left_out), 0
+        while at < len(log):
+            merged = self._merge(stretch, small, at) if small and not self._is_full(stretch) else 0
+            if not merged and not await self._read_batch(stretch, log, at, aborted):
+                return
+            at += merged or 1
+
+    async def _read_batch(self, stretch: Stretch, log: FetchedLog, number: int, aborted: AbortedTransactions) -> bool:
+        """Takes one batch of a log; returns False if the transaction should hold no more of the stretch."""
+        batch = log[number]
+        if not batch.crc_is_right:  # it is recomputed for the target, so a corrupt batch would look healthy there
+            if not stretch.is_done and self._may_be_whole(stretch, batch):
+                return False  # the next Fetch asks for it once more
+            self._corrupt(stretch, batch, log[number + 1].base_offset if number + 1 < len(log) else None)
+            return True
+        is_aborted = aborted.drops(batch)
+        if batch.end_offset <= stretch.upstream_next:
+            return True  # for a compacted log, a batch may end before the requested offset
+        if batch.magic == 2:  # the first offset of an older batch is known only after opening it
+            await self.pass_hole(stretch, batch.base_offset)
+        if self._is_full(stretch):
+            return False
+        await self._take(stretch, batch, is_aborted)
+        stretch.see_epoch(batch.leader_epoch, batch.base_offset)
+        self.bytes += len(batch.raw)
+        return True
+
+    def _is_full(self, stretch: Stretch) -> bool:
+        """Returns True if the transaction should hold no more of a stretch."""
+        return stretch.is_done or self._gaps >= GAPS_AT_ONCE
+
+    def _merged_bytes(self, stretch: Stretch) -> int:
+        """Returns the size up to which small batches are merged."""
+        return int(max(1, min(PACK_BYTES, self._limit(stretch))))
+
+    def _merge(self, stretch: Stretch, small: SmallBatches, at: int) -> int:
+        """Merges small batches from number `at` on; returns how many, 0 if the first one has to go another way."""
+        most_bytes = self._merged_bytes(stretch)
+        numbers = small.next_ones(at, stretch.upstream_next, stretch.planned_end, most_bytes)
+        if len(numbers) < FEWEST or self._is_special(stretch, small, numbers):
+            small.leave(range(at, max(at + 1, numbers.stop)))
+            return 0
+        try:
+            joined = join(small.log, small.rows, numbers, self.flow.batch_max_decompressed_bytes, most_bytes)
+        except (CorruptBatchError, OversizedBatchError):  # a loss has to name its offsets
+            small.leave(numbers)
+            return 0
+        numbers = numbers[: joined.batches]
+        self.pack(stretch)
+        stretch.take_merged(joined.packed(self._limit(stretch)), small.end_offset(numbers[-1]))
+        for epoch, offset in small.epochs(numbers):
+            stretch.see_epoch(epoch, offset)
+        self.bytes += small.bytes(numbers)
+        return len(numbers)
+
+    def _is_special(self, stretch: Stretch, small: SmallBatches, numbers: range) -> bool:
+        """Returns True if single records of batches need attention: to be copied home, or too large for the target."""
+        start, end = small.first_offset(numbers[0]), small.end_offset(numbers[-1])
+        return any(refill.key == stretch.key for refill in self.flow.refills) or any(
+            (topic, partition) == stretch.key and start <= offset < end
+            for topic, partition, offset in self.limits.refused
+        )
 
     async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
         if (kind := self._nothing_to_copy(stretch, batch, is_aborted)) is not None:
@@ -508,7 +560,7 @@ def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) 
     return about(kind, stretch.key, from_offset, to_offset, records=to_offset - from_offset)
 
 
-def _committed(fetched: Fetched) -> Iterator[Batch]:
-    """Returns the healthy batches of a response, without those of aborted transactions."""
-    aborted = AbortedTransactions(fetched.aborted)
-    return (batch for batch in read_log(fetched.records) if batch.crc_is_right and not aborted.drops(batch))
+def _committed(log: FetchedLog, listed: Iterable[tuple[int, int]]) -> Iterator[Batch]:
+    """Returns the healthy batches of a log, without those of aborted transactions."""
+    aborted = AbortedTransactions(listed)
+    return (batch for batch in log if batch.crc_is_right and not aborted.drops(batch))
