@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.printable import printable
+
 LONGEST_CAUSE = 500
+LONGEST_MESSAGE = 10_000
 
 
 class MirrorlakeError(Exception):
@@ -26,8 +29,8 @@ class MirrorlakeError(Exception):
     def __init__(
         self, message: str, *, retriable: bool | None = None, anomaly: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message, LONGEST_MESSAGE, keep="\n")  # names of others may hold anything
+        super().__init__(self.message)
         self.anomaly = dict(anomaly or {})
         if retriable is not None:
             self.retriable = retriable

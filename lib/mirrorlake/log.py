@@ -1,8 +1,9 @@
 """Log lines of events: an event's name, then its fields as `key=value`, or as JSON.
 
 A module logs to `logging.getLogger(__name__)`, each event as one line: `log.info(event("topic_changed", flow=flow.name,
-topic=topic))`. Entry points (notebooks, commands, benchmarks) call `configure` once, and Spark's worker processes call
-`quiet_kafka`. Connection properties and stack traces are never logged.
+topic=topic))`. Whatever a value is, it stays on its line, and a long one is shortened. Entry points (notebooks,
+commands, benchmarks) call `configure` once, and Spark's worker processes call `quiet_kafka`. Connection properties and
+stack traces are never logged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from logging.handlers import WatchedFileHandler
 from typing import Any
 
 from mirrorlake.errors import ConfigurationError, first_line
+from mirrorlake.printable import shortened
 
 ROOT = "mirrorlake"
 LOGFMT, JSON = "logfmt", "json"
@@ -180,7 +182,7 @@ def _logfmt(value: Any) -> str:
     """Formats a value of one word as it is, and any other one in quotes and on one line."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
+    text = shortened(str(value))
     if text and text.isprintable() and DELIMITERS.isdisjoint(text):
         return text
     quoted = json.dumps(text, ensure_ascii=False)
@@ -192,4 +194,4 @@ def _json(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return str(value)
+    return shortened(str(value))

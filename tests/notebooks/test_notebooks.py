@@ -122,7 +122,8 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     world.write_config(**{f"{world.alias}.client.id": "${env:CANARY}"})
     source = world.source_records(topic)
     group = world.commit(
-        "readers", {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()}
+        "o'neil \\ \"${env:HOME} {0} <b>",
+        {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()},
     )
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
 
@@ -161,7 +162,6 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
         jvm,
         flow=world.flow_name,
         warehouse=world.warehouse,
-        group_id=group,
         topic=topic,
         partition="0",
         upstream_offset=str(offset),

@@ -100,6 +100,19 @@ def test_any_text_stays_on_its_line_and_can_be_read_back(text: str) -> None:
     assert json.loads(JsonFormatter().format(record(event("seen", value=text))))["value"] == text
 
 
+def test_a_long_value_is_shortened_in_a_line_and_in_an_error() -> None:
+    huge = "\x1b" * 200_000
+    for formatter in (TextFormatter(), JsonFormatter()):
+        line = formatter.format(record(event("seen", group=huge, error=TargetError(f"group {huge} is away"))))
+        assert "(200,000 characters)" in line
+        assert len(line) < 100_000
+    error = TargetError(f"group \u202eevil\x1b[31m{huge}\nis away")
+    assert str(error).startswith("group \\u202eevil\\x1b[31m\\x1b")
+    assert error.message == str(error)
+    assert len(str(error)) < 50_000
+    assert str(TargetError("one line\nand another")) == "one line\nand another"
+
+
 def test_json_keeps_types_and_says_where_a_line_is_from() -> None:
     made = event("seen", flow="a->b", records=7, seconds=0.5, passed=False, path=Path("/tmp/x"), rate=float("inf"))
     assert json.loads(JsonFormatter().format(record(made, logging.WARNING))) == {

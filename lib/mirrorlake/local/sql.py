@@ -49,7 +49,7 @@ def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
     spark = local_session(root, "sql")
     ledger = Ledger(spark, CATALOG, schema, warehouse).ensure_tables()
     ensure_views(ledger)
-    spark.sql(f"USE `{CATALOG}`.`{schema}`")
+    spark.sql(f"USE {ledger.full_schema}")
     return spark
 
 

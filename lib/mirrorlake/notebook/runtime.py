@@ -99,7 +99,13 @@ def table(rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def session(root: Path, name: str) -> SparkSession:
-    """Returns the Spark session: Databricks' own, or a local one."""
+    """Returns the Spark session: Databricks' own, or a local one.
+
+    From this call on, tables show text between $ as it is, not as formulas and links of MathJax.
+    """
+    import pandas as pd
+
+    pd.options.display.html.use_mathjax = False
     spark = kernel_variable("spark")
     if spark is not None and databricks_utilities() is not None:
         return spark
