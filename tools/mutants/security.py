@@ -47,4 +47,21 @@ NAMES = (
     ),
 )
 
-SECURITY = NAMES
+CONTENTS = (
+    Mutant(
+        "the error about a record quotes it",
+        "transforms/evaluate.py",
+        "return said if quotes_contents else own or condition(error)[0]",
+        "return said",
+        ("tests/spark/test_transform.py::test_an_expression_that_raises_fails_one_record_only_and_leaves_it_as_it_is",),
+    ),
+    Mutant(
+        "a defect is told with the value",
+        "errors.py",
+        "isinstance(error, ValueError | LookupError)",
+        "False",
+        ("tests/unit/test_errors.py::test_a_defect_that_a_value_has_brought_to_light_is_told_without_the_value",),
+    ),
+)
+
+SECURITY = (*NAMES, *CONTENTS)
