@@ -153,9 +153,21 @@ def _formatter(name: str) -> logging.Formatter:
     return JsonFormatter() if name == JSON else TextFormatter()
 
 
+def private(path: str, flags: int) -> int:
+    """Opens a file, as an opener of `open`: a new one can be read and written by its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+class PrivateFileHandler(WatchedFileHandler):
+    """Appends to a file that its owner alone can read, unless it exists already with another mode."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=private)
+
+
 def _file(path: str, formatter: logging.Formatter) -> logging.Handler:
     try:
-        handler = WatchedFileHandler(path, encoding="utf-8")
+        handler = PrivateFileHandler(path, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{FILE_VARIABLE}={path} can't be written: {error.strerror}") from None
     handler.setFormatter(formatter)

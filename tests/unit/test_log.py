@@ -171,6 +171,7 @@ def test_a_file_gets_every_line_in_the_chosen_format_and_again_after_it_was_move
     LOG.info(event("second", flow="a->b"))
     first, second = (json.loads((tmp_path / name).read_text())["event"] for name in ("mirror.log.1", "mirror.log"))
     assert (first, second) == ("first", "second")
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("mirror.log.1", "mirror.log")} == {0o600}
     assert out.getvalue().splitlines()[1].endswith("second flow=a->b")
 
 

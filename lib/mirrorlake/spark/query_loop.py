@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mirrorlake.errors import MirrorlakeError, without_contents, unexpected
+from mirrorlake.errors import MirrorlakeError, unexpected, without_contents
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.spark.retries import Retries

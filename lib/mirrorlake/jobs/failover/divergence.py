@@ -149,8 +149,8 @@ class Divergence:
             missing = self._missing(spark.table(place) if is_table else reader.load(path))
         except Exception as error:
             raise ConfigurationError(
-                f"flow {self.flow.name}: the diverged records can't be written to {where}: {without_contents(error)}. No "
-                "decision about these records was recorded"
+                f"flow {self.flow.name}: the diverged records can't be written to {where}: {without_contents(error)}. "
+                "No decision about these records was recorded"
             ) from None
         if missing:
             raise ConfigurationError(
