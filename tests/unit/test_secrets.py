@@ -159,7 +159,8 @@ def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> No
     store.touch(0o600)
     config.write_text(
         "clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\na->b.enabled = true\n"
-        f"a.ssl.keystore.type = PEM\na.ssl.keystore.location = {store}\nb.ssl.key.password = ${{file:{secrets}:password}}\n"
+        f"a.ssl.keystore.type = PEM\na.ssl.keystore.location = {store}\n"
+        f"b.ssl.key.password = ${{file:{secrets}:password}}\n"
     )
     config.chmod(0o644)
     assert Flow.load(config, "a->b").warnings == ()
