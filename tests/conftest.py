@@ -42,20 +42,29 @@ def spark(root: Path) -> Iterator[object]:
 
 
 @pytest.fixture(scope="session")
-def servers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Returns the bootstrap servers of a source and a target cluster, shared by the tests of a layer."""
-    given = os.environ.get("MIRRORLAKE_TEST_SOURCE"), os.environ.get("MIRRORLAKE_TEST_TARGET")
-    if all(given):
-        yield given
-        return
-    from mirrorlake.local.cluster import LocalCluster, running
+def secured_clusters(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[object, object]]:
+    """Returns a source and a target cluster, shared by the tests of a layer. They can be reached in clear, and over TLS
+    with a password."""
+    from mirrorlake.local.cluster import running
     from mirrorlake.log import quiet_kafka
+
+    from tests.secured_cluster import SecuredCluster
 
     quiet_kafka()
     base, jars = tmp_path_factory.mktemp("clusters"), root / ".local/jars/kafka"
     # the log cleaner wakes up every 15 s otherwise
     with (
-        running(LocalCluster("source", base / "source", jars, properties=SOURCE)) as source,
-        running(LocalCluster("target", base / "target", jars, properties=TARGET)) as target,
+        running(SecuredCluster("source", base / "source", jars, properties=SOURCE)) as source,
+        running(SecuredCluster("target", base / "target", jars, properties=TARGET)) as target,
     ):
-        yield source.bootstrap_servers, target.bootstrap_servers
+        yield source, target
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Returns the bootstrap servers of a source and a target cluster, shared by the tests of a layer."""
+    given = os.environ.get("MIRRORLAKE_TEST_SOURCE"), os.environ.get("MIRRORLAKE_TEST_TARGET")
+    if all(given):
+        return given
+    source, target = request.getfixturevalue("secured_clusters")
+    return source.bootstrap_servers, target.bootstrap_servers

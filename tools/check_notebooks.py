@@ -7,6 +7,7 @@ It must have no outputs.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -21,6 +22,7 @@ if checkout:
     sys.path.insert(0, str(checkout / "lib"))
 
 """
+BUILT = re.compile(r"\b(?:sql|ask)\([^)]*?\bf[\"']|\.format\(")
 
 
 def problems(path: Path) -> list[str]:
@@ -41,6 +43,9 @@ def problems(path: Path) -> list[str]:
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     if len(code) < 2 or not code[1].startswith(BOOTSTRAP):
         found.append("the cell behind the parameters must begin as tools/check_notebooks.py says")
+    found += [
+        "a query is built from values: name them in braces, as for Question.ask" for _ in filter(BUILT.search, code)
+    ]
     if cells[0]["cell_type"] != "markdown":
         found.append("the first cell must say what the notebook is for")
     if set(notebook["metadata"]) - {"application/vnd.databricks.v1+notebook", "kernelspec", "language_info"}:

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mirrorlake.printable import printable
+
 LONGEST_CAUSE = 500
+DATA_STATES = ("22", "P0")  # classes of SQLSTATE: data exceptions, errors that a query raises
+DATA_EXCEPTIONS = frozenset(("NumberFormatException", "DateTimeException", "DateTimeParseException"))  # of Java
+LONGEST_MESSAGE = 10_000
 
 
 class MirrorlakeError(Exception):
@@ -26,8 +32,8 @@ class MirrorlakeError(Exception):
     def __init__(
         self, message: str, *, retriable: bool | None = None, anomaly: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = printable(message, LONGEST_MESSAGE, keep="\n")  # names of others may hold anything
+        super().__init__(self.message)
         self.anomaly = dict(anomaly or {})
         if retriable is not None:
             self.retriable = retriable
@@ -73,10 +79,15 @@ KINDS: dict[str, type[MirrorlakeError]] = {
 
 
 def unexpected(what: str, error: Exception) -> MirrorlakeError:
-    """Wraps a defect of this program, so that it can cross to the driver; the message has operation and line."""
+    """Wraps a defect of this program, so that it can cross to the driver; the message has operation and line.
+
+    It has no contents of records, which messages of errors about values may quote.
+    """
     frame = traceback.extract_tb(error.__traceback__)[-1]
+    kind, why = type(error).__name__, without_contents(error)
     return MirrorlakeError(
-        f"{what}: unexpected {type(error).__name__}: {error} ({Path(frame.filename).name}, line {frame.lineno})"
+        f"{what}: unexpected {kind if why == kind else f'{kind}: {why}'} ({Path(frame.filename).name}, line "
+        f"{frame.lineno})"
     )
 
 
@@ -104,6 +115,37 @@ def root_cause(error: Any) -> str:
     while cause is not None:
         text, cause = cause.getMessage() or text, cause.getCause()
     return (text.strip().splitlines() or [type(error).__name__])[0][:LONGEST_CAUSE]
+
+
+def without_contents(error: Any) -> str:
+    """Returns the first line of the cause of an error; without contents of records, which it may quote.
+
+    Of a Spark error about data, that is its condition, such as CAST_INVALID_INPUT; of a Python error about a value, its
+    class.
+    """
+    if getattr(error, "java_exception", None) or getattr(error, "_origin", None):
+        name, is_about_data = condition(error)
+        return name if is_about_data else root_cause(error)
+    is_about_value = isinstance(error, ValueError | LookupError)
+    return type(error).__name__ if is_about_value else first_line(error)[:LONGEST_CAUSE]
+
+
+def condition(error: Any) -> tuple[str, bool]:
+    """Returns the condition of a Spark error, else the class of its innermost cause; and whether it is about data.
+
+    Conditions are about data if their SQLSTATE is of the class of data exceptions, or of errors that a query raises
+    itself.
+    """
+    name, state = "", ""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    kind = type(error).__name__
+    while cause is not None:
+        kind = str(cause.getClass().getSimpleName())
+        with suppress(Exception):  # only Spark's own exceptions have these methods
+            name, state = cause.getCondition() or name, cause.getSqlState() or state
+        cause = cause.getCause()
+    is_about_data = state.startswith(DATA_STATES) or kind in DATA_EXCEPTIONS
+    return name or kind, is_about_data
 
 
 def first_line(error: object) -> str:

@@ -1,8 +1,9 @@
 """Log lines of events: an event's name, then its fields as `key=value`, or as JSON.
 
 A module logs to `logging.getLogger(__name__)`, each event as one line: `log.info(event("topic_changed", flow=flow.name,
-topic=topic))`. Entry points (notebooks, commands, benchmarks) call `configure` once, and Spark's worker processes call
-`quiet_kafka`. Connection properties and stack traces are never logged.
+topic=topic))`. Whatever a value is, it stays on its line, and a long one is shortened. Entry points (notebooks,
+commands, benchmarks) call `configure` once, and Spark's worker processes call `quiet_kafka`. Connection properties and
+stack traces are never logged.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from logging.handlers import WatchedFileHandler
 from typing import Any
 
 from mirrorlake.errors import ConfigurationError, first_line
+from mirrorlake.printable import shortened
 
 ROOT = "mirrorlake"
 LOGFMT, JSON = "logfmt", "json"
@@ -151,9 +153,21 @@ def _formatter(name: str) -> logging.Formatter:
     return JsonFormatter() if name == JSON else TextFormatter()
 
 
+def private(path: str, flags: int) -> int:
+    """Opens a file, as an opener of `open`: a new one can be read and written by its owner alone."""
+    return os.open(path, flags, 0o600)
+
+
+class PrivateFileHandler(WatchedFileHandler):
+    """Appends to a file that its owner alone can read, unless it exists already with another mode."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=private)
+
+
 def _file(path: str, formatter: logging.Formatter) -> logging.Handler:
     try:
-        handler = WatchedFileHandler(path, encoding="utf-8")
+        handler = PrivateFileHandler(path, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{FILE_VARIABLE}={path} can't be written: {error.strerror}") from None
     handler.setFormatter(formatter)
@@ -180,7 +194,7 @@ def _logfmt(value: Any) -> str:
     """Formats a value of one word as it is, and any other one in quotes and on one line."""
     if isinstance(value, bool):
         return str(value).lower()
-    text = str(value)
+    text = shortened(str(value))
     if text and text.isprintable() and DELIMITERS.isdisjoint(text):
         return text
     quoted = json.dumps(text, ensure_ascii=False)
@@ -192,4 +206,4 @@ def _json(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return str(value)
+    return shortened(str(value))

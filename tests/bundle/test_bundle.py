@@ -17,6 +17,7 @@ from databricks.bundles.jobs import Job
 from databricks.bundles.schemas import Schema
 from databricks.bundles.volumes import Volume
 from jsonschema import Draft202012Validator
+from mirrorlake.config.secret_reference import REDACTED
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [ROOT / "databricks.yml", *sorted((ROOT / "workflows").glob("*.yml"))]
@@ -121,9 +122,10 @@ def test_libraries_have_the_versions_the_code_is_tested_with(job: str) -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_the_mirror_does_not_speculate_and_runs_on_a_classic_cluster(job: str) -> None:
+def test_the_mirror_does_not_speculate_hides_secrets_and_runs_on_a_classic_cluster(job: str) -> None:
     for cluster in JOBS[job]["job_clusters"]:
         assert cluster["new_cluster"]["spark_conf"]["spark.speculation"] == "false"
+        assert cluster["new_cluster"]["spark_conf"]["spark.redaction.regex"] == REDACTED
         assert cluster["new_cluster"]["data_security_mode"] == "DATA_SECURITY_MODE_DEDICATED"
 
 

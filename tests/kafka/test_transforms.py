@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import re
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -143,9 +146,14 @@ def test_a_record_that_cannot_be_transformed_stops_the_flow_or_goes_to_the_dead_
     with pytest.raises(
         SourceError,
         match=rf"topic {topic}, partition 1, offset 10: the record can't be transformed: "
-        rf"mirrorlake\.transform\.t\.value\.format.*Spark says: \S+",
-    ):
+        rf"mirrorlake\.transform\.t\.value\.format.*Spark says: MALFORMED_RECORD_IN_PARSING[A-Z_.]*\. ",
+    ) as caught:
         world.mirror()
+    (about,) = world.rows("anomalies")
+    log = Path(f".local/logs/spark-{os.getpid()}.log").read_text()
+    assert "JsonParseException" in log
+    for place in (str(caught.value), "\n".join(world.lines), str(about), log):
+        assert not re.search(r"not.{0,3}json|Unrecognized token", place), "contents of a record"
     assert sum(map(len, world.target_records(topic).values())) == 0
     transform(world, "t", topic, **parts, on_error="dead-letter")
     assert world.mirror().records == 49

@@ -12,7 +12,10 @@ from tests.example_ledger import fill
 
 @pytest.fixture(scope="session")
 def example(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    """Fills the ledger of docs/sql.md, with its views; flows that tests add have other names."""
-    made = fill(ledger_in(spark, "example", tmp_path_factory.mktemp("example")))
+    """Fills the ledger of docs/sql.md, with its views; flows that tests add have other names.
+
+    The name of its directory has a quote.
+    """
+    made = fill(ledger_in(spark, "example", tmp_path_factory.mktemp("o'example")))
     ensure_views(made)
     return made

@@ -170,8 +170,10 @@ def test_an_expression_that_raises_fails_one_record_only_and_leaves_it_as_it_is(
         row["offset"]
         for row in apply(frame, how).filter("outcome = 'failed'").orderBy("offset").select("offset").collect()
     ] == [1, 4]
-    assert "'x'" in explain_failure(frame, how, "x", 3, 1, f"{PROPERTY}where")
-    assert "overflow" in explain_failure(frame, how, "x", 3, 4, f"{PROPERTY}value")
+    assert "'x'" in explain_failure(frame, how, "x", 3, 1, f"{PROPERTY}where", quotes_contents=True)
+    assert explain_failure(frame, how, "x", 3, 1, f"{PROPERTY}where") == "CAST_INVALID_INPUT"
+    assert "overflow" in explain_failure(frame, how, "x", 3, 4, f"{PROPERTY}value", quotes_contents=True)
+    assert explain_failure(frame, how, "x", 3, 4, f"{PROPERTY}value") == "ARITHMETIC_OVERFLOW"
 
 
 def test_every_record_is_decoded_once(spark: Any) -> None:
@@ -239,7 +241,9 @@ def test_what_is_no_json_of_the_schema_fails(spark: Any) -> None:
         *[("failed", "value.format", value) for value in values[:9]],
         *[("kept", None, value) for value in values[9:]],
     ]
-    said = [explain_failure(frame, how, "x", 3, at, f"{PROPERTY}value.format") for at in (0, 6, 8)]
+    said = [
+        explain_failure(frame, how, "x", 3, at, f"{PROPERTY}value.format", quotes_contents=at > 0) for at in (0, 6, 8)
+    ]
     assert "there is no JSON document" in said[0]
     assert "'id'" in said[1]
     assert "UTF-8" in said[2]
@@ -373,6 +377,14 @@ REFUSED = [
         "array(named_struct('value', 'a', 'key', value))",
         "its type is ARRAY<.*; allowed is ARRAY<STRUCT<key: STRING, value: BINARY>>",
     ),
+    ("value", "java_method('java.lang.System', 'getenv', 'HOME')", "function java_method reaches beyond"),
+    ("value", "upper(concat('x', REFLECT('java.lang.System', 'getenv', 'HOME')))", "function reflect reaches beyond"),
+    ("value", "(SELECT max(reflect('java.util.UUID', 'randomUUID')) FROM segments)", "function reflect reaches beyond"),
+    ("value", "(SELECT max(value) FROM text.`/etc/passwd`)", r"it reads the files at /etc/passwd\. Read a table"),
+    ("where", "topic IN (SELECT value FROM `TEXT`.`file:/etc/passwd`)", "it reads the files at file:/etc/passwd"),
+    ("where", "EXISTS (SELECT 1 FROM (SELECT * FROM csv.`/etc/passwd`))", "it reads the files at /etc/passwd"),
+    ("value", "(WITH p AS (SELECT * FROM text.`/etc/passwd`) SELECT max(value) FROM p)", "WITH is not allowed"),
+    ("value", "(SELECT max(_1) FROM read_files('/etc/passwd'))", "function read_files reaches beyond"),
     ("timestamp", "1", "its type is INT; allowed is TIMESTAMP or BIGINT"),
     ("partition", "offset", "its type is BIGINT; allowed is INT or SMALLINT or TINYINT"),
     ("value", "(SELECT max(segment) FROM nowhere)", "TABLE_OR_VIEW_NOT_FOUND.*`nowhere`"),

@@ -292,7 +292,7 @@ def test_who_may_not_create_views_goes_on_with_those_that_are_there(spark: Any, 
 
 def test_sql_answers_a_statement_and_says_what_is_wrong_with_another(ledger: Ledger) -> None:
     environment = {**os.environ, "WAREHOUSE": ledger.warehouse, "SCHEMA": "example", "PYTHONPATH": str(ROOT / "lib")}
-    text = "SELECT group_id FROM current_position\nWHERE group_id = 'billing';\nSELECT nothing FROM lag;\n"
+    text = "SELECT group_id, '\x1b[31m' FROM current_position\nWHERE group_id = 'billing';\nSELECT nothing FROM lag;\n"
     asked = subprocess.run(
         [sys.executable, "-m", "mirrorlake.local.sql"],
         cwd=ROOT,
@@ -305,6 +305,8 @@ def test_sql_answers_a_statement_and_says_what_is_wrong_with_another(ledger: Led
     )
     assert asked.returncode == 1
     assert asked.stdout.count("billing") == 2
+    assert "\\x1b[31m" in asked.stdout
+    assert "\x1b" not in asked.stdout
     assert "cannot be resolved" in asked.stderr
     assert "Traceback" not in asked.stderr
 

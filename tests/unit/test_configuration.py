@@ -196,7 +196,8 @@ def test_one_connection_speaks_three_dialects(monkeypatch: pytest.MonkeyPatch) -
         "ssl_check_hostname": False,
     }
     spark = connection.spark()
-    assert spark["kafka.sasl.jaas.config"].endswith('password="s3cret";')
+    assert spark["kafka.sasl.jaas.config"].endswith('password="${env:CANARY}";'), "Kafka resolves it"
+    assert spark["kafka.ssl.key.password"] == "${env:CANARY}"
     assert spark["kafka.ssl.truststore.location"] == "/ca.pem"
 
 

@@ -100,6 +100,19 @@ def test_any_text_stays_on_its_line_and_can_be_read_back(text: str) -> None:
     assert json.loads(JsonFormatter().format(record(event("seen", value=text))))["value"] == text
 
 
+def test_a_long_value_is_shortened_in_a_line_and_in_an_error() -> None:
+    huge = "\x1b" * 200_000
+    for formatter in (TextFormatter(), JsonFormatter()):
+        line = formatter.format(record(event("seen", group=huge, error=TargetError(f"group {huge} is away"))))
+        assert "(200,000 characters)" in line
+        assert len(line) < 100_000
+    error = TargetError(f"group \u202eevil\x1b[31m{huge}\nis away")
+    assert str(error).startswith("group \\u202eevil\\x1b[31m\\x1b")
+    assert error.message == str(error)
+    assert len(str(error)) < 50_000
+    assert str(TargetError("one line\nand another")) == "one line\nand another"
+
+
 def test_json_keeps_types_and_says_where_a_line_is_from() -> None:
     made = event("seen", flow="a->b", records=7, seconds=0.5, passed=False, path=Path("/tmp/x"), rate=float("inf"))
     assert json.loads(JsonFormatter().format(record(made, logging.WARNING))) == {
@@ -158,6 +171,7 @@ def test_a_file_gets_every_line_in_the_chosen_format_and_again_after_it_was_move
     LOG.info(event("second", flow="a->b"))
     first, second = (json.loads((tmp_path / name).read_text())["event"] for name in ("mirror.log.1", "mirror.log"))
     assert (first, second) == ("first", "second")
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("mirror.log.1", "mirror.log")} == {0o600}
     assert out.getvalue().splitlines()[1].endswith("second flow=a->b")
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
+import warnings
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from mirrorlake.notebook.report import FlowReport, ago
-from mirrorlake.notebook.report_figures import table
+from mirrorlake.notebook.report import FlowReport, Report, ago
+from mirrorlake.notebook.report_figures import STYLE, cards, gates_figure, lag_figure, table, verified_figure
+
+from tests.nasty_names import NASTY
 
 NOW = datetime(2026, 11, 20, 14, 0)
 WELL = FlowReport("west->east", 100, 1_000, 0, NOW, NOW, 4, 0, 12, 0, NOW, 0, 0, 0, 0)
@@ -53,3 +59,27 @@ def test_what_comes_from_a_cluster_is_text_and_not_markup() -> None:
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
     assert "1,250" in shown
+
+
+def test_names_are_text_in_the_report() -> None:
+    anomalies = pd.DataFrame({"topic": NASTY.values(), "detail": NASTY.values(), "records": 1})
+    flows, nothing = tuple(replace(WELL, flow=text) for text in NASTY.values()), pd.DataFrame()
+    verified = pd.DataFrame(
+        [{"flow": "a->b", "topic": text, "verified": 1, "unverified": 1} for text in NASTY.values()]
+    )
+    gates = pd.DataFrame(
+        [{"flow": text, "suite": text, "at": NOW, "passed": 1, "refused": 1} for text in NASTY.values()]
+    )
+    lag = pd.DataFrame([{"flow": text, "at": NOW, "lag": 1} for text in NASTY.values()])
+    since = NOW - timedelta(hours=1)
+    report = Report(since, NOW, 60, flows, nothing, lag, nothing, nothing, gates, verified, anomalies)
+    for page in (table(anomalies, "none"), cards(report).replace(STYLE, "")):
+        assert not {"<script", "<img"} & {*re.findall("<[a-z]+", page)}
+        assert all(char.isprintable() or char == "\n" for char in page)
+        assert len(page) < 100_000
+    for draw in (verified_figure, gates_figure, lag_figure):
+        figure = draw(report)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fonts lack some of the characters
+            figure.savefig(io.BytesIO(), dpi=20)
+        plt.close(figure)

@@ -133,8 +133,9 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
         (
             of("value", "sha2(value, '${env:SALT}')"),
             r"mirrorlake.transform.gdpr.value holds the reference \$\{env:SALT\}\. Remove the reference: "
-            r"Spark's plans would show its value",
+            r"Spark would put in the value of a variable or of its own configuration",
         ),
+        (of("value", "concat(value, '${spark.app.name}')"), r"gdpr.value holds the reference \$\{spark.app.name\}"),
         (of("on.error", "skip"), "mirrorlake.transform.gdpr.on.error is 'skip' .*allowed is stop or dead-letter"),
         (
             of("compression.type", "br"),

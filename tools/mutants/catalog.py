@@ -7,6 +7,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 from __future__ import annotations
 
 from mutants.mutant import Mutant
+from mutants.security import SECURITY
 
 COPY, MIRROR, FAILOVER = "jobs/mirror/copy", "jobs/mirror", "jobs/failover"
 EXACTLY_ONCE, MIRRORING, LOSSES = (f"tests/kafka/test_{name}.py" for name in ("exactly_once", "mirror", "losses"))
@@ -1118,4 +1119,5 @@ MUTANTS = (
     *MOVING_GROUPS,
     *HOSTILE_DATA,
     *FIELD_CONDITIONS,
+    *SECURITY,
 )

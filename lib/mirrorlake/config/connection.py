@@ -128,8 +128,12 @@ class Connection:
         return {**rendered, **settings}
 
     def spark(self, **settings: str) -> dict[str, str]:
-        """Renders the options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win."""
-        return {**SPARK_READS, **{f"kafka.{name}": value for name, value in self._resolved().items()}, **settings}
+        """Renders the options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win.
+
+        Options are in plans and in the payloads of tasks, so secrets stay references, which Kafka's client resolves.
+        """
+        values = secret_reference.left_to_kafka(self.alias, self.properties)
+        return {**SPARK_READS, **{f"kafka.{name}": value for name, value in values.items()}, **settings}
 
     def _resolved(self) -> dict[str, str]:
         return {name: secret_reference.resolve(f"{self.alias}.{name}", value) for name, value in self.properties}

@@ -8,14 +8,14 @@ Source: `MirrorMakerConfig` of Kafka 4.3.0. A connector property (topics, replic
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import javaproperties
 
-from mirrorlake.config import known_properties, options
+from mirrorlake.config import known_properties, options, secret_reference
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.known_properties import PropertyUse, UseStatus
 from mirrorlake.config.name_filter import NameFilter, split_list
@@ -118,8 +118,26 @@ class Properties:
         return tuple(self._use(name) for name in sorted(self.values))
 
     def warnings(self) -> tuple[str, ...]:
-        """Gives a line for each property that has no effect although its author may count on it."""
-        return tuple(use.warning for use in self.report() if use.warning)
+        """Gives a line for each property that has no effect although its author may count on it, and for each file with
+        secrets that other users of the machine may read."""
+        return (*(use.warning for use in self.report() if use.warning), *self._open_files())
+
+    def _open_files(self) -> Iterator[str]:
+        for name, file, mode in secret_reference.open_to_others(sorted(self.values.items())):
+            yield f"property {name}: others may read or change file {file} (mode {mode:04o}). Set its mode to 0600"
+        mode = secret_reference.mode_for_others(self.path)
+        literal = [
+            name
+            for name, value in sorted(self.values.items())
+            if secret_reference.masked(name, value) == secret_reference.MASK
+            and not secret_reference.REFERENCE.search(value)
+            and is_client_property(_without_role(self._without_scope(name)))
+        ]
+        if mode and literal:
+            yield (
+                f"property {literal[0]} is a secret in {self.path}, which others may read or change (mode {mode:04o}). "
+                "Set its mode to 0600, or name the secret by a reference"
+            )
 
     def _use(self, name: str) -> PropertyUse:
         plain = self._without_scope(name)

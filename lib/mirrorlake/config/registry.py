@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from mirrorlake.config.properties import Properties, Scope
 from mirrorlake.config.transform import Transform
@@ -17,7 +18,7 @@ class SchemaRegistry:
     Attributes:
         alias: of the cluster.
         side: `source` or `target`.
-        url: without a slash at the end.
+        url: without a slash at the end, without user name and password.
         user_info: `user:password`, or a reference to it; empty if the registry asks for none.
     """
 
@@ -34,6 +35,7 @@ class SchemaRegistry:
             ConfigurationError: the address is not a URL.
         """
         url = properties.values.get(f"{alias}.schema.registry.url", "").strip().rstrip("/")
+        url, in_url = _without_user(url)
         if url and not url.startswith(("http://", "https://")):
             raise ConfigurationError(
                 f"property {alias}.schema.registry.url is '{url}'; allowed is an address that begins with http:// or "
@@ -42,7 +44,7 @@ class SchemaRegistry:
         if not url:
             return None
         user_info = properties.values.get(f"{alias}.schema.registry.basic.auth.user.info", "").strip()
-        return cls(alias, side, url, user_info)
+        return cls(alias, side, url, user_info or in_url)
 
     @classmethod
     def pair(cls, scope: Scope, transforms: Sequence[Transform]) -> tuple[SchemaRegistry, SchemaRegistry] | None:
@@ -71,3 +73,11 @@ class SchemaRegistry:
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.alias}: {self.url})"
+
+
+def _without_user(url: str) -> tuple[str, str]:
+    """Splits `user:password` off an address."""
+    scheme, divider, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    user_info, at, host = authority.rpartition("@")
+    return (f"{scheme}{divider}{host}{slash}{path}", unquote(user_info)) if at else (url, "")

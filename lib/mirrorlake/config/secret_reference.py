@@ -2,14 +2,16 @@
 built.
 
 The syntax is Kafka's (KIP-297: `${provider:[path:]key}`). A property keeps its reference for as long as possible:
-references travel to Spark workers, values don't. No message of this module holds a value.
+references travel to Spark workers and into the options of Spark's Kafka source, values don't. No message of this module
+holds a value.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import javaproperties
@@ -21,7 +23,15 @@ REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 SECRET_NAME = re.compile(
     r"(?i)password|secret|token|jaas|user\.info|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
 )
+# For spark.redaction.regex, which replaces Spark's own list: properties whose values Spark's pages and logs hide.
+REDACTED = r"(?i)password|secret|token|jaas|sasl|user\.info|credential|access[.]?key|ssl\.key|pem|(^|\.)key$"
 MASK = "[hidden]"
+# Kafka's own classes for references that its Java client resolves, with the property that limits what they may read.
+KAFKA_PROVIDERS = {
+    "env": ("org.apache.kafka.common.config.provider.EnvVarConfigProvider", "allowlist.pattern"),
+    "file": ("org.apache.kafka.common.config.provider.FileConfigProvider", "allowed.paths"),
+}
+ENDS_TEXT = re.compile(r"""["'\\\r\n]""")  # within the quotes of a JAAS line
 
 Provider = Callable[[str, str], str | None]
 
@@ -43,10 +53,29 @@ def from_file(path: str, key: str) -> str | None:
 def from_scope_environment(scope: str, key: str) -> str | None:
     """Resolves `${secrets:scope:key}` from the environment variable SECRET_<SCOPE>_<KEY>, with underscores for all but
     letters and digits."""
-    return os.environ.get("_".join(["SECRET", *(re.sub(r"\W", "_", part).upper() for part in (scope, key))]))
+    return os.environ.get(scope_variable(scope, key))
 
 
-PROVIDERS: Mapping[str, Provider] = {"env": from_environment, "file": from_file, "secrets": from_scope_environment}
+def scope_variable(scope: str, key: str) -> str:
+    """Returns the name of the environment variable of a secret in a scope."""
+    return "_".join(["SECRET", *(re.sub(r"\W", "_", part).upper() for part in (scope, key))])
+
+
+PROVIDERS: dict[str, Provider] = {"env": from_environment, "file": from_file, "secrets": from_scope_environment}
+
+
+def ask_first(name: str, provider: Provider) -> None:
+    """Puts a provider of this process in front of the built-in one of its name, which answers where it has no value.
+
+    Entry points call this, once. Spark's workers are other processes: they have the built-in providers only.
+    """
+    built_in = {"env": from_environment, "file": from_file, "secrets": from_scope_environment}[name]
+
+    def found(path: str, key: str) -> str | None:
+        value = provider(path, key)
+        return built_in(path, key) if value is None else value
+
+    PROVIDERS[name] = found
 
 
 def is_secret(name: str) -> bool:
@@ -84,3 +113,84 @@ def resolve(name: str, value: str, providers: Mapping[str, Provider] = PROVIDERS
         return found
 
     return REFERENCE.sub(replace, value)
+
+
+def left_to_kafka(alias: str, properties: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Renders properties for a Java client that resolves the references to secrets itself, by Kafka's own providers.
+
+    Other references are resolved here, and those that Kafka reads differently: a value within a JAAS line that would
+    end its quotes, a secret that this process alone knows. On Databricks all are resolved, because its Kafka client has
+    other names.
+
+    Args:
+        alias: the cluster, for messages.
+        properties: names and values, as in the property file.
+
+    Raises:
+        ConfigurationError: see `resolve`.
+    """
+    rendered: dict[str, str] = {}
+    read: dict[str, set[str]] = {}
+    for name, value in properties:
+        rendered[name] = resolve(f"{alias}.{name}", value)
+        references = [match.groups(default="") for match in REFERENCE.finditer(value)]
+        left = [_for_kafka(*reference) for reference in references] if is_secret(name) else []
+        if left and all(left) and not _ends_text(name, references):
+            found = iter(left)
+            rendered[name] = REFERENCE.sub(lambda _, found=found: next(found)[0], value)  # type: ignore[misc]
+            for reference in left:
+                assert reference is not None
+                read.setdefault(reference[1], set()).add(reference[2])
+    if read:
+        rendered["config.providers"] = ",".join(sorted(read))
+    for provider, allowed in read.items():
+        kind, limit = KAFKA_PROVIDERS[provider]
+        rendered[f"config.providers.{provider}.class"] = kind
+        rendered[f"config.providers.{provider}.param.{limit}"] = ("|" if provider == "env" else ",").join(
+            sorted(allowed)
+        )
+    return rendered
+
+
+def _for_kafka(provider: str, path: str, key: str) -> tuple[str, str, str] | None:
+    """Returns a reference as Kafka's Java client reads it, its provider, and what that must be allowed to read."""
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        return None
+    if provider == "secrets":
+        provider, path, key = "env", "", scope_variable(path, key)
+    if provider == "env":
+        return (f"${{env:{key}}}", provider, re.escape(key)) if not path and key in os.environ else None
+    file = str(Path(path).absolute())
+    return None if ":" in file or "," in file else (f"${{file:{file}:{key}}}", provider, file)
+
+
+def _ends_text(name: str, references: Iterable[tuple[str, ...]]) -> bool:
+    return "jaas" in name and any(
+        ENDS_TEXT.search(PROVIDERS[provider](path, key) or "") for provider, path, key in references
+    )
+
+
+def open_to_others(properties: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str, int]]:
+    """Yields files with secrets that other users of the machine may read: property, path, and mode.
+
+    Such files are the key stores, and those that references name.
+
+    Args:
+        properties: names and values, as in the property file.
+    """
+    for name, value in properties:
+        files = [match.group(2) or "" for match in REFERENCE.finditer(value) if match.group(1) == "file"]
+        if name.endswith("ssl.keystore.location") and not REFERENCE.search(value):
+            files.append(value)
+        for file in files:
+            if mode := mode_for_others(file):
+                yield name, file, mode
+
+
+def mode_for_others(path: str | Path) -> int:
+    """Returns the mode of a file that others than its owner may read or write; 0 of any other one, and of none."""
+    try:
+        mode = stat.S_IMODE(Path(path).stat().st_mode)
+    except OSError:
+        return 0
+    return mode if mode & 0o066 else 0

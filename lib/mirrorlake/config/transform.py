@@ -11,7 +11,6 @@ import json
 import re
 from dataclasses import dataclass
 
-from mirrorlake.config import secret_reference
 from mirrorlake.config.mirrorlake_options import FORMATS, ON_ERROR, SCHEMA_IDS, TRANSFORM
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.config.properties import Scope
@@ -175,10 +174,11 @@ def _require_sound(flow: str, name: str, part: str, text: str) -> None:
         )
     if not text:
         raise ConfigurationError(f"flow {flow}: property {name} is empty; leave it out, or give it a value")
-    if reference := secret_reference.REFERENCE.search(text):
+    if "${" in text:
+        reference = f"${{{text.partition('${')[2].partition('}')[0]}}}"
         raise ConfigurationError(
-            f"flow {flow}: property {name} holds the reference {reference[0]}. Remove the reference: Spark's plans "
-            "would show its value"
+            f"flow {flow}: property {name} holds the reference {reference}. Remove the reference: Spark would put in "
+            "the value of a variable or of its own configuration, and plans and records would show it"
         )
 
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.ledger.sql_text import filled, literal
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.tables import TABLES
 from mirrorlake.ledger.views import ensure_views
 from mirrorlake.log import event
 from mirrorlake.parameters import resolve
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 log = logging.getLogger(__name__)
 
-# These values become SQL text that users copy, so they must not contain characters that end a string.
-SAFE = re.compile(r"[^'\\\n\r]*")
 TIME = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d+)?)?)?")
 
 
@@ -42,11 +45,6 @@ class Question:
             ConfigurationError: a value is malformed.
         """
         given = resolve(namespace, dict.fromkeys(("group_id", "topic", "partition", "upstream_offset", "at"), ""))
-        for name, value in {**given, "flow": flow}.items():
-            if not SAFE.fullmatch(value):
-                raise ConfigurationError(
-                    f"parameter {name} is {value!r}; quotes, backslashes and line ends are not allowed"
-                )
         for name in ("partition", "upstream_offset"):
             if given[name] and not given[name].isdigit():
                 raise ConfigurationError(
@@ -70,6 +68,25 @@ class Question:
             at=at,
         )
 
+    def ask(self, ledger: Ledger, query: str) -> DataFrame:
+        """Runs a query on the ledger.
+
+        Args:
+            ledger: the ledger.
+            query: the SQL text. Names in braces are this question's fields, as literals, and tables of the ledger.
+        """
+        fields = asdict(self)
+
+        def word(name: str) -> str:
+            if name in fields:
+                value = fields[name]
+                return literal(value) if isinstance(value, str) else str(value)
+            if name not in TABLES:
+                raise ConfigurationError(f"the query names {{{name}}}, which is neither a field nor a table")
+            return ledger.table(name)
+
+        return ledger.spark.sql(filled(query, word))
+
 
 def use_views(ledger: Ledger) -> None:
     """Makes the views available by their bare names; updates them first if this user has the permission."""
@@ -77,7 +94,7 @@ def use_views(ledger: Ledger) -> None:
         ensure_views(ledger)
     except LedgerError as error:
         log.warning(event("views_not_updated", schema=ledger.schema, error=error, used="the existing views"))
-    ledger.spark.sql(f"USE `{ledger.catalog}`.`{ledger.schema}`")
+    ledger.spark.sql(f"USE {ledger.full_schema}")
 
 
 def _newest_group(ledger: Ledger, source: str, target: str) -> str:

@@ -29,7 +29,7 @@ from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.checkpoint_row import Checkpoint, last_checkpoints
 from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
-from mirrorlake.ledger.sql_text import literal
+from mirrorlake.ledger.sql_text import identifier, literal
 from mirrorlake.ledger.tables import TABLES, VERSION, column_definitions, version_of
 from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyAction
@@ -52,7 +52,9 @@ LONGEST_CONFLICT_S = 8.0  # between two of them
 KEPT_FOR_S = 3600  # seconds for which maintenance certainly keeps the rows of an append
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
-IDENTIFIER = re.compile(r"[A-Za-z0-9_]+")
+SESSION_CATALOG = "spark_catalog"
+# What Spark allows in its own catalog, and Unity Catalog in others.
+PLAIN_NAME, CATALOG_NAME = re.compile(r"[A-Za-z0-9_]+"), re.compile(r"[^\x00-\x20./\x7f]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,24 @@ class Ledger:
     checkpoints: str = ""
 
     def __post_init__(self) -> None:
+        is_plain = self.catalog == SESSION_CATALOG or bool(self.warehouse)
+        rule, allowed = (
+            (PLAIN_NAME, "letters, digits and underscores")
+            if is_plain
+            else (CATALOG_NAME, "up to 255 characters other than spaces, dots, slashes and control characters")
+        )
         for what, name in (("catalog", self.catalog), ("schema", self.schema)):
-            if not IDENTIFIER.fullmatch(name):
-                raise ConfigurationError(f"{what} '{name}' is not a name: allowed are letters, digits and underscores")
+            if not rule.fullmatch(name):
+                raise ConfigurationError(f"{what} {name!r} is not a name: allowed are {allowed}")
 
     def table(self, name: str) -> str:
         """Returns the full name of a table, for SQL."""
-        return f"`{self.catalog}`.`{self.schema}`.`{name}`"
+        return identifier(self.catalog, self.schema, name)
+
+    @property
+    def full_schema(self) -> str:
+        """Returns the name of the schema with its catalog, for SQL."""
+        return identifier(self.catalog, self.schema)
 
     def ensure_tables(self, *, upgrade: bool = False) -> Ledger:
         """Creates schema and tables where they are missing.
@@ -114,7 +127,7 @@ class Ledger:
             if self._is_ensured():
                 return self
         try:
-            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS `{self.catalog}`.`{self.schema}`")
+            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.full_schema}")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
                 lacking = dict(zip(TABLES, pool.map(self._ensure_table, TABLES), strict=True))
             if self.warehouse:
@@ -143,9 +156,9 @@ class Ledger:
             (Path(self._directory(name)) / "_delta_log").is_dir() for name in TABLES
         ):
             return False
-        return {
-            row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN `{self.catalog}`.`{self.schema}`").collect()
-        } >= set(TABLES)
+        return {row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN {self.full_schema}").collect()} >= set(
+            TABLES
+        )
 
     def _ensure_table(self, name: str) -> list[str]:
         """Creates a table if it is missing; returns the definitions of the columns that an existing one lacks."""
@@ -156,7 +169,7 @@ class Ledger:
             if self.warehouse:
                 # A session forgets its catalog. To register an existing table is ten times faster than to create it.
                 is_new = not (Path(self._directory(name)) / "_delta_log").is_dir()
-                definition = f"{definition if is_new else 'USING DELTA'} LOCATION '{self._directory(name)}'"
+                definition = f"{definition if is_new else 'USING DELTA'} LOCATION {literal(self._directory(name))}"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
         if is_new:
             return []
@@ -188,7 +201,7 @@ class Ledger:
         A session resolves tables by name, so rows would go to the other warehouse.
         """
         # One query of the session's catalog for all tables: other queries open each table, which takes a second.
-        for row in self.spark.sql(f"SHOW TABLE EXTENDED IN `{self.catalog}`.`{self.schema}` LIKE '*'").collect():
+        for row in self.spark.sql(f"SHOW TABLE EXTENDED IN {self.full_schema} LIKE '*'").collect():
             location = next(
                 (
                     line.removeprefix("Location: ")

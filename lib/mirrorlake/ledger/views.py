@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import LedgerError, first_line
-from mirrorlake.ledger.sql_text import literal, literals
+from mirrorlake.ledger.sql_text import filled, literal, literals
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS, GapKind
 
@@ -60,7 +60,6 @@ CAUSES: Mapping[str, str] = dict((*EXPLAINED.items(), *LOSS.items(), *UNRECORDED
 UNCOUNTED = "records of this hour may have left a log before they were counted"
 
 COLUMN = re.compile(r"^(\w+)(?: ([A-Z]+))?: (.*?)(?=\n\w+(?: [A-Z]+)?: |\Z)", re.MULTILINE | re.DOTALL)
-NAME = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class Definition:
             "causes": causes,
             "uncounted": literal(UNCOUNTED),
         }
-        return NAME.sub(lambda found: words.get(found[1]) or name_of(found[1]), self.query)
+        return filled(self.query, lambda name: words.get(name) or name_of(name))
 
     def statement(self, ledger: Ledger) -> str:
         """Returns the statement that creates the view or function in the schema of a ledger."""

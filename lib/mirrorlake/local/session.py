@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake import resources
+from mirrorlake.config.secret_reference import REDACTED
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import with_archive
 from mirrorlake.local.jars import SETUP
+from mirrorlake.log import private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,8 +29,6 @@ FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyste
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
-# Properties to redact in plans, logs and event logs, in addition to Spark's own list.
-REDACTED = r"(?i)secret|password|token|access[.]?key|jaas|sasl|ssl\.key|pem"
 # With the C1 compiler alone the code cache is 48 MB. Spark fills it within a minute of work, and the JVM stops
 # compiling then.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
@@ -146,7 +146,7 @@ def worker_environment() -> dict[str, str]:
 def _standard_error_to(path: Path) -> Iterator[None]:
     kept = os.dup(2)
     try:
-        with path.open("ab") as file:
+        with open(path, "ab", opener=private) as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:

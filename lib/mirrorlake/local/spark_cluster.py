@@ -18,6 +18,7 @@ import requests
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import HOST, free_port
 from mirrorlake.local.session import worker_environment
+from mirrorlake.log import private
 
 READY_DEADLINE_S = 60
 STOP_DEADLINE_S = 15
@@ -51,7 +52,7 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str
     Raises:
         ConfigurationError: the cluster does not start; the message has the end of the log.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(0o700, parents=True, exist_ok=True)  # executors write their logs there
     taken: set[int] = set()
     port, web_port = free_port(0, taken), free_port(0, taken)
     master = f"spark://{HOST}:{port}"
@@ -98,7 +99,7 @@ def _launch(log: Path, what: str, *arguments: str) -> subprocess.Popen[bytes]:
         "TZ": "UTC",
         "SPARK_DAEMON_MEMORY": "256m",
     }
-    with log.open("ab") as output:
+    with open(log, "ab", opener=private) as output:
         return subprocess.Popen(
             [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{what}", *arguments],
             stdout=output,

@@ -6,10 +6,11 @@ fast. It can't update tables of an earlier version, and it prints neither headin
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from mirrorlake.ledger.tables import TABLES
 from mirrorlake.ledger.views import FUNCTIONS, VIEWS, ensure_views
 from mirrorlake.local.session import local_session
 from mirrorlake.log import configure
+from mirrorlake.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +51,7 @@ def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
     spark = local_session(root, "sql")
     ledger = Ledger(spark, CATALOG, schema, warehouse).ensure_tables()
     ensure_views(ledger)
-    spark.sql(f"USE `{CATALOG}`.`{schema}`")
+    spark.sql(f"USE {ledger.full_schema}")
     return spark
 
 
@@ -71,11 +73,19 @@ def answer(spark: SparkSession, statement: str) -> bool:
     try:
         frame = spark.sql(statement)
         if frame.columns:
-            frame.show(ROWS, truncate=False)
+            shown = io.StringIO()
+            with redirect_stdout(shown):
+                frame.show(ROWS, truncate=False)
+            print(_for_terminal(shown.getvalue()), end="")
     except Exception as error:  # an error of Spark, Delta or the user must not end the prompt
-        print(str(error).partition(";\n")[0].strip(), file=sys.stderr)  # a plan follows
+        print(_for_terminal(str(error).partition(";\n")[0].strip()), file=sys.stderr)  # a plan follows
         return False
     return True
+
+
+def _for_terminal(text: str) -> str:
+    """Escapes what names of others could tell the terminal."""
+    return printable(text, len(text), keep="\n")
 
 
 def typed(history: Path) -> Iterator[str]:

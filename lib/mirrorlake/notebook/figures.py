@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.model.status import Status
+from mirrorlake.printable import printable
 
 if TYPE_CHECKING:
     from mirrorlake.jobs.failover.plan import Line
@@ -28,6 +29,7 @@ STATUS_COLOURS: Mapping[str, str] = {
     Status.DELETED: "#8d99ae",
 }
 PARTITIONS_SHOWN = 40
+LONGEST_NAME = 120  # characters of a name in a figure
 
 
 def mirror_figure(history: Sequence[Progress]) -> Any:
@@ -123,7 +125,7 @@ def failover_figure(lines: Sequence[Line]) -> Any:
     blocks.bar_label(bars, [f"{count:,}" for count in counts.values()], padding=4)
     blocks.set(title="Groups and partitions, and what speaks against them", xticks=[])
     lag = {
-        f"{line.topic}-{line.partition}": line.lag_seen if line.not_mirrored is None else line.not_mirrored
+        shown(f"{line.topic}-{line.partition}"): line.lag_seen if line.not_mirrored is None else line.not_mirrored
         for line in lines
         if line.topic is not None
     }
@@ -157,7 +159,7 @@ def map_figure(runs: Sequence[tuple[int, int, int, int]], title: str) -> Any:
             solid_capstyle="butt",
         )
     axis.xaxis.set_major_formatter("{x:,.0f}")
-    axis.set(title=title, xlabel="offset on the source", ylabel="target offset - source offset")
+    axis.set(title=shown(title), xlabel="offset on the source", ylabel="target offset - source offset")
     _plain(axis)
     return figure
 
@@ -169,7 +171,7 @@ def verification_figure(result: VerificationResult) -> Any:
     worst = sorted(
         result.partitions, key=lambda one: (-one.differences, one.is_covered, -one.records - one.not_comparable)
     )[:PARTITIONS_SHOWN]
-    names = [f"{one.topic}-{one.partition}{'' if one.is_covered else ' (not covered)'}" for one in worst]
+    names = [f"{shown(f'{one.topic}-{one.partition}')}{'' if one.is_covered else ' (not covered)'}" for one in worst]
     figure, axis = plt.subplots(figsize=(11, 1.7 + 0.25 * max(1, len(worst))), layout="constrained")
     left = [0] * len(worst)
     for name, colour, counts in (
@@ -221,6 +223,11 @@ def counts_figure(result: Completeness) -> Any:
         figure.legend(frameon=False, loc="outside lower right", ncols=4)
     _plain(axis)
     return figure
+
+
+def shown(name: str) -> str:
+    """Returns the name of a topic, flow or suite for a figure: short, and without mathematics between $."""
+    return printable(name, LONGEST_NAME).replace("$", r"\$")
 
 
 def _plain(*axes: Any) -> None:

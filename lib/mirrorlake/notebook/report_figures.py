@@ -6,8 +6,9 @@ import html
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.notebook.figures import ACCENT, ALARM, FAINT, INK
+from mirrorlake.notebook.figures import ACCENT, ALARM, FAINT, INK, shown
 from mirrorlake.notebook.report import ago
+from mirrorlake.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,11 +75,11 @@ def _card(flow: FlowReport, report: Report) -> str:
         + (f", {flow.unverified:,} records not verified" if flow.unverified else ", all records"),
     }
     verdict = "; ".join(problems) if problems else "No problems"
-    entries = "".join(f"<dt>{name}</dt><dd>{html.escape(value)}</dd>" for name, value in lines.items())
-    name = html.escape(flow.flow.replace("->", " → "))
+    entries = "".join(f"<dt>{name}</dt><dd>{_escaped(value)}</dd>" for name, value in lines.items())
+    name = _escaped(flow.flow.replace("->", " → "))
     return (
         f'<section class="mirrorlake-card{" worry" if problems else ""}"><h3>{name}</h3>'
-        f'<p class="verdict">{html.escape(verdict[:1].upper() + verdict[1:])}.</p><dl>{entries}</dl></section>'
+        f'<p class="verdict">{_escaped(verdict[:1].upper() + verdict[1:])}.</p><dl>{entries}</dl></section>'
     )
 
 
@@ -89,7 +90,11 @@ def table(frame: pd.DataFrame, nothing: str) -> str:
     if frame.empty:
         return f"<p>{html.escape(nothing)}</p>"
     text = pd.DataFrame({name: [_cell(value) for value in frame[name]] for name in frame.columns})
-    return text.to_html(index=False, border=0)
+    return text.to_html(index=False, border=0, escape=True)
+
+
+def _escaped(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def _cell(value: Any) -> str:
@@ -99,7 +104,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, pd.Timestamp):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return f"{int(value):,}" if isinstance(value, float | int) else str(value)
+    return f"{int(value):,}" if isinstance(value, float | int) else printable(str(value))
 
 
 # -- figures ----------------------------------------------------------------------------------------
@@ -144,7 +149,7 @@ def stages_figure(report: Report) -> Any:
             bottom = bottom + mine[name]
         axis.set_ylabel("seconds")
         if len(flows) > 1:
-            axis.set_title(flow, loc="left", color=INK, fontsize=10)
+            axis.set_title(shown(flow), loc="left", color=INK, fontsize=10)
     if flows:
         _legend(axes[0])
     else:
@@ -170,7 +175,7 @@ def gates_figure(report: Report) -> Any:
                 zorder=3 if column == "refused" else 2,
             )
     axis.set_yticks(
-        range(len(names)), [f"{flow}, {suite}" if len(report.flows) > 1 else suite for flow, suite in names]
+        range(len(names)), [shown(f"{flow}, {suite}" if len(report.flows) > 1 else suite) for flow, suite in names]
     )
     axis.set_ylim(-0.6, max(0, len(names) - 1) + 0.6)
     if names:
@@ -187,7 +192,8 @@ def verified_figure(report: Report) -> Any:
     import matplotlib.pyplot as plt
 
     found = report.verified.sort_values(["unverified", "verified"], ascending=False).head(TOPICS_SHOWN)
-    names = [f"{row.flow}  {row.topic}" if len(report.flows) > 1 else row.topic for row in found.itertuples()]
+    several = len(report.flows) > 1
+    names = [shown(f"{row.flow}  {row.topic}" if several else row.topic) for row in found.itertuples()]
     figure, axis = plt.subplots(figsize=(WIDTH, 1.3 + 0.28 * max(1, len(names))), layout="constrained", dpi=144)
     axis.barh(names, found["verified"], color=ACCENT, label="verified")
     bars = axis.barh(names, found["unverified"], left=found["verified"], color=FAINT, label="not verified yet")
@@ -237,7 +243,7 @@ def _lines(
         if mine.empty:
             continue
         colour, is_empty = FLOW_COLOURS[number % len(FLOW_COLOURS)], False
-        axis.step(mine["at"], mine[column] * scale, where="post", color=colour, label=flow.flow, linewidth=1.6)
+        axis.step(mine["at"], mine[column] * scale, where="post", color=colour, label=shown(flow.flow), linewidth=1.6)
         if filled and len(report.flows) == 1:
             axis.fill_between(mine["at"], mine[column] * scale, step="post", color=colour, alpha=0.2, linewidth=0)
     axis.set_ylim(bottom=0, top=None if not is_empty and frame[column].max() > 0 else 1)

@@ -13,9 +13,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mirrorlake.config import secret_reference
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook import log_output
 from mirrorlake.parameters import databricks_utilities, kernel_variable, resolve, seconds
@@ -84,11 +86,22 @@ class Parameters:
 def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Parameters:
     """Reads the parameters from a notebook's globals; on Databricks, declares its widgets.
 
-    From this call on, the notebook shows log lines.
+    From this call on, the notebook shows log lines, and this process reads `${secrets:scope:key}` from the scopes of
+    the workspace.
     """
     log_output.install(environment)
+    if (dbutils := databricks_utilities()) is not None:
+        secret_reference.ask_first("secrets", partial(_from_scope, dbutils.secrets))
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
     return Parameters(**resolve(namespace, defaults, environment))
+
+
+def _from_scope(secrets: Any, scope: str, key: str) -> str | None:
+    """Reads a secret of a scope; returns None if there is no such secret, or this user may not read it."""
+    try:
+        return str(secrets.get(scope, key))
+    except Exception:  # of Py4J, with the JVM's message
+        return None
 
 
 def table(rows: Iterable[Any]) -> pd.DataFrame:
@@ -99,7 +112,13 @@ def table(rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def session(root: Path, name: str) -> SparkSession:
-    """Returns the Spark session: Databricks' own, or a local one."""
+    """Returns the Spark session: Databricks' own, or a local one.
+
+    From this call on, tables show text between $ as it is, not as formulas and links of MathJax.
+    """
+    import pandas as pd
+
+    pd.options.display.html.use_mathjax = False
     spark = kernel_variable("spark")
     if spark is not None and databricks_utilities() is not None:
         return spark

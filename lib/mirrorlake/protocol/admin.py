@@ -119,8 +119,13 @@ class Admin:
             raise self._refused("listing topics", "DESCRIBE", error) from None
         return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
 
-    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, Entry]]:
-        """Returns the configuration of topics; leaves out topics that are missing or that must not be described."""
+    def configs(self, topics: Iterable[str], denied: set[str] | None = None) -> dict[str, dict[str, Entry]]:
+        """Returns the configuration of topics; leaves out topics that are missing or that must not be described.
+
+        Args:
+            topics: the names of topics.
+            denied: gets the topics on which the principal needs DESCRIBE_CONFIGS.
+        """
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         found: dict[str, dict[str, Entry]] = {}
         if not resources:
@@ -131,6 +136,8 @@ class Admin:
             except KafkaException as error:
                 if error.args[0].code() in PASSING:
                     raise self._refused(f"describing topic {resource.name}", "DESCRIBE_CONFIGS", error) from None
+                if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    denied.add(resource.name)
         return found
 
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
@@ -191,6 +198,8 @@ class Admin:
             if error.args[0].code() in (KafkaError.SECURITY_DISABLED, *NEEDED):
                 return None
             raise self._refused("listing ACLs", "DESCRIBE", error) from None
+        if not found and not self._may_list_acls():
+            return None
         return [
             Acl(
                 name=acl.name,
@@ -203,6 +212,18 @@ class Admin:
             )
             for acl in found
         ]
+
+    def _may_list_acls(self) -> bool:
+        """Asks whether the principal may list ACLs: librdkafka (2.16.1) returns none where the broker denies it, and
+        nobody would have access any more."""
+        try:
+            cluster = self.client.describe_cluster(
+                include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT_S
+            )
+            operations = cluster.result().authorized_operations
+        except KafkaException:
+            return False
+        return AclOperation.DESCRIBE in (operations or ())  # none at all: it may not even know what it may do
 
     def create_acl(self, acl: Acl) -> Refusals:
         """Creates one ACL binding."""

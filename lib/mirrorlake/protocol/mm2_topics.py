@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
@@ -108,7 +108,7 @@ class Mm2Topic:
         if left or refused:
             self._complain(
                 f"{self._topic} on cluster {self._connection.alias} can't be written: "
-                f"{refused[0] if refused else 'no answer'}"
+                f"{_said(refused[0]) if refused else 'no answer'}"
             )
             return False
         self._trouble = ""
@@ -154,6 +154,14 @@ class Mm2Topic:
             log.warning(event("mm2_topic_not_written", flow=self._flow, topic=self._topic, error=trouble))
         self._trouble, self._not_before = trouble, time.monotonic() + RETRY_S
         self._producer = None  # the next one has the present password
+
+
+def _said(refused: Any) -> str:
+    """Describes the error of a record; names the permission that is missing."""
+    error = refused.args[0] if isinstance(refused, KafkaException) else refused
+    if isinstance(error, KafkaError) and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return "not authorised: the principal needs WRITE on this TOPIC"
+    return str(error)
 
 
 class Emitter:

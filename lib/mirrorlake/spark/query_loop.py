@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mirrorlake.errors import MirrorlakeError, first_line, unexpected
+from mirrorlake.errors import MirrorlakeError, unexpected, without_contents
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.spark.retries import Retries
@@ -83,7 +83,7 @@ class Batches:
         except MirrorlakeError as error:
             self._error = self._error or error
         except Exception as error:  # Spark wraps the error of a micro-batch
-            self._error = self._error or MirrorlakeError(f"query {name} failed: {first_line(error)}")
+            self._error = self._error or MirrorlakeError(f"query {name} failed: {without_contents(error)}")
         finally:
             self._stopping.set()
             with self._busy:  # lets the current micro-batch finish; a later one returns at once

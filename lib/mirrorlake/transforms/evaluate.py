@@ -32,7 +32,7 @@ from mirrorlake.config.transform import (
     Format,
     Transform,
 )
-from mirrorlake.errors import root_cause
+from mirrorlake.errors import condition, root_cause
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,6 +42,8 @@ SEEN_AS = "record"  # qualifier of a record's columns, for subqueries whose tabl
 HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 GUARD = "spark_partition_id() >= 0"  # condition of every attempt: always true, but the optimizer can't know it
 REGISTRY_BYTES = 5  # magic byte 0 and the schema id
+NO_DOCUMENT = "there is no JSON document"
+NO_SCHEMA_ID = "the data does not begin with a zero byte and a schema id of four bytes"
 CORRUPT_BATCH = re.compile(
     r"Record batch for partition \S+ at offset \d+ is invalid|Received exception when fetching the next record from "
     r"[^\s.]\S*|Record is corrupt[^\n]*"
@@ -85,9 +87,16 @@ def apply(records: DataFrame, transform: Transform) -> DataFrame:
 
 
 def explain_failure(
-    records: DataFrame, transform: Transform, topic: str, partition: int, offset: int, reason: str
+    records: DataFrame,
+    transform: Transform,
+    topic: str,
+    partition: int,
+    offset: int,
+    reason: str,
+    *,
+    quotes_contents: bool = False,
 ) -> str:
-    """Explains why a record failed, in one line that may quote contents of the record.
+    """Explains why a record failed, in one line.
 
     The line is Spark's error when it evaluates the expression for this record alone, without TryEval.
 
@@ -98,6 +107,8 @@ def explain_failure(
         partition: source partition of the record.
         offset: source offset of the record.
         reason: the reason that `apply` returned for the record.
+        quotes_contents: whether the line has Spark's message, which may quote contents of the record; else it has the
+            error's condition only.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -116,7 +127,9 @@ def explain_failure(
                 with_data_or_raise(record, transform).select(F.expr(transform.expressions[part]).alias("it")).collect()
             )
     except (PySparkException, Py4JJavaError) as error:
-        return root_cause(error)
+        said = root_cause(error)
+        own = next((reason for reason in (NO_DOCUMENT, NO_SCHEMA_ID) if reason in said), None)
+        return said if quotes_contents else own or condition(error)[0]
     if not rows:
         return "the source no longer has the record"
     return (
@@ -148,10 +161,10 @@ def decoded(side: str, how: Format) -> Column:
         document = F.from_json(
             F.decode(side, "UTF-8"), how.schema, {"mode": "FAILFAST"}
         )  # a cast would accept bytes that are not valid UTF-8
-        return F.when(F.col(side).isNotNull(), F.coalesce(document, F.raise_error(F.lit("there is no JSON document"))))
+        return F.when(F.col(side).isNotNull(), F.coalesce(document, F.raise_error(F.lit(NO_DOCUMENT))))
     binary = F.col(side)
     if how.name == CONFLUENT_AVRO:
-        error = F.raise_error(F.lit("the data does not begin with a zero byte and a schema id of four bytes"))
+        error = F.raise_error(F.lit(NO_SCHEMA_ID))
         binary = (
             F.when(F.col(side).isNull(), None)
             .when(_is_registered(side), F.expr(f"substring({side}, {REGISTRY_BYTES + 1})"))

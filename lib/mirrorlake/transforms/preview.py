@@ -119,7 +119,13 @@ def preview(spark: SparkSession, flow: Flow, topic: str, limit: int) -> Preview:
     explained = [row for row in found.values() if row["outcome"] == FAILED][:MOST_EXPLAINED]
     why = {
         (row["partition"], row["offset"]): explain_failure(
-            records, transform, topic=topic, partition=row["partition"], offset=row["offset"], reason=row["reason"]
+            records,
+            transform,
+            topic=topic,
+            partition=row["partition"],
+            offset=row["offset"],
+            reason=row["reason"],
+            quotes_contents=True,
         )
         for row in explained
     }

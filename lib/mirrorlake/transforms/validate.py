@@ -37,6 +37,14 @@ SAFE = frozenset(
     """.split()
 )
 
+# Functions that call any method of the JVM, read secrets or files, or send data away; some are of Databricks only.
+REACHING_OUT = frozenset(
+    """
+    reflect java_method try_reflect secret try_secret http_request ai_query
+    read_files read_kafka read_kinesis read_pubsub read_pulsar read_statestore cloud_files remote_query
+    """.split()
+)
+
 # Plan nodes allowed above the comparison of a subquery with a record. A LIMIT there takes one row in total instead of
 # one for each record (Spark 4.1.3, unless the comparison is with a plain column). Windows may have the same problem.
 SAFE_PLANS = frozenset("Project Filter Aggregate SubqueryAlias".split())
@@ -87,17 +95,49 @@ def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
     """Yields the reasons against an expression, worst first."""
     from pyspark.sql import functions as F
 
-    if any(
-        _is_open_star(node)
-        for node in _nodes(records.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text))
-    ):
+    parsed = records.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text)
+    if any(_is_open_star(node) for node in _nodes(parsed)):
         yield "* stands for all columns that exist. Name the columns"
+    yield from _reaches(parsed)
     result = records.select(F.expr(text).alias("it"))
     records.filter(F.expr(text).isNull())  # Spark refuses aggregates, windows and generators in a filter
     found = result.schema["it"].dataType
     if not _is_allowed(part, found):
         yield f"its type is {found.simpleString().upper()}; allowed is {' or '.join(ALLOWED[part])}"
     yield from _dangers(result, records)
+
+
+def _reaches(parsed: Any) -> Iterator[str]:
+    """Yields the reasons why an expression, as it was parsed, could reach something other than records and tables."""
+    for node in _nodes_within(parsed):
+        kind = _kind(node)
+        if kind in ("UnresolvedFunction", "UnresolvedTableValuedFunction"):
+            name = str(_list(node.nameParts() if kind == "UnresolvedFunction" else node.name())[-1]).lower()
+            if name in REACHING_OUT:
+                yield f"function {name} reaches beyond records and tables, and is not allowed in a transform"
+        elif kind == "UnresolvedRelation":
+            *schema, table = map(str, _list(node.multipartIdentifier()))
+            if ("/" in table or ":" in table) and [name.lower() for name in schema] != ["delta"]:
+                yield f"it reads the files at {table}. Read a table, by its name or as delta.`{table}`"
+        elif kind == "UnresolvedWith":
+            yield "WITH is not allowed in a transform. Write the query in its place"
+
+
+def _nodes_within(node: Any) -> Iterator[Any]:
+    """Yields an expression that was parsed, its subexpressions, and the plans of its subqueries with theirs."""
+    for expression in _nodes(node):
+        yield expression
+        if _kind(expression) in ("ScalarSubquery", "ListQuery", "Exists"):
+            yield from _plan_within(expression.plan())
+        elif _kind(expression) == "InSubquery":
+            yield from _plan_within(expression.query().plan())
+
+
+def _plan_within(plan: Any) -> Iterator[Any]:
+    for below in _plans(plan):
+        yield below
+        for expression in _list(below.expressions()):
+            yield from _nodes_within(expression)
 
 
 def _is_allowed(part: str, found: DataType) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, MirrorlakeError, first_line
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, without_contents
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
@@ -149,8 +149,8 @@ class Divergence:
             missing = self._missing(spark.table(place) if is_table else reader.load(path))
         except Exception as error:
             raise ConfigurationError(
-                f"flow {self.flow.name}: the diverged records can't be written to {where}: {first_line(error)}. No "
-                "decision about these records was recorded"
+                f"flow {self.flow.name}: the diverged records can't be written to {where}: {without_contents(error)}. "
+                "No decision about these records was recorded"
             ) from None
         if missing:
             raise ConfigurationError(
@@ -342,6 +342,6 @@ def _summed(flow: Flow, frame: DataFrame | None) -> dict[PartitionKey, tuple[int
         }
     except Exception as error:
         raise MirrorlakeError(
-            f"flow {flow.name}: the log of cluster {flow.source} can't be read: {first_line(error)}. Nothing was "
+            f"flow {flow.name}: the log of cluster {flow.source} can't be read: {without_contents(error)}. Nothing was "
             "changed"
         ) from None

@@ -32,6 +32,7 @@ from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import ClosedFor
@@ -418,15 +419,26 @@ class Failover:
     def _conclude(self, result: FailoverResult) -> None:
         """Replaces the outcome `intended` in the rows of a run."""
         rows = [
-            (line.group_id, line.topic, line.partition, line.target_topic, line.target_partition, line.outcome)
+            (
+                result.failover_id,
+                line.group_id,
+                line.topic,
+                line.partition,
+                line.target_topic,
+                line.target_partition,
+                line.outcome,
+            )
             for line in result.lines
         ]
-        names = "group_id STRING, topic STRING, partition INT, target_topic STRING, target_partition INT"
+        names = (
+            "failover_id STRING, group_id STRING, topic STRING, partition INT, target_topic STRING, "
+            "target_partition INT"
+        )
         same = " AND ".join(f"t.{name.split()[0]} <=> s.{name.split()[0]}" for name in names.split(", "))
         self.ledger.change(
             "failovers",
             f"MERGE INTO {self.ledger.table('failovers')} t USING {{s}} s "
-            f"ON t.failover_id = '{result.failover_id}' AND t.outcome = '{FailoverOutcome.INTENDED}' AND {same} "
+            f"ON t.outcome = {literal(FailoverOutcome.INTENDED)} AND {same} "
             "WHEN MATCHED THEN UPDATE SET outcome = s.outcome",
             s=self.spark.createDataFrame(rows, f"{names}, outcome STRING"),
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, first_line
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, without_contents
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
@@ -269,7 +269,7 @@ class Takeover:
             rows = one.cogroup(other).applyInArrow(compare, FOUND).collect()
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
-                f"flow {flow.name}: the logs can't be compared: {first_line(error)}. Nothing was changed"
+                f"flow {flow.name}: the logs can't be compared: {without_contents(error)}. Nothing was changed"
             ) from None
         return {(row["topic"], row["partition"]): json.loads(row["finding"]) for row in rows}
 

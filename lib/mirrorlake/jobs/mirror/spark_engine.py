@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, root_cause
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, without_contents
 from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
 from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
@@ -107,11 +107,13 @@ class SparkTasks:
                     f"cluster {flow.source}. To continue without this batch, remove the topic from the transform's "
                     "topics, or delete the records up to this batch"
                 ) from None
-            raise TargetError(f"flow {flow.name}: a copy task was lost: {root_cause(error)}", retriable=True) from None
+            raise TargetError(
+                f"flow {flow.name}: a copy task was lost: {without_contents(error)}", retriable=True
+            ) from None
         return [_answer(row) for row in rows]
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
-        """Adds Spark's error about a record that can't be transformed."""
+        """Adds the condition of Spark's error about a record that can't be transformed, without its message."""
         what = error.anomaly
         if what.get("kind") != AnomalyKind.TRANSFORM:
             return error
@@ -128,7 +130,7 @@ class SparkTasks:
             found = explain_failure(
                 record, transform, topic=topic, partition=partition, offset=offset, reason=str(what["reason"])
             )
-            error.message += f". Spark says: {found}"
+            error.message += f". Spark says: {found}. Notebook transform shows the records"
         return SourceError(error.message, anomaly=what)
 
 

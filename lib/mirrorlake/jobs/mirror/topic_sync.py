@@ -66,6 +66,7 @@ class Topology:
         self.flow, self._source, self._target, self._ledger = flow, source, target, ledger
         self._settled: dict[str, int] = {}
         self._refused: dict[Change, str] = {}
+        self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
         self._new_configs: dict[str, dict[str, str]] = {}
         self._known_properties: frozenset[str] = frozenset()
         self.promoted: frozenset[str] = frozenset()  # topics that follow the source no more; readers keep their access
@@ -221,7 +222,10 @@ class Topology:
         source, target = self._source.acls(), self._target.acls()
         if source is None or target is None:
             cluster = self.flow.source if source is None else self.flow.target
-            reason = "the flow keeps ACLs of topics, but the cluster has no authorizer, or does not list its ACLs"
+            reason = (
+                "the flow keeps ACLs of topics, but the cluster has no authorizer, or does not list its ACLs: the "
+                "principal needs DESCRIBE on CLUSTER"
+            )
             log.warning(event("acls_not_synced", flow=self.flow.name, cluster=cluster, reason=reason))
             return []
         names = {*topics, *self.promoted}
@@ -241,11 +245,16 @@ class Topology:
             )
         )
 
-    @staticmethod
-    def _describe(admin: Admin, topics: Iterable[str]) -> dict[str, Any]:
-        wanted, found = sorted(set(topics)), {}
+    def _describe(self, admin: Admin, topics: Iterable[str]) -> dict[str, Any]:
+        wanted, found, denied = sorted(set(topics)), {}, set[str]()
         for at in range(0, len(wanted), DESCRIBED_AT_ONCE):
-            found.update(admin.configs(wanted[at : at + DESCRIBED_AT_ONCE]))
+            found.update(admin.configs(wanted[at : at + DESCRIBED_AT_ONCE], denied))
+        cluster = self.flow.source if admin is self._source else self.flow.target
+        if new := {topic for topic in denied if (cluster, topic) not in self._undescribed}:
+            self._undescribed |= {(cluster, topic) for topic in new}
+            names = f"{min(new)}{f' and {len(new) - 1} more' if len(new) > 1 else ''}"
+            reason = "the principal needs DESCRIBE_CONFIGS on each TOPIC"
+            log.warning(event("configs_not_synced", flow=self.flow.name, cluster=cluster, topics=names, reason=reason))
         return found
 
     # -- making changes -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
-from mirrorlake.errors import MirrorlakeError, first_line
+from mirrorlake.errors import MirrorlakeError, without_contents
 from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.bookmark import Bookmark, CountRange, LogBounds
 from mirrorlake.jobs.verification.completeness import (
@@ -274,7 +274,7 @@ class Counting:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
-                f"flow {self.flow.name}: the records can't be counted: {first_line(error)}. Nothing was stored"
+                f"flow {self.flow.name}: the records can't be counted: {without_contents(error)}. Nothing was stored"
             ) from None
         self.ledger.insert_missing("counts", rows, KEYS)
         return (new[0], new[1]) if new else (0, 0)

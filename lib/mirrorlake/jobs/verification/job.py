@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import LedgerError, MirrorlakeError, first_line
+from mirrorlake.errors import LedgerError, MirrorlakeError, without_contents
 from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.logs import FlowLogs, Late
 from mirrorlake.jobs.verification.result import (
@@ -156,7 +156,7 @@ class Verification:
         except Exception as error:  # from Delta: the files of an old version are deleted
             raise LedgerError(
                 f"version {versions.offset_syncs} of {self.ledger.table('offset_syncs')}, or {versions.gaps} of gaps, "
-                f"can't be read: {first_line(error)}"
+                f"can't be read: {without_contents(error)}"
             ) from None
         try:
             uncovered = self._uncovered(scope, {(row["topic"], row["partition"]) for row in partitions_known}, logs)
@@ -181,7 +181,7 @@ class Verification:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
-                f"flow {self.flow.name}: the logs can't be compared: {first_line(error)}. Nothing was stored"
+                f"flow {self.flow.name}: the logs can't be compared: {without_contents(error)}. Nothing was stored"
             ) from None
         return sorted([*partitions, *uncovered.values()], key=lambda one: (one.topic, one.partition)), wrong
 

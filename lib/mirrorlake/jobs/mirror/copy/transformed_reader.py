@@ -211,15 +211,15 @@ class TransformedIntake:
         return record, None
 
     def _why_not(self, stretch: Stretch, record: TransformedRecord) -> str | None:
-        """Returns the reason why the target would refuse a record, or None."""
+        """Returns the reason why the target would refuse a record, without the values; or None."""
         partitions = self._target_partitions[stretch.target_topic]
         if not 0 <= (record.target_partition or 0) < partitions:
             return (
-                f"partition {record.target_partition} does not exist: topic {stretch.target_topic} has {partitions} "
+                f"the expression gave a partition that does not exist: topic {stretch.target_topic} has {partitions} "
                 "partitions"
             )
         if (record.timestamp_ms or 0) < OLDEST_TIMESTAMP_MS:
-            return f"Kafka does not accept timestamp {record.timestamp_ms}"
+            return "the expression gave a timestamp that Kafka does not accept: before 1970"
         return None
 
     # -- offsets between records --------------------------------------------------------------------

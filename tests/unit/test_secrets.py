@@ -1,0 +1,178 @@
+"""Secrets: which processes and texts have them, and which have references only."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrorlake.config import secret_reference
+from mirrorlake.config.connection import Connection
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.config.registry import SchemaRegistry
+from mirrorlake.config.secret_reference import PROVIDERS, REDACTED, is_secret
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.notebook import runtime
+from mirrorlake.transforms.schema_ids import RegistryClient
+
+CANARY = "c4nary/+&"
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="{}";'
+PLAIN = {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "s.properties").write_text(f"password = {CANARY}\nodd = a\\\\b\n")
+    (tmp_path / "s.properties").chmod(0o600)
+    monkeypatch.setenv("CANARY", CANARY)
+    monkeypatch.setenv("QUOTED", 'with"quote')
+    monkeypatch.setenv("SECRET_KAFKA_PROD_PASS_WORD", CANARY)
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+
+
+def connection(reference: str, **more: str) -> Connection:
+    return Connection("a", tuple({**PLAIN, "sasl.jaas.config": JAAS.format(reference), **more}.items()))
+
+
+def test_options_of_spark_have_references_that_kafka_resolves(tmp_path: Path) -> None:
+    file = tmp_path / "s.properties"
+    provider = "org.apache.kafka.common.config.provider"
+    for reference, left, settings in [
+        (
+            "${env:CANARY}",
+            "${env:CANARY}",
+            {"env.class": f"{provider}.EnvVarConfigProvider", "env.param.allowlist.pattern": "CANARY"},
+        ),
+        (
+            "${secrets:kafka-prod:pass.word}",
+            "${env:SECRET_KAFKA_PROD_PASS_WORD}",
+            {
+                "env.class": f"{provider}.EnvVarConfigProvider",
+                "env.param.allowlist.pattern": "SECRET_KAFKA_PROD_PASS_WORD",
+            },
+        ),
+        (
+            f"${{file:{file}:password}}",
+            f"${{file:{file}:password}}",
+            {"file.class": f"{provider}.FileConfigProvider", "file.param.allowed.paths": str(file)},
+        ),
+    ]:
+        options = connection(reference).spark()
+        assert options["kafka.sasl.jaas.config"] == JAAS.format(left)
+        given = {name.removeprefix("kafka.config.providers."): value for name, value in options.items()}
+        assert {name: given[name] for name in settings} == settings
+        assert options["kafka.config.providers"] == left[2:].partition(":")[0]
+        assert CANARY not in str(options)
+
+
+@pytest.mark.parametrize("reference", ["${env:QUOTED}", "${file:{}/s.properties:odd}"])
+def test_a_value_that_kafka_would_read_differently_is_resolved_here(reference: str, tmp_path: Path) -> None:
+    options = connection(reference.replace("{}", str(tmp_path))).spark()
+    assert "${" not in options["kafka.sasl.jaas.config"]
+    assert "kafka.config.providers" not in options
+
+
+def test_only_secrets_are_left_to_kafka_and_on_databricks_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = connection("${env:CANARY}", **{"client.id": "${env:CANARY}"}).spark()
+    assert options["kafka.client.id"] == CANARY
+    with pytest.raises(ConfigurationError, match="does not exist here"):
+        connection("${env:NOT_THERE}").spark()
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.2")
+    assert connection("${env:CANARY}").spark()["kafka.sasl.jaas.config"] == JAAS.format(CANARY)
+
+
+def test_what_travels_to_tasks_has_references_only(tmp_path: Path) -> None:
+    values = {"clusters": "a, b", "a->b.enabled": "true", "b.bootstrap.servers": "h:2"}
+    values |= {
+        f"a.{name}": value for name, value in connection(f"${{file:{tmp_path}/s.properties:password}}").properties
+    }
+    flow = Flow.from_properties(Properties(values), "a->b")
+    flow.source_connection.kafka_python()  # a process that has resolved them
+    assert CANARY.encode() not in pickle.dumps(flow)
+    assert b"s.properties:password" in pickle.dumps(flow)
+
+
+def test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Secrets:
+        def get(self, scope: str, key: str) -> str:
+            if (scope, key) == ("kafka-prod", "known"):
+                return "of the workspace"
+            raise RuntimeError(f"SECRET_DOES_NOT_EXIST {scope} {key}")
+
+    class DatabricksUtilities:
+        secrets = Secrets()
+        widgets: Any = type("Widgets", (), {"text": lambda *_: None, "get": lambda *_: "x"})()
+
+    monkeypatch.setattr("mirrorlake.config.secret_reference.PROVIDERS", dict(PROVIDERS))
+    for module in ("mirrorlake.parameters", "mirrorlake.notebook.runtime"):
+        monkeypatch.setattr(f"{module}.databricks_utilities", DatabricksUtilities)
+    runtime.parameters({})
+    read = {
+        key: secret_reference.resolve("p", f"${{secrets:kafka-prod:{key}}}", secret_reference.PROVIDERS)
+        for key in ("known", "pass.word")
+    }
+    assert read == {"known": "of the workspace", "pass.word": CANARY}
+
+
+@pytest.mark.parametrize("name", [*PLAIN, "client.id", "ssl.truststore.location", "group.id"])
+def test_spark_shows_what_is_no_secret(name: str) -> None:
+    assert bool(re.search(REDACTED, name)) == name.startswith("sasl")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.jaas.config",
+        "ssl.key.password",
+        "ssl.keystore.password",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "schema.registry.basic.auth.user.info",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "delegation.token.expiry",
+    ],
+)
+def test_spark_hides_what_mirrorlake_hides(name: str) -> None:
+    assert is_secret(name)
+    assert re.search(REDACTED, f"kafka.{name}")
+
+
+def test_the_user_in_the_address_of_a_registry_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = Properties({"clusters": "a, b", "a.schema.registry.url": "http://us%40er:c4nary%2F@127.0.0.1:1/x/"})
+    registry = SchemaRegistry.of(properties, "a", "source")
+    assert registry is not None
+    assert (registry.url, registry.user_info) == ("http://127.0.0.1:1/x", "us@er:c4nary/")
+    assert "c4nary" not in repr(registry)
+    with pytest.raises(Exception, match=r"\(http://127\.0\.0\.1:1/x\) can't be reached") as caught:
+        RegistryClient(registry).schema(1)
+    assert "c4nary" not in str(caught.value)
+    wrong = Properties({"clusters": "a, b", "a.schema.registry.url": "ftp://user:c4nary@host"})
+    with pytest.raises(ConfigurationError, match="'ftp://host'"):
+        SchemaRegistry.of(wrong, "a", "source")
+
+
+def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> None:
+    secrets, store, config = (tmp_path / name for name in ("s.properties", "client.pem", "mirrorlake.properties"))
+    store.touch(0o600)
+    config.write_text(
+        "clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\na->b.enabled = true\n"
+        f"a.ssl.keystore.type = PEM\na.ssl.keystore.location = {store}\n"
+        f"b.ssl.key.password = ${{file:{secrets}:password}}\n"
+    )
+    config.chmod(0o644)
+    assert Flow.load(config, "a->b").warnings == ()
+    secrets.chmod(0o640)
+    store.chmod(0o604)
+    assert Flow.load(config, "a->b").warnings == (
+        f"property a.ssl.keystore.location: others may read or change file {store} (mode 0604). Set its mode to 0600",
+        f"property b.ssl.key.password: others may read or change file {secrets} (mode 0640). Set its mode to 0600",
+    )
+    secrets.chmod(0o600)
+    store.chmod(0o400)
+    config.write_text(f"{config.read_text()}a.ssl.key.password = {CANARY}\n")
+    (said,) = Flow.load(config, "a->b").warnings
+    assert said.startswith(f"property a.ssl.key.password is a secret in {config}, which others may read or change")
+    assert CANARY not in said
