@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
+from mirrorlake.protocol.client_settings import librdkafka
 from mirrorlake.protocol.topic_changes import Entry
 
 REQUEST_TIMEOUT_S = 30
@@ -94,7 +95,7 @@ class Admin:
     def client(self) -> AdminClient:
         """Returns a client with the present values of references, so that a password can be rotated."""
         try:
-            settings = self._connection.librdkafka(log_level=0)
+            settings = librdkafka(self._connection, log_level=0)
         except ConfigurationError:  # a file that a password is read from may be missing for a moment
             if self._client is None:
                 raise

@@ -34,6 +34,7 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.client_settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.frames import Manager
 
@@ -231,7 +232,7 @@ class Cluster:
         self._manager = Manager(
             self.net,
             self._security,
-            bootstrap_servers=connection.kafka_python()["bootstrap_servers"],
+            bootstrap_servers=kafka_python(connection)["bootstrap_servers"],
             client_id=client_id,
             receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
             socket_options=SOCKET_OPTIONS,
@@ -282,7 +283,7 @@ class Cluster:
         A file that a password is read from may be missing for a moment. The last values remain in use then.
         """
         try:
-            found = self.connection.kafka_python()
+            found = kafka_python(self.connection)
         except ConfigurationError:
             if not self._known_security:
                 raise
@@ -298,7 +299,7 @@ class Cluster:
         if self.connection.security_protocol == "PLAINTEXT":
             return []
         found: list[str] = []
-        client = AdminClient(self.connection.librdkafka(log_level=0), error_cb=lambda error: found.append(error.str()))
+        client = AdminClient(librdkafka(self.connection, log_level=0), error_cb=lambda error: found.append(error.str()))
         with contextlib.suppress(KafkaException):
             client.list_topics(timeout=SECOND_OPINION_S)
         client.poll(0)
