@@ -99,7 +99,7 @@ lint: $(VENV)  ## ruff, the layers of the packages, types, and notebooks without
 
 .PHONY: audit
 audit: setup $(AUDIT)/.ready  ## A list of all packages and jars (.local/sbom.json), and known advisories about packages
-	@$(AUDIT)/bin/cyclonedx-py environment .venv --output-format JSON --schema-version 1.6 --output-file $(AUDIT)/packages.json
+	@$(AUDIT)/bin/cyclonedx-py environment .venv --of JSON --sv 1.6 --output-reproducible -o $(AUDIT)/packages.json
 	@$(AUDIT)/bin/python tools/sbom.py $(AUDIT)/packages.json .local/jars .local/sbom.json
 	@$(AUDIT)/bin/python tools/advisories.py $(AUDIT)/bin/pip-audit requirements.lock tools/accepted_advisories.txt
 

@@ -29,12 +29,13 @@ class IdentityProvider:
         lifetime_s: of the tokens to come.
         issued: the tokens until now.
         secret: the secret that the client must know.
+        asked: how often it was asked for one.
         answer: status and body to answer with in the place of a token, if a test sets it.
     """
 
     def __init__(self) -> None:
         self.lifetime_s, self.issued, self.secret = 3600.0, [], SECRET
-        self.answer: tuple[int, bytes] | None = None
+        self.asked, self.answer = 0, None  # type: tuple[int, tuple[int, bytes] | None]
         self.headers: dict[str, str] = {}
         self._key = rsa.generate_private_key(65537, 2048)
         provider = self
@@ -88,6 +89,7 @@ class IdentityProvider:
         return {"keys": [{"kty": "RSA", "kid": "k", "alg": "RS256", "use": "sig", "n": modulus, "e": exponent}]}
 
     def _answer(self, authorization: str, form: dict[str, list[str]]) -> tuple[int, bytes]:
+        self.asked += 1
         if self.answer:
             return self.answer
         expected = base64.b64encode(f"{CLIENT}:{self.secret}".encode()).decode()

@@ -12,6 +12,7 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ def _component(path: Path, digest: str) -> dict[str, Any]:
     named = NAME.fullmatch(path.stem)
     name, version = named.groups() if named else (path.stem, "")
     group = _group(path, name, version)
+    for dot in (match.start() for match in re.finditer(r"\.", name) if not group):  # named <group>.<artifact>
+        if _groups().get((name[dot + 1 :], version)) == name[:dot]:
+            group, name = name[:dot], name[dot + 1 :]
+            break
     place = f"maven/{group}/{name}" if group else f"generic/{name}"
     purl = f"pkg:{place}@{version}" if version else f"pkg:{place}"
     return {
@@ -52,10 +57,14 @@ def _group(path: Path, name: str, version: str) -> str:
     with zipfile.ZipFile(path) as jar:
         found = [match.groups() for entry in jar.namelist() if (match := POM.fullmatch(entry))]
     own = [group for group, artifact in found if artifact == name]
-    if own:
-        return own[0]
-    copies = sorted(REPOSITORY.rglob(f"{name}/{version}/{path.name}"))
-    return ".".join(copies[0].relative_to(REPOSITORY).parts[:-3]) if copies else ""
+    return own[0] if own else _groups().get((name, version), "")
+
+
+@cache
+def _groups() -> dict[tuple[str, str], str]:
+    """Returns the group of each artifact and version in Maven's repository."""
+    places = (path.relative_to(REPOSITORY).parts for path in REPOSITORY.rglob("*.jar"))
+    return {place[-3:-1]: ".".join(place[:-3]) for place in places if len(place) > 3}
 
 
 def main(packages: str, jars: str, target: str) -> int:

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirrorlake.config import login, secret_reference, security_properties, tls
-from mirrorlake.config.jaas import Jaas
-from mirrorlake.config.login import ClientCredentials, Login
-from mirrorlake.config.security_properties import (
+from mirrorlake.config import secret_reference
+from mirrorlake.config.security import login, tls
+from mirrorlake.config.security import properties as security
+from mirrorlake.config.security.jaas import Jaas
+from mirrorlake.config.security.login import Login
+from mirrorlake.config.security.properties import (
     INSTEAD_OF_MECHANISM,
     LOGIN_HANDLER,
     OAUTH,
@@ -22,7 +24,7 @@ from mirrorlake.config.security_properties import (
     SASL_MECHANISMS,
     SECURITY_PROTOCOLS,
 )
-from mirrorlake.config.tls import Tls
+from mirrorlake.config.security.tls import Tls
 from mirrorlake.errors import ConfigurationError
 
 # Where a stretch of a log ends with a transaction's marker, a consumer fetches once more, and no record comes. With the
@@ -76,7 +78,7 @@ class Connection:
         plain = given | ({handler: given[handler].removeprefix(SHADED)} if handler in given else {})
         if self.uses_sasl:
             self._check_sasl(given)
-        security_properties.check(self.alias, self.security_protocol, plain)
+        security.check(self.alias, self.security_protocol, plain)
         if self.uses_tls:
             tls.check(self.alias, given)
 
@@ -96,7 +98,7 @@ class Connection:
         if mechanism != OAUTHBEARER and given.get("sasl.login.callback.handler.class"):
             raise ConfigurationError(
                 f"property {self.alias}.sasl.login.callback.handler.class is not supported with {mechanism}: "
-                f"{security_properties.NO_OTHER_LOGIN}"
+                f"{security.NO_OTHER_LOGIN}"
             )
         # What a reference stands for is checked where a client is built.
         if not (secret_reference.REFERENCE.fullmatch(given[JAAS]) or "${" in given.get(login.TOKEN_URL, "")):
@@ -120,6 +122,7 @@ class Connection:
 
     @property
     def mechanism(self) -> str:
+        """Returns the SASL mechanism; it means nothing without SASL."""
         return dict(self.properties).get("sasl.mechanism", "GSSAPI")
 
     def resolved(self) -> dict[str, str]:
@@ -152,22 +155,25 @@ class Connection:
         Raises:
             ConfigurationError: a reference leads nowhere.
         """
-        values = self.resolved()
+        values = tls.java(self.alias, self.resolved()) if self.uses_tls else self.resolved()
         if not self.uses_sasl:
             return values
         jaas = self._resolved_jaas()
-        found = self._login(jaas, values)
-        if isinstance(found, ClientCredentials):
-            named = {"clientId": found.client_id, "clientSecret": found.client_secret, "scope": found.scope}
-            extensions = {f"{login.EXTENSION}{name}": value for name, value in found.extensions}
-            jaas = Jaas(jaas.module, jaas.flag, {name: value for name, value in named.items() if value} | extensions)
-            values = {name: value for name, value in values.items() if not name.startswith(NEWER)}
-            values["sasl.login.callback.handler.class"] = self._java_class(LOGIN_HANDLER)
-        return {**values, JAAS: Jaas(self._java_class(jaas.module), jaas.flag, jaas.options).java()}
+        self._login(jaas, values)
+        return self._for_java(jaas, values)
 
     def spark(self, **settings: str) -> dict[str, str]:
         """Renders the options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win."""
         return {**SPARK_READS, **{f"kafka.{name}": value for name, value in self.java().items()}, **settings}
+
+    def _for_java(self, jaas: Jaas, values: Mapping[str, str]) -> dict[str, str]:
+        """Renders login and properties, with references or without, by the names that every Java client knows."""
+        rendered = dict(values)
+        if values.get(login.TOKEN_URL):
+            jaas = login.client_credentials_jaas(jaas, values)
+            rendered = {name: value for name, value in values.items() if not name.startswith(NEWER)}
+            rendered["sasl.login.callback.handler.class"] = self._java_class(LOGIN_HANDLER)
+        return {**rendered, JAAS: Jaas(self._java_class(jaas.module), jaas.flag, jaas.options).java()}
 
     def _java_class(self, name: str) -> str:
         return SHADED + name if self.is_shaded else name

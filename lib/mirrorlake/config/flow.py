@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirrorlake.config import client_roles
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.config.properties import ARROW, Properties, Scope
@@ -18,6 +17,7 @@ from mirrorlake.config.replication_policy import (
     names_tell_origin,
     read_policy,
 )
+from mirrorlake.config.security import client_roles
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError

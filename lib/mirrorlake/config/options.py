@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from mirrorlake.config.mirrorlake_options import BATCHES, CONTENTS, REGISTRIES, START, TOPIC, TRANSFORMS
 from mirrorlake.config.option import Flag, Integer, Names, OneOf, Option, Patterns, Text
-from mirrorlake.config.security_properties import SASL_MECHANISMS, SECURITY_PROTOCOLS, STORE_TYPES
+from mirrorlake.config.security.properties import SASL_MECHANISMS, SECURITY_PROTOCOLS, STORE_TYPES
 
 # DefaultConfigPropertyFilter of Kafka 4.3.0.
 CONFIG_PROPERTIES_EXCLUDE = """follower.replication.throttled.replicas, leader.replication.throttled.replicas,

@@ -16,12 +16,13 @@ from typing import Any
 
 import javaproperties
 
-from mirrorlake.config import client_roles, known_properties, options
-from mirrorlake.config.client_roles import ROLES
+from mirrorlake.config import known_properties, options
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.known_properties import PropertyUse, UseStatus
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.config.option import Option, Patterns
+from mirrorlake.config.security import client_roles
+from mirrorlake.config.security.client_roles import ROLES
 from mirrorlake.errors import ConfigurationError
 
 ARROW = "->"

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
-from mirrorlake.protocol.client_settings import librdkafka
+from mirrorlake.protocol.clients.settings import librdkafka
 from mirrorlake.protocol.topic_changes import Entry
 
 REQUEST_TIMEOUT_S = 30
@@ -101,7 +101,10 @@ class Admin:
                 raise
             return self._client
         if self._client is None or settings != self._settings:
-            self._client, self._settings = AdminClient(settings), settings
+            try:
+                self._client, self._settings = AdminClient(settings), settings
+            except KafkaException as error:  # such as no OAuth token
+                raise self._refused("logging in", "DESCRIBE", error) from None
         return self._client
 
     def partitions(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import REQUEST_TIMEOUT_S, Admin, NewTopic, refused
-from mirrorlake.protocol.client_settings import librdkafka
+from mirrorlake.protocol.clients.settings import librdkafka
 
 CONNECTOR = "MirrorSourceConnector"
 OFFSETS_CONFIG = {"cleanup.policy": "compact"}

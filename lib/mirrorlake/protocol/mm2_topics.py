@@ -21,7 +21,7 @@ from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import event
 from mirrorlake.protocol.admin import Admin, NewTopic
-from mirrorlake.protocol.client_settings import librdkafka
+from mirrorlake.protocol.clients.settings import librdkafka
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.config import pem
+from mirrorlake.config.security import pem
 from mirrorlake.errors import ConfigurationError
 
 JKS_MAGIC, JCEKS_MAGIC, PKCS12_BEGIN = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce", b"\x30"

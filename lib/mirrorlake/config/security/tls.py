@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirrorlake.config import key_store, pem
-from mirrorlake.config.key_store import Store
+from mirrorlake.config.security import key_store, pem
+from mirrorlake.config.security.key_store import Store
 from mirrorlake.errors import ConfigurationError
 
 TRUSTED, CHAIN, KEY = "ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"
@@ -69,6 +69,25 @@ def read(alias: str, values: Mapping[str, str]) -> Tls:
     """
     checks_host = bool(values.get("ssl.endpoint.identification.algorithm", "https"))
     return Tls(_trusted(alias, values), *_identity(alias, values), checks_host)
+
+
+def java(alias: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Renders the properties of TLS for Java; an encrypted PEM key is decrypted.
+
+    Java before 19 can't read such a key, as OpenSSL and `cryptography` write it (PBES2, JDK-8231581).
+
+    Args:
+        alias: the cluster, for messages.
+        values: its properties, references resolved.
+
+    Raises:
+        ConfigurationError: the key can't be read.
+    """
+    if not values.get(KEY_PASSWORD) or values.get("ssl.keystore.type", "JKS").upper() != "PEM":
+        return dict(values)
+    chain, key, password = _identity(alias, values)
+    given = {name: value for name, value in values.items() if name not in ("ssl.keystore.location", KEY_PASSWORD)}
+    return {**given, CHAIN: chain, KEY: pem.decrypted(alias, key, password)} if key else given
 
 
 def _trusted(alias: str, values: Mapping[str, str]) -> str:

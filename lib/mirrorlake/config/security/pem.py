@@ -54,6 +54,26 @@ def private_key(name: str, text: str, password_name: str, password: str) -> str:
     return _block(label, body)
 
 
+def decrypted(alias: str, key: str, password: str) -> str:
+    """Returns an encrypted private key without its encryption.
+
+    Raises:
+        ConfigurationError: the password is not that of the key.
+    """
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    try:
+        found = load_pem_private_key(key.encode(), password.encode())
+    except ValueError:
+        raise ConfigurationError(f"property {alias}.ssl.key.password is not the password of the client's key") from None
+    return found.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
 def _block(label: str, body: str) -> str:
     lines = textwrap.fill("".join(body.split()), 64)
     return f"-----BEGIN {label}-----\n{lines}\n-----END {label}-----\n"

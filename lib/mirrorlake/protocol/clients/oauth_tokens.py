@@ -22,16 +22,21 @@ import kafka.errors
 import requests
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from mirrorlake.config.login import ClientCredentials, UnsecuredToken
+from mirrorlake.config.security.login import ClientCredentials, UnsecuredToken
 
 LOG = logging.getLogger(__name__)
 USED_SHARE = 0.8  # of a token's life, as sasl.login.refresh.window.factor of the Java client
 ANSWER_BYTES = 256 << 10
 ERROR_CHARACTERS = 60
+BROKEN = 500  # from this status on, the endpoint is in trouble, and may be well later
 
 
 class TokenError(kafka.errors.KafkaConnectionError):  # type: ignore[misc]  # kafka-python has no types
-    """Raised when there is no token: the endpoint does not answer, rejects the client, or answers with no token."""
+    """Raised when the token endpoint does not answer, or is in trouble."""
+
+
+class NoTokenError(kafka.errors.SaslAuthenticationFailedError):  # type: ignore[misc]  # kafka-python has no types
+    """Raised when the token endpoint rejects the client, or answers with what is not a token. It is not asked again."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,7 +78,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         """Returns a token that is valid now.
 
         Raises:
-            TokenError: there is none.
+            TokenError, NoTokenError: there is none.
         """
         return self._present().text
 
@@ -93,7 +98,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
                 return known
             try:
                 self._token = self._fetch(self._login, now)
-            except TokenError as error:
+            except (TokenError, NoTokenError) as error:
                 if not known or now >= known.expires_at_s:
                     raise
                 LOG.warning("%s; the present token is used on", error)
@@ -111,7 +116,7 @@ def fetched(login: ClientCredentials, now_s: float) -> Token:
     """Fetches a token for client credentials. Redirects are not followed, as they would carry the secret elsewhere.
 
     Raises:
-        TokenError: see there.
+        TokenError, NoTokenError: see there.
     """
     names = (login.client_id, login.client_secret)
     user, secret = (quote_plus(name) for name in names) if login.encodes else names
@@ -137,11 +142,11 @@ def fetched(login: ClientCredentials, now_s: float) -> Token:
         if not isinstance(answer, Mapping):
             raise ValueError
     except ValueError:
-        raise _failed(login, f"answered {status}, and not with JSON") from None
+        raise _failed(login, f"answered {status}, and not with JSON", status) from None
     if status != requests.codes.ok or not answer.get("access_token"):
         reason = str(answer.get("error", "no access_token"))[:ERROR_CHARACTERS]
         shown = "".join(one for one in reason if one.isalnum() or one in "_-. ")
-        raise _failed(login, f"answered {status}: {shown}")
+        raise _failed(login, f"answered {status}: {shown}", status)
     return _token(login, answer, now_s)
 
 
@@ -174,13 +179,13 @@ def _token(login: ClientCredentials, answer: Mapping[str, Any], now_s: float) ->
     text = str(answer["access_token"])
     claims = _claims(text)
     if claims is None:
-        raise _failed(login, "answered with a token that is not a JWT, which Kafka's clients need")
+        raise _failed(login, "answered with a token that is not a JWT, which Kafka's clients need", 200)
     try:
         expires_at_s = float(claims["exp"])
     except (KeyError, TypeError, ValueError):
-        raise _failed(login, "answered with a token without exp") from None
+        raise _failed(login, "answered with a token without exp", 200) from None
     if expires_at_s <= now_s:
-        raise _failed(login, "answered with a token that has expired. Compare the clocks of both machines")
+        raise _failed(login, "answered with a token that has expired. Compare the clocks of both machines", 200)
     principal = str(claims.get("sub") or login.client_id)
     return Token(text, principal, expires_at_s, now_s + USED_SHARE * (expires_at_s - now_s))
 
@@ -194,8 +199,9 @@ def _claims(token: str) -> Mapping[str, Any] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _failed(login: ClientCredentials, why: str) -> TokenError:
-    return TokenError(
+def _failed(login: ClientCredentials, why: str, status: int = 0) -> TokenError | NoTokenError:
+    kind = NoTokenError if 0 < status < BROKEN and status != requests.codes.too_many_requests else TokenError
+    return kind(
         f"cluster {login.alias}: the token endpoint {login.token_url.partition('?')[0]} {why}. Check "
         f"{login.alias}.sasl.oauthbearer.token.endpoint.url, client id, secret and scope"
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from mirrorlake.config.jaas import Jaas
+from mirrorlake.config.security.jaas import Jaas
 from mirrorlake.errors import ConfigurationError
 
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
@@ -108,6 +108,14 @@ def oauth(alias: str, jaas: Jaas, values: Mapping[str, str]) -> ClientCredential
     return _unsecured(alias, jaas)
 
 
+def client_credentials_jaas(jaas: Jaas, values: Mapping[str, str]) -> Jaas:
+    """Returns the login with client id, secret and scope as its options, wherever they stand (KIP-1139)."""
+    wanted = {"clientId": CLIENT_ID, "clientSecret": CLIENT_SECRET, "scope": SCOPE}
+    options = {name: values.get(outside) or jaas.options.get(name, "") for name, outside in wanted.items()}
+    extensions = {name: value for name, value in jaas.options.items() if name.startswith(EXTENSION)}
+    return Jaas(jaas.module, jaas.flag, {name: value for name, value in options.items() if value} | extensions)
+
+
 def _client_credentials(alias: str, jaas: Jaas, values: Mapping[str, str]) -> ClientCredentials:
     _require_known(alias, jaas, ("clientId", "clientSecret", "scope"), (EXTENSION,))
     url = urlsplit(values[TOKEN_URL])
@@ -121,8 +129,8 @@ def _client_credentials(alias: str, jaas: Jaas, values: Mapping[str, str]) -> Cl
             f"property {alias}.{TOKEN_URL} begins with http: the client's secret would cross the network unencrypted. "
             "Use an https address"
         )
-    client_id = values.get(CLIENT_ID) or jaas.options.get("clientId", "")
-    client_secret = values.get(CLIENT_SECRET) or jaas.options.get("clientSecret", "")
+    options = client_credentials_jaas(jaas, values).options
+    client_id, client_secret = options.get("clientId", ""), options.get("clientSecret", "")
     if not (client_id and client_secret):
         raise ConfigurationError(
             f"property {alias}.sasl.jaas.config has no clientId or no clientSecret. Set both there, or set "
@@ -134,7 +142,7 @@ def _client_credentials(alias: str, jaas: Jaas, values: Mapping[str, str]) -> Cl
         token_url=values[TOKEN_URL],
         client_id=client_id,
         client_secret=client_secret,
-        scope=values.get(SCOPE) or jaas.options.get("scope", ""),
+        scope=options.get("scope", ""),
         encodes=values.get(URLENCODE, "").lower() == "true",
         extensions=_below(jaas, EXTENSION),
         connect_timeout_s=connect_ms / 1000,

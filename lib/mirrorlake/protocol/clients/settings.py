@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.config.connection import Connection
-from mirrorlake.config.login import Password
-from mirrorlake.config.tls import Tls
+from mirrorlake.config.security.login import Password
+from mirrorlake.config.security.tls import Tls
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.protocol.oauth_tokens import provider
+from mirrorlake.protocol.clients.oauth_tokens import provider
 
 # Client properties with the same meaning in librdkafka. The Java client's other properties tune the Java client.
 TO_LIBRDKAFKA = (
