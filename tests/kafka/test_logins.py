@@ -51,7 +51,7 @@ MODULES = "org.apache.kafka.common.security"
 OAUTH = f"{MODULES}.oauthbearer.OAuthBearer"
 LISTENERS = {"SSL": "SSL", "SCRAM": "SASL_SSL", "OAUTH": "SASL_SSL"}
 MECHANISMS = ("scram", "oauth", "certificate")
-SESSION_MS = 3_000  # of a login by SCRAM; a token's is its life
+SESSION_MS = 4_000  # of a login by SCRAM; a token's is its life
 
 
 class TlsCluster(LocalCluster):
@@ -320,7 +320,7 @@ def test_every_mechanism_is_spoken_by_all_three_clients(
     with world.mirroring():
         eventually(lambda: world.batches, what="the first micro-batch")
         if mechanism != "certificate":
-            eventually(lambda: time.monotonic() > began + 2.5 * SESSION_MS / 1000)
+            eventually(lambda: time.monotonic() > began + 1.3 * SESSION_MS / 1000)
         before = world.batches
         world.produce(topic, 100, seed=2)
         eventually(lambda: world.batches > before, what="a micro-batch in a renewed session")
@@ -385,7 +385,7 @@ def ended(world: World, trouble: Callable[[], object], topic: str = "") -> Mirro
             trouble()
             if topic:
                 world.produce(topic, 50, seed=2)
-            eventually(running.done, deadline_s=30, what="the end of the job")
+            eventually(running.done, deadline_s=60, what="the end of the job")
         finally:
             job.stop()
     error = running.exception()

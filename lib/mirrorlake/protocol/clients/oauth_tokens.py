@@ -15,19 +15,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus
 
 import kafka.errors
-import requests
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from mirrorlake.config.security.login import ClientCredentials, UnsecuredToken
+
+if TYPE_CHECKING:
+    import requests
 
 LOG = logging.getLogger(__name__)
 USED_SHARE = 0.8  # of a token's life, as sasl.login.refresh.window.factor of the Java client
 ANSWER_BYTES = 256 << 10
 ERROR_CHARACTERS = 60
+OK, TOO_MANY = 200, 429
 BROKEN = 500  # from this status on, the endpoint is in trouble, and may be well later
 
 
@@ -118,6 +121,8 @@ def fetched(login: ClientCredentials, now_s: float) -> Token:
     Raises:
         TokenError, NoTokenError: see there.
     """
+    import requests  # a tenth of a second of each task that needs no token
+
     names = (login.client_id, login.client_secret)
     user, secret = (quote_plus(name) for name in names) if login.encodes else names
     credentials = base64.b64encode(f"{user}:{secret}".encode()).decode()
@@ -143,7 +148,7 @@ def fetched(login: ClientCredentials, now_s: float) -> Token:
             raise ValueError
     except ValueError:
         raise _failed(login, f"answered {status}, and not with JSON", status) from None
-    if status != requests.codes.ok or not answer.get("access_token"):
+    if status != OK or not answer.get("access_token"):
         reason = str(answer.get("error", "no access_token"))[:ERROR_CHARACTERS]
         shown = "".join(one for one in reason if one.isalnum() or one in "_-. ")
         raise _failed(login, f"answered {status}: {shown}", status)
@@ -200,7 +205,7 @@ def _claims(token: str) -> Mapping[str, Any] | None:
 
 
 def _failed(login: ClientCredentials, why: str, status: int = 0) -> TokenError | NoTokenError:
-    kind = NoTokenError if 0 < status < BROKEN and status != requests.codes.too_many_requests else TokenError
+    kind = NoTokenError if 0 < status < BROKEN and status != TOO_MANY else TokenError
     return kind(
         f"cluster {login.alias}: the token endpoint {login.token_url.partition('?')[0]} {why}. Check "
         f"{login.alias}.sasl.oauthbearer.token.endpoint.url, client id, secret and scope"
