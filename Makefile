@@ -14,6 +14,8 @@ BENCH := PYTHONPATH=lib $(BIN)/python -m bench
 RESULTS ?= .local/bench/results.json
 VENV := .venv/.ready
 JARS := .local/jars/.ready
+AUDIT := .local/audit
+LOCK := .local/lock/bin/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-header --no-annotate --no-emit-index-url
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
 OLDER := $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 2.8.2 3.9.1)  # each test run refuses the first, and mirrors between the others
@@ -115,6 +117,12 @@ lint: $(VENV)  ## ruff, the layers of the packages, types, and notebooks without
 	@$(BIN)/mypy --no-error-summary
 	@PYTHONPATH=lib $(BIN)/python tools/check_notebooks.py
 
+.PHONY: audit
+audit: setup $(AUDIT)/.ready  ## A list of all packages and jars (.local/sbom.json), and known advisories about packages
+	@$(AUDIT)/bin/cyclonedx-py environment .venv --of JSON --sv 1.6 --output-reproducible -o $(AUDIT)/packages.json
+	@$(AUDIT)/bin/python tools/sbom.py $(AUDIT)/packages.json .local/jars .local/sbom.json
+	@$(AUDIT)/bin/python tools/advisories.py $(AUDIT)/bin/pip-audit requirements.lock tools/accepted_advisories.txt
+
 .PHONY: bench
 bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, all, or names), ROUNDS (3)
 	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
@@ -160,6 +168,12 @@ bench-ledger: setup  ## How large the ledger gets, and how long translation take
 .PHONY: setup
 setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every other target
 
+.PHONY: lock
+lock:  ## Pin what requirements.txt and tools/audit.txt pull in, with hashes: requirements.lock, tools/audit.lock
+	@"$(PYTHON)" -m venv .local/lock && .local/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+	@$(LOCK) requirements.txt --output-file requirements.lock
+	@$(LOCK) tools/audit.txt --output-file tools/audit.lock
+
 .PHONY: browser
 browser:
 	@tools/chromium.sh
@@ -169,11 +183,17 @@ clean:  ## Stop local clusters and delete everything that was installed or made
 	@if [ -x $(BIN)/python ]; then PYTHONPATH=lib $(BIN)/python -m mirrorlake.local stop; fi
 	@rm -rf .venv .local
 
-$(VENV): requirements.txt constraints.txt
+$(VENV): requirements.lock
 	@tools/prerequisites.sh "$(PYTHON)"
 	@echo "setting up: Python packages into .venv (a minute or two)"
 	@"$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.txt -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@touch $@
+
+$(AUDIT)/.ready: tools/audit.lock
+	@echo "setting up: the tools of make audit into $(AUDIT)"
+	@"$(PYTHON)" -m venv $(AUDIT)
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/audit.lock
 	@touch $@
 
 $(JARS): pom.xml | $(VENV)

@@ -16,6 +16,7 @@ from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.config.secret_reference import PROVIDERS, REDACTED, is_secret
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.notebook import runtime
+from mirrorlake.protocol.clients.settings import kafka_python
 from mirrorlake.transforms.schema_ids import RegistryClient
 
 CANARY = "c4nary/+&"
@@ -30,11 +31,10 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", CANARY)
     monkeypatch.setenv("QUOTED", 'with"quote')
     monkeypatch.setenv("SECRET_KAFKA_PROD_PASS_WORD", CANARY)
-    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
 
 
-def connection(reference: str, **more: str) -> Connection:
-    return Connection("a", tuple({**PLAIN, "sasl.jaas.config": JAAS.format(reference), **more}.items()))
+def connection(reference: str, *, is_shaded: bool = False, **more: str) -> Connection:
+    return Connection("a", tuple({**PLAIN, "sasl.jaas.config": JAAS.format(reference), **more}.items()), is_shaded)
 
 
 def test_options_of_spark_have_references_that_kafka_resolves(tmp_path: Path) -> None:
@@ -75,13 +75,13 @@ def test_a_value_that_kafka_would_read_differently_is_resolved_here(reference: s
     assert "kafka.config.providers" not in options
 
 
-def test_only_secrets_are_left_to_kafka_and_on_databricks_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_secrets_are_left_to_kafka_and_on_databricks_none() -> None:
     options = connection("${env:CANARY}", **{"client.id": "${env:CANARY}"}).spark()
     assert options["kafka.client.id"] == CANARY
     with pytest.raises(ConfigurationError, match="does not exist here"):
         connection("${env:NOT_THERE}").spark()
-    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.2")
-    assert connection("${env:CANARY}").spark()["kafka.sasl.jaas.config"] == JAAS.format(CANARY)
+    on_databricks = connection("${env:CANARY}", is_shaded=True).spark()
+    assert on_databricks["kafka.sasl.jaas.config"] == f"kafkashaded.{JAAS.format(CANARY)}"
 
 
 def test_what_travels_to_tasks_has_references_only(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_what_travels_to_tasks_has_references_only(tmp_path: Path) -> None:
         f"a.{name}": value for name, value in connection(f"${{file:{tmp_path}/s.properties:password}}").properties
     }
     flow = Flow.from_properties(Properties(values), "a->b")
-    flow.source_connection.kafka_python()  # a process that has resolved them
+    kafka_python(flow.source_connection)  # a process that has resolved them
     assert CANARY.encode() not in pickle.dumps(flow)
     assert b"s.properties:password" in pickle.dumps(flow)
 

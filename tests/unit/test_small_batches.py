@@ -17,7 +17,7 @@ from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy import source_reader
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import SmallBatches
-from mirrorlake.jobs.mirror.copy.source_reader import Intake
+from mirrorlake.jobs.mirror.copy.source_reader import SIGHTINGS, Intake
 from mirrorlake.jobs.verification.run_digests import has_digest
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
@@ -77,9 +77,10 @@ class Reader:
         start, end = options.get("start", FIRST), options.get("end", 1 << 62)
         self.stretch = Stretch(*KEY, "id", "remote", start, start, 0, end)
         self.intake = Intake(flow, CompactedSource(), provenance, limits, {KEY: self.stretch})  # type: ignore[arg-type]
-        reading = self.intake._read_log(self.stretch, FetchedLog(log), AbortedTransactions(aborted))
-        with pytest.raises(StopIteration):
-            reading.send(None)  # it waits for nothing
+        for _ in range(options.get("fetches", 1)):
+            reading = self.intake._read_log(self.stretch, FetchedLog(log), AbortedTransactions(aborted))
+            with pytest.raises(StopIteration):
+                reading.send(None)  # it waits for nothing
         self.intake.pack(self.stretch)
 
     @property
@@ -273,10 +274,12 @@ def test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets(flow: 
         parts.append(encoded(records_of(dice, FIRST + 2 * at, 2, is_plain=True), NONE))
     parts[33] = parts[33][:-3] + bytes([parts[33][-3] ^ 1]) + parts[33][-2:]  # of a value
     read = Reader(flow, b"".join(parts), [])
+    assert (read.stretch.gaps, read.stretch.upstream_next) == ([], FIRST + 66), "it is fetched again"
+    read = Reader(flow, b"".join(parts), [], fetches=SIGHTINGS)
     assert read.stretch.gaps == [(FIRST + 66, FIRST + 68, GapKind.CORRUPT)]
     assert [offset for offset, *_ in read.records] == [*range(FIRST, FIRST + 66), *range(FIRST + 68, FIRST + 120)]
     with pytest.raises(SourceError, match=f"offsets {FIRST + 66} to {FIRST + 68}: the batch is corrupt"):
-        Reader(replace(flow, passes_over_losses=False), b"".join(parts), [])
+        Reader(replace(flow, passes_over_losses=False), b"".join(parts), [], fetches=SIGHTINGS)
 
 
 def test_a_batch_that_cannot_be_opened_passes_and_its_neighbours_too(flow: Flow) -> None:

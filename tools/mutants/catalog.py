@@ -1110,6 +1110,83 @@ FIELD_CONDITIONS = (
     ),
 )
 
+CONNECTION = "tests/unit/test_connection.py"
+STORES = (f"{CONNECTION}::test_a_clients_certificate_is_shown_from_every_kind_of_store",)
+DIALECTS = (f"{CONNECTION}::test_one_connection_speaks_three_dialects",)
+
+REACHING_CLUSTERS = (
+    Mutant(
+        "a client key is not shown by librdkafka",
+        "protocol/clients/settings.py",
+        """{"ssl.certificate.pem": tls.chain, "ssl.key.pem": tls.key} if tls.key else {}""",
+        "{}",
+        STORES,
+    ),
+    Mutant(
+        "a client key is not shown in the data path",
+        "protocol/clients/settings.py",
+        "            _load_identity(context, tls)\n",
+        "            pass\n",
+        STORES,
+    ),
+    Mutant(
+        "references are resolved before the login is parsed",
+        "config/security/jaas.py",
+        """TO_ESCAPE = {"\\\\": "\\\\\\\\", '"': '\\\\"',""",
+        """TO_ESCAPE = {"\\\\": "\\\\\\\\",""",
+        DIALECTS,
+    ),
+    Mutant(
+        "the check of host names stays on in librdkafka",
+        "protocol/clients/settings.py",
+        '"https" if tls.checks_host else "none"',
+        '"https"',
+        DIALECTS,
+    ),
+    Mutant(
+        "TLS versions are ignored",
+        "config/security/properties.py",
+        'if {version.strip() for version in value.split(",")} != TLS_VERSIONS:',
+        "if False:",
+        (f"{CONNECTION}::test_what_not_all_three_clients_can_do_with_tls_is_refused_by_name",),
+    ),
+    Mutant(
+        "credentials of one role are used for all",
+        "config/security/client_roles.py",
+        "if value != value_of_other:",
+        "if False:",
+        ("tests/unit/test_configuration.py::test_separate_credentials_of_roles_and_flows_are_refused",),
+    ),
+    Mutant(
+        "a store that is replaced is not read again",
+        "config/security/key_store.py",
+        "version=(stat.st_mtime_ns, stat.st_size, stat.st_ino)",
+        "version=()",
+        (f"{CONNECTION}::test_a_store_that_is_replaced_is_read_again",),
+    ),
+    Mutant(
+        "a token is used until it expires",
+        "protocol/clients/oauth_tokens.py",
+        "            if known and now < known.renew_at_s:\n",
+        "            if known and now < known.expires_at_s:\n",
+        (f"{CONNECTION}::test_a_token_is_renewed_before_it_expires_and_used_on_while_the_endpoint_fails",),
+    ),
+    Mutant(
+        "Java classes have their usual names on Databricks",
+        "config/connection.py",
+        "return SHADED + name if self.is_shaded else name",
+        "return name",
+        (f"{CONNECTION}::test_on_databricks_java_classes_have_the_names_of_that_runtime",),
+    ),
+    Mutant(
+        "a client secret follows a redirect",
+        "protocol/clients/oauth_tokens.py",
+        "                allow_redirects=False,\n",
+        "",
+        ("tests/kafka/test_logins.py::test_a_token_that_is_not_to_be_had_is_explained_and_not_shown",),
+    ),
+)
+
 MUTANTS = (
     *COPYING,
     *COMMITTING,
@@ -1120,4 +1197,5 @@ MUTANTS = (
     *HOSTILE_DATA,
     *FIELD_CONDITIONS,
     *SECURITY,
+    *REACHING_CLUSTERS,
 )

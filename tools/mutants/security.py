@@ -71,12 +71,9 @@ SECRETS = (
     Mutant(
         "secrets are values in the options of Spark's Kafka source",
         "config/connection.py",
-        "secret_reference.left_to_kafka(self.alias, self.properties)",
-        "self._resolved()",
-        (
-            "tests/unit/test_secrets.py::test_options_of_spark_have_references_that_kafka_resolves",
-            "tests/unit/test_configuration.py::test_one_connection_speaks_three_dialects",
-        ),
+        "secret_reference.left_to_kafka(self._java_with_references(), values)",
+        "values",
+        ("tests/unit/test_secrets.py::test_options_of_spark_have_references_that_kafka_resolves",),
     ),
     Mutant(
         "Kafka's client may read any file",
@@ -88,7 +85,7 @@ SECRETS = (
     Mutant(
         "a password with a quote is left to Kafka, which cuts it",
         "config/secret_reference.py",
-        "and not _ends_text(name, references)",
+        "and not _ends_text(name, value, references)",
         "",
         ("tests/unit/test_secrets.py::test_a_value_that_kafka_would_read_differently_is_resolved_here",),
     ),

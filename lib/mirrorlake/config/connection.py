@@ -1,8 +1,8 @@
-"""The connection to a cluster, rendered for each of the three client libraries.
+"""The connection to a cluster: the properties with which clients reach it.
 
 A connection is the set of Java client properties of the property file (`bootstrap.servers`, `security.protocol`,
-`sasl.*`, `ssl.*`), with references to secrets unresolved. The method for each library resolves them at the last moment,
-where the client is built.
+`sasl.*`, `ssl.*`), with references to secrets unresolved. They are resolved at the last moment, where a client is
+built. This module renders them for Java; `protocol.client_settings` does so for the two Python clients.
 """
 
 from __future__ import annotations
@@ -12,29 +12,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mirrorlake.config import secret_reference
+from mirrorlake.config.security import login, tls
+from mirrorlake.config.security import properties as security
+from mirrorlake.config.security.jaas import Jaas
+from mirrorlake.config.security.login import Login
+from mirrorlake.config.security.properties import (
+    INSTEAD_OF_MECHANISM,
+    LOGIN_HANDLER,
+    OAUTH,
+    OAUTHBEARER,
+    SASL_MECHANISMS,
+    SECURITY_PROTOCOLS,
+)
+from mirrorlake.config.security.tls import Tls
 from mirrorlake.errors import ConfigurationError
-
-SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;]+)""")
-
-# Client properties with the same meaning in librdkafka. The Java client's other properties tune the Java client.
-TO_LIBRDKAFKA = {
-    "client.id": "client.id",
-    "security.protocol": "security.protocol",
-    "sasl.mechanism": "sasl.mechanism",
-    "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
-    "ssl.key.password": "ssl.key.password",
-    "metadata.max.age.ms": "metadata.max.age.ms",
-    "reconnect.backoff.ms": "reconnect.backoff.ms",
-    "reconnect.backoff.max.ms": "reconnect.backoff.max.ms",
-}
 
 # Where a stretch of a log ends with a transaction's marker, a consumer fetches once more, and no record comes. With the
 # default of this property, each task would wait for half a second.
 SPARK_READS = {"kafka.fetch.max.wait.ms": "50"}
 
-Setting = str | int | float | bool  # of librdkafka
+JAAS = "sasl.jaas.config"
+KAFKA = "org.apache.kafka."
+SHADED = "kafkashaded."  # what Databricks puts before the names of Kafka's Java classes
+SCRAM_MODULE = f"{KAFKA}common.security.scram.ScramLoginModule"
+LOGIN_MODULES = {
+    "PLAIN": f"{KAFKA}common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": SCRAM_MODULE,
+    "SCRAM-SHA-512": SCRAM_MODULE,
+    OAUTHBEARER: f"{OAUTH}.OAuthBearerLoginModule",
+}
+# Rendered as options of the login module, because Java clients before 4.1 don't know them as properties (KIP-1139).
+NEWER = (login.CLIENT_ID, login.CLIENT_SECRET, login.SCOPE, "sasl.oauthbearer.jwt.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,14 +52,16 @@ class Connection:
     Args:
         alias: the cluster's name in the property file.
         properties: Java client properties, references unresolved.
+        is_shaded: True where Kafka's Java classes have other names, as on Databricks.
     """
 
     alias: str
     properties: tuple[tuple[str, str], ...]
+    is_shaded: bool = False
 
     def __post_init__(self) -> None:
-        get = dict(self.properties).get
-        if not get("bootstrap.servers"):
+        given = dict(self.properties)
+        if not given.get("bootstrap.servers"):
             raise ConfigurationError(
                 f"property {self.alias}.bootstrap.servers is missing. Set it to the addresses of cluster "
                 f"{self.alias}: host:port, separated by commas"
@@ -61,27 +71,38 @@ class Connection:
                 raise ConfigurationError(f"property {self.alias}.bootstrap.servers: '{server}' is not host:port")
         if self.security_protocol not in SECURITY_PROTOCOLS:
             raise ConfigurationError(
-                f"property {self.alias}.security.protocol is '{get('security.protocol')}'; allowed are "
+                f"property {self.alias}.security.protocol is '{given.get('security.protocol')}'; allowed are "
                 f"{', '.join(SECURITY_PROTOCOLS)}"
             )
-        if self.security_protocol.startswith("SASL"):
-            mechanism = get("sasl.mechanism", "GSSAPI")
-            if mechanism not in SASL_MECHANISMS:
-                raise ConfigurationError(
-                    f"property {self.alias}.sasl.mechanism is '{mechanism}'; supported are {', '.join(SASL_MECHANISMS)}"
-                )
-            if not get("sasl.jaas.config"):
-                raise ConfigurationError(
-                    f"property {self.alias}.sasl.jaas.config is missing. Set it, as security.protocol = "
-                    f"{self.security_protocol} needs user name and password"
-                )
-        for store in ("truststore", "keystore"):
-            location, kind = get(f"ssl.{store}.location"), get(f"ssl.{store}.type", "JKS").upper()
-            if location and kind != "PEM":
-                raise ConfigurationError(
-                    f"property {self.alias}.ssl.{store}.type is {kind}; supported is PEM. Convert the store (keytool, "
-                    f"openssl) and set {self.alias}.ssl.{store}.type=PEM"
-                )
+        handler = "sasl.login.callback.handler.class"
+        plain = given | ({handler: given[handler].removeprefix(SHADED)} if handler in given else {})
+        if self.uses_sasl:
+            self._check_sasl(given)
+        security.check(self.alias, self.security_protocol, plain)
+        if self.uses_tls:
+            tls.check(self.alias, given)
+
+    def _check_sasl(self, given: Mapping[str, str]) -> None:
+        mechanism = self.mechanism
+        if mechanism not in SASL_MECHANISMS:
+            instead = INSTEAD_OF_MECHANISM.get(mechanism, "")
+            raise ConfigurationError(
+                f"property {self.alias}.sasl.mechanism is '{mechanism}'; supported are {', '.join(SASL_MECHANISMS)}"
+                + (f". {mechanism}: {instead}" if instead else "")
+            )
+        if not given.get(JAAS):
+            raise ConfigurationError(
+                f"property {self.alias}.{JAAS} is missing. Set it, as security.protocol = {self.security_protocol} "
+                "needs a login"
+            )
+        if mechanism != OAUTHBEARER and given.get("sasl.login.callback.handler.class"):
+            raise ConfigurationError(
+                f"property {self.alias}.sasl.login.callback.handler.class is not supported with {mechanism}: "
+                f"{security.NO_OTHER_LOGIN}"
+            )
+        # What a reference stands for is checked where a client is built.
+        if not (secret_reference.REFERENCE.fullmatch(given[JAAS]) or "${" in given.get(login.TOKEN_URL, "")):
+            self._login(self._jaas(given[JAAS]), given)
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
@@ -91,64 +112,119 @@ class Connection:
     def security_protocol(self) -> str:
         return dict(self.properties).get("security.protocol", "PLAINTEXT").upper()
 
-    def librdkafka(self, **settings: Setting) -> dict[str, Setting]:
-        """Renders the configuration of a confluent-kafka client; `settings` win."""
-        values = self._resolved()
-        rendered: dict[str, Setting] = {"bootstrap.servers": values["bootstrap.servers"]}
-        rendered.update({ours: values[theirs] for theirs, ours in TO_LIBRDKAFKA.items() if theirs in values})
-        rendered["security.protocol"] = self.security_protocol
-        if self.security_protocol.startswith("SASL"):
-            rendered["sasl.username"], rendered["sasl.password"] = self._credentials(values)
-        for theirs, ours in (
-            ("ssl.truststore.location", "ssl.ca.location"),
-            ("ssl.truststore.certificates", "ssl.ca.pem"),
-        ):
-            if theirs in values:
-                rendered[ours] = values[theirs]
-        if "ssl.keystore.location" in values:
-            rendered["ssl.certificate.location"] = rendered["ssl.key.location"] = values["ssl.keystore.location"]
-        return {**rendered, **settings}
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
 
-    def kafka_python(self, **settings: object) -> dict[str, object]:
-        """Renders the configuration of kafka-python's connection manager; `settings` win."""
-        values = self._resolved()
-        rendered: dict[str, object] = {
-            "bootstrap_servers": values["bootstrap.servers"].split(","),
-            "security_protocol": self.security_protocol,
-            "ssl_check_hostname": values.get("ssl.endpoint.identification.algorithm", "https") != "",
-        }
-        if self.security_protocol.startswith("SASL"):
-            rendered["sasl_mechanism"] = values["sasl.mechanism"]
-            rendered["sasl_plain_username"], rendered["sasl_plain_password"] = self._credentials(values)
-        if "ssl.truststore.location" in values:
-            rendered["ssl_cafile"] = values["ssl.truststore.location"]
-        if "ssl.keystore.location" in values:
-            rendered["ssl_certfile"] = rendered["ssl_keyfile"] = values["ssl.keystore.location"]
-            rendered["ssl_password"] = values.get("ssl.key.password")
-        return {**rendered, **settings}
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def mechanism(self) -> str:
+        """Returns the SASL mechanism; it means nothing without SASL."""
+        return dict(self.properties).get("sasl.mechanism", "GSSAPI")
+
+    def resolved(self) -> dict[str, str]:
+        """Returns the properties besides the login, with their references resolved.
+
+        Raises:
+            ConfigurationError: a reference leads nowhere.
+        """
+        return {name: self._resolve(name, value) for name, value in self.properties if name != JAAS}
+
+    def login(self) -> Login | None:
+        """Returns the login with its references resolved, None without SASL.
+
+        Raises:
+            ConfigurationError: a reference leads nowhere, or the login is incomplete.
+        """
+        return self._login(self._resolved_jaas(), self.resolved()) if self.uses_sasl else None
+
+    def tls(self) -> Tls | None:
+        """Reads the certificates and the key, None without TLS.
+
+        Raises:
+            ConfigurationError: a reference leads nowhere, or a store can't be read here.
+        """
+        return tls.read(self.alias, self.resolved()) if self.uses_tls else None
+
+    def java(self) -> dict[str, str]:
+        """Renders the properties of a Java client.
+
+        Raises:
+            ConfigurationError: a reference leads nowhere.
+        """
+        values = tls.java(self.alias, self.resolved()) if self.uses_tls else self.resolved()
+        if not self.uses_sasl:
+            return values
+        jaas = self._resolved_jaas()
+        self._login(jaas, values)
+        return self._for_java(jaas, values)
 
     def spark(self, **settings: str) -> dict[str, str]:
         """Renders the options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win.
 
-        Options are in plans and in the payloads of tasks, so secrets stay references, which Kafka's client resolves.
+        Options are in plans and in the payloads of tasks. So secrets stay references, which Kafka's client resolves.
+        An encrypted PEM key is an exception, and so is Databricks, whose Kafka client has other names.
+
+        Raises:
+            ConfigurationError: see `java`.
         """
-        values = secret_reference.left_to_kafka(self.alias, self.properties)
+        values = self.java()
+        if not self.is_shaded:
+            values = secret_reference.left_to_kafka(self._java_with_references(), values)
         return {**SPARK_READS, **{f"kafka.{name}": value for name, value in values.items()}, **settings}
 
-    def _resolved(self) -> dict[str, str]:
-        return {name: secret_reference.resolve(f"{self.alias}.{name}", value) for name, value in self.properties}
+    def _java_with_references(self) -> dict[str, str]:
+        """Renders the properties of `java` as they are written, for those in which that makes a difference."""
+        values = dict(self.properties)
+        line = values.pop(JAAS, "")
+        if values.get(tls.KEY_PASSWORD):
+            values.pop(tls.KEY, None)  # `java` has it decrypted
+        if not line or not self.uses_sasl:
+            return values
+        if not secret_reference.REFERENCE.fullmatch(line):
+            return self._for_java(self._jaas(line), values)
+        return values if values.get(login.TOKEN_URL) else {**values, JAAS: line}
 
-    def _credentials(self, values: Mapping[str, str]) -> tuple[str, str]:
-        options = {name: _unquoted(value) for name, value in JAAS_OPTION.findall(values["sasl.jaas.config"])}
-        missing = [name for name in ("username", "password") if not options.get(name)]
-        if missing:
-            raise ConfigurationError(f"property {self.alias}.sasl.jaas.config has no {' and no '.join(missing)}")
-        return options["username"], options["password"]
+    def _for_java(self, jaas: Jaas, values: Mapping[str, str]) -> dict[str, str]:
+        """Renders login and properties, with references or without, by the names that every Java client knows."""
+        rendered = dict(values)
+        if values.get(login.TOKEN_URL):
+            jaas = login.client_credentials_jaas(jaas, values)
+            rendered = {name: value for name, value in values.items() if not name.startswith(NEWER)}
+            rendered["sasl.login.callback.handler.class"] = self._java_class(LOGIN_HANDLER)
+        return {**rendered, JAAS: Jaas(self._java_class(jaas.module), jaas.flag, jaas.options).java()}
+
+    def _java_class(self, name: str) -> str:
+        return SHADED + name if self.is_shaded else name
+
+    def _resolve(self, name: str, value: str) -> str:
+        return secret_reference.resolve(f"{self.alias}.{name}", value)
+
+    def _jaas(self, line: str) -> Jaas:
+        """Parses the login; one copied from Databricks has the names of classes that it has elsewhere."""
+        jaas = Jaas.parse(f"{self.alias}.{JAAS}", line)
+        module = jaas.module.removeprefix(SHADED)
+        if module != LOGIN_MODULES[self.mechanism]:
+            raise ConfigurationError(
+                f"property {self.alias}.{JAAS}: the login module of {self.mechanism} is "
+                f"{LOGIN_MODULES[self.mechanism]}. Name it there"
+            )
+        return Jaas(module, jaas.flag, jaas.options)
+
+    def _resolved_jaas(self) -> Jaas:
+        line = dict(self.properties)[JAAS]
+        if secret_reference.REFERENCE.fullmatch(line):
+            return self._jaas(self._resolve(JAAS, line))
+        return self._jaas(line).resolved(lambda value: self._resolve(JAAS, value))
+
+    def _login(self, jaas: Jaas, values: Mapping[str, str]) -> Login:
+        if self.mechanism == OAUTHBEARER:
+            return login.oauth(self.alias, jaas, values)
+        return login.password(self.alias, jaas)
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={secret_reference.masked(name, value)}" for name, value in self.properties)
         return f"Connection({self.alias}: {shown})"
-
-
-def _unquoted(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value[:1] in "\"'" else value

@@ -17,6 +17,7 @@ from mirrorlake.config.replication_policy import (
     names_tell_origin,
     read_policy,
 )
+from mirrorlake.config.security import client_roles
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
@@ -246,12 +247,15 @@ class Flow:
         _require_no_ring(scope)
         back = properties.scope(f"{scope.target}{ARROW}{scope.source}")
         transforms = Transform.parse_all(scope)
+        connections = {alias: properties.connection(alias) for alias in (scope.source, scope.target)}
+        clusters = {alias: dict(found.properties) for alias, found in connections.items()}
+        client_roles.check_flow(scope.source, scope.target, properties.values, clusters)
         flow = cls(
             **scope.plain_fields(),
             source=scope.source,
             target=scope.target,
-            source_connection=properties.connection(scope.source),
-            target_connection=properties.connection(scope.target),
+            source_connection=connections[scope.source],
+            target_connection=connections[scope.target],
             policy=read_policy(scope),
             replication_factor=_replication_factor(scope),
             refresh_topics_interval_s=_refresh_interval_s(scope, "topics"),

@@ -12,9 +12,9 @@ from functools import cache
 from itertools import chain
 from types import MappingProxyType
 
-from mirrorlake.config.connection import SASL_MECHANISMS, SECURITY_PROTOCOLS
 from mirrorlake.config.mirrorlake_options import BATCHES, CONTENTS, REGISTRIES, START, TOPIC, TRANSFORMS
 from mirrorlake.config.option import Flag, Integer, Names, OneOf, Option, Patterns, Text
+from mirrorlake.config.security.properties import SASL_MECHANISMS, SECURITY_PROTOCOLS, STORE_TYPES
 
 # DefaultConfigPropertyFilter of Kafka 4.3.0.
 CONFIG_PROPERTIES_EXCLUDE = """follower.replication.throttled.replicas, leader.replication.throttled.replicas,
@@ -23,7 +23,7 @@ CONFIG_PROPERTIES_EXCLUDE = """follower.replication.throttled.replicas, leader.r
       log.message.timestamp.after.max.ms"""
 
 REPLICATION_FACTOR = Integer(1, 32_767, also=-1)
-STORE_TYPE = OneOf(("PEM",))
+STORE_TYPE = OneOf(STORE_TYPES)
 ISOLATION = Text("read_uncommitted or read_committed")
 SIDE = OneOf(("source", "target"))
 
@@ -44,18 +44,81 @@ CLIENTS = (
     Option("<alias>.sasl.mechanism", OneOf(SASL_MECHANISMS), "", "Authentication. Required with a SASL protocol."),
     Option(
         "<alias>.sasl.jaas.config",
+        Text("a login module of Kafka, `required`, its options"),
+        "",
+        "Login: user name and password, or OAuth client id, secret and scope. Required with a SASL protocol.",
+    ),
+    Option(
+        "<alias>.sasl.oauthbearer.token.endpoint.url",
+        Text("an https address"),
+        "",
+        "Where OAUTHBEARER gets its tokens, for client credentials. On the loopback address, http is allowed.",
+    ),
+    Option(
+        "<alias>.sasl.oauthbearer.client.credentials.client.id",
         Text(),
         "",
-        "JAAS line, from which user name and password are read. Required with a SASL protocol.",
+        "Client id, in the place of `clientId` of the JAAS line.",
     ),
-    Option("<alias>.ssl.truststore.type", STORE_TYPE, "", "Required with `ssl.truststore.location`."),
-    Option("<alias>.ssl.truststore.location", Text("a path"), "", "PEM file with the certificates to trust."),
-    Option("<alias>.ssl.keystore.type", STORE_TYPE, "", "Required with `ssl.keystore.location`."),
-    Option("<alias>.ssl.keystore.location", Text("a path"), "", "PEM file with the client's certificate and key."),
-    Option("<alias>.ssl.key.password", Text(), "", "Password of that key."),
+    Option(
+        "<alias>.sasl.oauthbearer.client.credentials.client.secret",
+        Text(),
+        "",
+        "Client secret, in the place of `clientSecret` of the JAAS line.",
+    ),
+    Option("<alias>.sasl.oauthbearer.scope", Text(), "", "Scope, in the place of `scope` of the JAAS line."),
+    Option(
+        "<alias>.sasl.oauthbearer.header.urlencode",
+        Flag(),
+        "false",
+        "Whether client id and secret are encoded as in a URL.",
+    ),
+    Option("<alias>.sasl.login.connect.timeout.ms", Integer(1), "10000", "Time to connect to the token endpoint."),
+    Option("<alias>.sasl.login.read.timeout.ms", Integer(1), "10000", "Time in which the token endpoint must answer."),
+    Option("<alias>.ssl.truststore.type", STORE_TYPE, "JKS", "Kind of the trust store."),
+    Option(
+        "<alias>.ssl.truststore.location",
+        Text("a path"),
+        "",
+        "File with the certificates to trust, on the driver and on each worker.",
+        default_description="the certificates that the machine trusts",
+    ),
+    Option("<alias>.ssl.truststore.password", Text(), "", "Password of that file. A PEM file has none."),
+    Option(
+        "<alias>.ssl.truststore.certificates",
+        Text("PEM"),
+        "",
+        "The certificates themselves, in the place of a file, with type PEM.",
+    ),
+    Option("<alias>.ssl.keystore.type", STORE_TYPE, "JKS", "Kind of the key store."),
+    Option(
+        "<alias>.ssl.keystore.location",
+        Text("a path"),
+        "",
+        "File with the client's certificate and key (PKCS #8 in a PEM file), on the driver and on each worker.",
+    ),
+    Option("<alias>.ssl.keystore.password", Text(), "", "Password of that file. A PEM file has none."),
+    Option(
+        "<alias>.ssl.keystore.certificate.chain",
+        Text("PEM"),
+        "",
+        "The client's certificate itself, in the place of a file, with type PEM.",
+    ),
+    Option(
+        "<alias>.ssl.keystore.key",
+        Text("PEM (PKCS #8)"),
+        "",
+        "The client's key itself, in the place of a file, with type PEM.",
+    ),
+    Option(
+        "<alias>.ssl.key.password",
+        Text(),
+        "",
+        "Password of that key. Required if it is encrypted in PEM; in a JKS store, that of the store by default.",
+    ),
     Option(
         "<alias>.ssl.endpoint.identification.algorithm",
-        Text(),
+        Text("https, or nothing for no check"),
         "https",
         "Check of the broker's host name against its certificate.",
     ),

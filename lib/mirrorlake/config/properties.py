@@ -8,6 +8,7 @@ Source: `MirrorMakerConfig` of Kafka 4.3.0. A connector property (topics, replic
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.known_properties import PropertyUse, UseStatus
 from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.config.option import Option, Patterns
+from mirrorlake.config.security import client_roles
+from mirrorlake.config.security.client_roles import ROLES
 from mirrorlake.errors import ConfigurationError
 
 ARROW = "->"
 
-ROLES = ("consumer", "producer", "admin")
+DATABRICKS = "DATABRICKS_RUNTIME_VERSION"  # set in each process of that runtime
 CLIENT_PREFIXES = ("ssl.", "sasl.")
 CLIENT_PROPERTIES = frozenset(
     """
@@ -43,21 +46,27 @@ class Properties:
     Args:
         values: every property as written, references unresolved.
         path: the file, for messages.
+        is_shaded: True where Kafka's Java classes have other names, as on Databricks.
     """
 
     values: Mapping[str, str]
     path: str = "the configuration"
+    is_shaded: bool = False
 
     @classmethod
-    def load(cls, path: str | Path) -> Properties:
+    def load(cls, path: str | Path, environment: Mapping[str, str] = os.environ) -> Properties:
         """Reads a property file.
+
+        Args:
+            path: the file.
+            environment: the environment of this process, which shows the runtime.
 
         Raises:
             ConfigurationError: the file can't be read or parsed.
         """
         try:
             with Path(path).open("rb") as file:
-                return cls(dict(javaproperties.load(file)), str(path))
+                return cls(dict(javaproperties.load(file)), str(path), DATABRICKS in environment)
         except OSError as error:
             raise ConfigurationError(f"configuration file {path} can't be read: {error.strerror}") from None
         except (ValueError, javaproperties.InvalidUEscapeError) as error:
@@ -103,14 +112,19 @@ class Properties:
         return Scope(self, source, target)
 
     def connection(self, alias: str) -> Connection:
-        """Collects the client properties of a cluster. Those of the whole file hold where the cluster has none."""
+        """Collects the client properties of a cluster. Those of the whole file hold where the cluster has none.
+
+        Raises:
+            ConfigurationError: they contradict each other, or not all clients honour them.
+        """
+        client_roles.check(alias, self.values)
         found: dict[str, str] = {}
         for prefix in ("", *(f"{role}." for role in ROLES), f"{alias}.", *(f"{alias}.{role}." for role in ROLES)):
             for name, value in self.values.items():
                 rest = name.removeprefix(prefix)
                 if name.startswith(prefix) and is_client_property(rest):
                     found[rest] = value.strip()
-        return Connection(alias, tuple(sorted(found.items())))
+        return Connection(alias, tuple(sorted(found.items())), self.is_shaded)
 
     def report(self) -> tuple[PropertyUse, ...]:
         """Finds the use of every property of the file: supported, not needed here, not supported, or unknown, and

@@ -115,47 +115,41 @@ def resolve(name: str, value: str, providers: Mapping[str, Provider] = PROVIDERS
     return REFERENCE.sub(replace, value)
 
 
-def left_to_kafka(alias: str, properties: Iterable[tuple[str, str]]) -> dict[str, str]:
+def left_to_kafka(written: Mapping[str, str], resolved: Mapping[str, str]) -> dict[str, str]:
     """Renders properties for a Java client that resolves the references to secrets itself, by Kafka's own providers.
 
-    Other references are resolved here, and those that Kafka reads differently: a value within a JAAS line that would
-    end its quotes, a secret that this process alone knows. On Databricks all are resolved, because its Kafka client has
-    other names.
+    Other references are resolved, and those that Kafka reads differently: a value within a JAAS line that would end its
+    quotes, a secret that this process alone knows.
 
     Args:
-        alias: the cluster, for messages.
-        properties: names and values, as in the property file.
-
-    Raises:
-        ConfigurationError: see `resolve`.
+        written: properties with references. One that is missing is resolved.
+        resolved: the same properties for the same client, references resolved.
     """
-    rendered: dict[str, str] = {}
+    rendered = dict(resolved)
     read: dict[str, set[str]] = {}
-    for name, value in properties:
-        rendered[name] = resolve(f"{alias}.{name}", value)
+    for name, value in written.items():
+        if name not in resolved or not is_secret(name):
+            continue
         references = [match.groups(default="") for match in REFERENCE.finditer(value)]
-        left = [_for_kafka(*reference) for reference in references] if is_secret(name) else []
-        if left and all(left) and not _ends_text(name, references):
-            found = iter(left)
-            rendered[name] = REFERENCE.sub(lambda _, found=found: next(found)[0], value)  # type: ignore[misc]
-            for reference in left:
-                assert reference is not None
-                read.setdefault(reference[1], set()).add(reference[2])
+        left = [found for reference in references if (found := _for_kafka(*reference)) is not None]
+        if left and len(left) == len(references) and not _ends_text(name, value, references):
+            texts = iter([text for text, _, _ in left])
+            rendered[name] = REFERENCE.sub(lambda _, texts=texts: next(texts), value)  # type: ignore[misc]
+            for _, provider, allowed in left:
+                read.setdefault(provider, set()).add(allowed)
     if read:
         rendered["config.providers"] = ",".join(sorted(read))
-    for provider, allowed in read.items():
+    for provider, several in read.items():
         kind, limit = KAFKA_PROVIDERS[provider]
         rendered[f"config.providers.{provider}.class"] = kind
         rendered[f"config.providers.{provider}.param.{limit}"] = ("|" if provider == "env" else ",").join(
-            sorted(allowed)
+            sorted(several)
         )
     return rendered
 
 
 def _for_kafka(provider: str, path: str, key: str) -> tuple[str, str, str] | None:
     """Returns a reference as Kafka's Java client reads it, its provider, and what that must be allowed to read."""
-    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
-        return None
     if provider == "secrets":
         provider, path, key = "env", "", scope_variable(path, key)
     if provider == "env":
@@ -164,9 +158,12 @@ def _for_kafka(provider: str, path: str, key: str) -> tuple[str, str, str] | Non
     return None if ":" in file or "," in file else (f"${{file:{file}:{key}}}", provider, file)
 
 
-def _ends_text(name: str, references: Iterable[tuple[str, ...]]) -> bool:
-    return "jaas" in name and any(
-        ENDS_TEXT.search(PROVIDERS[provider](path, key) or "") for provider, path, key in references
+def _ends_text(name: str, value: str, references: Iterable[tuple[str, ...]]) -> bool:
+    """Tells whether a resolved value would end the quotes around it; a whole line has its own quotes."""
+    return (
+        "jaas" in name
+        and not REFERENCE.fullmatch(value)
+        and any(ENDS_TEXT.search(PROVIDERS[provider](path, key) or "") for provider, path, key in references)
     )
 
 

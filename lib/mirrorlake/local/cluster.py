@@ -29,9 +29,10 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from mirrorlake.config.connection import Setting
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.jars import SETUP
+
+Setting = str | int | float | bool  # of librdkafka
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)  # below the ephemeral ports, so that a restarted broker finds its port free

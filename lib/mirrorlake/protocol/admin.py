@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
+from mirrorlake.protocol.clients.settings import librdkafka
 from mirrorlake.protocol.topic_changes import Entry
 
 REQUEST_TIMEOUT_S = 30
@@ -96,7 +97,8 @@ class Admin:
     def client(self) -> AdminClient:
         """Returns a client with the present values of references, so that a password can be rotated."""
         try:
-            settings = self._connection.librdkafka(
+            settings = librdkafka(
+                self._connection,
                 log_level=0,
                 **{
                     "socket.timeout.ms": SOCKET_TIMEOUT_MS,
@@ -108,7 +110,10 @@ class Admin:
                 raise
             return self._client
         if self._client is None or settings != self._settings:
-            self._client, self._settings = AdminClient(settings), settings
+            try:
+                self._client, self._settings = AdminClient(settings), settings
+            except KafkaException as error:  # such as no OAuth token
+                raise self._refused("logging in", "DESCRIBE", error) from None
         return self._client
 
     def partitions(self) -> dict[str, int]:

@@ -32,8 +32,10 @@ from kafka.protocol.producer import ProduceRequest
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
+from mirrorlake.config.security.properties import OAUTHBEARER
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.frames import Manager
 
@@ -231,7 +233,7 @@ class Cluster:
         self._manager = Manager(
             self.net,
             self._security,
-            bootstrap_servers=connection.kafka_python()["bootstrap_servers"],
+            bootstrap_servers=kafka_python(connection)["bootstrap_servers"],
             client_id=client_id,
             receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
             socket_options=SOCKET_OPTIONS,
@@ -264,7 +266,7 @@ class Cluster:
         try:
             self._manager.bootstrap(self._connect_timeout_ms)
         except WireError as error:
-            rejected = self._manager.auth_failures or self._second_opinion()
+            rejected = self._manager.auth_failures or causes.certificates or self._second_opinion()
             cause = (rejected or causes.messages or [str(error)])[-1]
             raise self.error(
                 f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, "
@@ -282,7 +284,7 @@ class Cluster:
         A file that a password is read from may be missing for a moment. The last values remain in use then.
         """
         try:
-            found = self.connection.kafka_python()
+            found = kafka_python(self.connection)
         except ConfigurationError:
             if not self._known_security:
                 raise
@@ -295,10 +297,13 @@ class Cluster:
 
         A broker that rejects a login closes the connection right after its response. kafka-python misses that response.
         """
-        if self.connection.security_protocol == "PLAINTEXT":
-            return []
+        connection = self.connection
+        if connection.security_protocol == "PLAINTEXT" or (
+            connection.uses_sasl and connection.mechanism == OAUTHBEARER
+        ):
+            return []  # with tokens, the first opinion has the reason, and librdkafka would wait for a token for long
         found: list[str] = []
-        client = AdminClient(self.connection.librdkafka(log_level=0), error_cb=lambda error: found.append(error.str()))
+        client = AdminClient(librdkafka(self.connection, log_level=0), error_cb=lambda error: found.append(error.str()))
         with contextlib.suppress(KafkaException):
             client.list_topics(timeout=SECOND_OPINION_S)
         client.poll(0)
@@ -378,6 +383,11 @@ class Cluster:
             if code in UNAUTHORIZED
             else ""
         )
+        if isinstance(error, kafka.errors.SaslAuthenticationFailedError):
+            advice = (
+                f". Cluster {self.connection.alias} rejects the login. Give the principal its credentials again, or "
+                f"correct {self.connection.alias}.sasl.jaas.config, and start again"
+            )
         return self.error(
             f"cluster {self.connection.alias}: {what}: {error}{advice}",
             retriable=retriable or (_may_pass(error) and not advice),
@@ -830,7 +840,12 @@ class _Causes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage().splitlines()[0]
         if not message.startswith("Bootstrap"):
-            self.messages.append(message)
+            self.messages.append(message.rpartition("Connection lost: ")[2])
+
+    @property
+    def certificates(self) -> list[str]:
+        """Returns the reasons for which a broker's certificate was refused. librdkafka does not name them all."""
+        return [message for message in self.messages if "CERTIFICATE_VERIFY_FAILED" in message]
 
 
 def _may_pass(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import REQUEST_TIMEOUT_S, Admin, NewTopic, refused
+from mirrorlake.protocol.clients.settings import librdkafka
 
 CONNECTOR = "MirrorSourceConnector"
 OFFSETS_CONFIG = {"cleanup.policy": "compact"}
@@ -120,7 +121,7 @@ class MirrorMaker:
         # Connect's partitioner: the same key must go to the same partition.
         producer = Producer(
             {
-                **self._flow.target_connection.librdkafka(log_level=0),
+                **librdkafka(self._flow.target_connection, log_level=0),
                 "enable.idempotence": True,
                 "partitioner": "murmur2_random",
             }
@@ -152,7 +153,7 @@ class MirrorMaker:
             return
         consumer = Consumer(
             {
-                **self._flow.target_connection.librdkafka(log_level=0),
+                **librdkafka(self._flow.target_connection, log_level=0),
                 "group.id": f"mirrorlake.{self._flow.name}",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,

@@ -21,6 +21,7 @@ from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import event
 from mirrorlake.protocol.admin import Admin, NewTopic
+from mirrorlake.protocol.clients.settings import librdkafka
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Mm2Topic:
             if refusals:
                 raise refusals[self._topic]
         return Producer(
-            {**self._connection.librdkafka(log_level=0), "client.id": self._client_id, "enable.idempotence": True}
+            {**librdkafka(self._connection, log_level=0), "client.id": self._client_id, "enable.idempotence": True}
         )
 
     def _complain(self, trouble: str) -> None:

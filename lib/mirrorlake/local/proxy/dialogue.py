@@ -25,7 +25,7 @@ RECORDS = {
 WRITES = {"Produce", "OffsetCommit", "AddPartitionsToTxn", "EndTxn", "InitProducerId"}
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """The connection that the faults concern."""
 
     def cut(self) -> None:
@@ -47,7 +47,7 @@ class Dialogue:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ClientConnection,
         rules: Rules,
         side_port: int,
         later: Callable[[asyncio.Task[None]], None],

@@ -1,0 +1,1 @@
+"""The settings of the two Python clients, and the tokens that they log in with."""
