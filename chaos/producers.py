@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -74,7 +76,8 @@ class NumberedProducer:
         self._producer.purge()
         self._thread.join()
         self._producer.purge()
-        self._producer.poll(0)
+        with suppress(KafkaException):  # it may be fenced, or its transaction over
+            self._producer.poll(0)
         del self._producer  # it would connect to the next cluster at this address
 
     def write(self, count: int) -> list[str]:
@@ -103,12 +106,23 @@ class NumberedProducer:
         self._producer.begin_transaction()
         for _ in range(self._dice.randint(1, 40)):
             self._send(sent)
+        self._producer.flush(3)  # so that the records of aborted transactions are in the log
         if self._dice.random() < self._aborts:
-            self._producer.abort_transaction(3)
+            self._end(self._producer.abort_transaction)
             self.aborted += sent
         else:
-            self._producer.commit_transaction(3)
+            self._end(self._producer.commit_transaction)
             self.acknowledged += sent
+
+    def _end(self, end: Callable[[float], None]) -> None:
+        """Ends the transaction, with as many tries as it takes; the last one after the producer was stopped."""
+        while True:
+            is_last = self._stopped.is_set()
+            try:
+                return end(3)
+            except KafkaException as error:
+                if is_last or not error.args[0].retriable():
+                    raise
 
     def _send(self, delivered: list[str]) -> str:
         value = f"{self._prefix}.{self._number}"
