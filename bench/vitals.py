@@ -6,7 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -14,6 +14,7 @@ import psutil
 from bench.processes import MIB
 
 KILOBYTE = 1024
+HEAP_EVERY = 6  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
@@ -74,7 +75,7 @@ class Notebook:
     temporary: Path
     log: Path
     _read: int = 0
-    _seconds: list[float] = field(default_factory=list)
+    _looks: int = 0
 
     def vitals(self) -> dict[str, float]:
         """Returns the values of INSTRUMENTS; those that can't be read are left out."""
@@ -94,7 +95,9 @@ class Notebook:
             "temporary_files": float(sum(1 for _ in self.temporary.rglob("*"))),
             "notebook": self.output.stat().st_size / KILOBYTE if self.output.exists() else 0.0,
         }
-        values.update(_heap(java))
+        if self._looks % HEAP_EVERY == 0:
+            values.update(_heap(java))
+        self._looks += 1
         seconds = self._new_seconds()
         if seconds:
             values["batch"] = 1000 * sorted(seconds)[len(seconds) // 2]
