@@ -25,7 +25,9 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="chaos", description=__doc__)
     arguments.add_argument("--from", dest="first", type=int, default=1, help="the first seed")
     arguments.add_argument("--seeds", type=int, default=20, help="how many seeds")
-    arguments.add_argument("--directory", type=Path, default=HOME, help="for logs, and for the clusters")
+    arguments.add_argument(
+        "--directory", type=lambda name: Path(name).resolve(), default=HOME, help="for logs, and for the clusters"
+    )
     given = arguments.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it without; brokers must not stay behind
         signal.signal(number, signal.default_int_handler)
