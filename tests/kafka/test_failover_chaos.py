@@ -6,8 +6,8 @@ from pathlib import Path
 
 from mirrorlake.local.cluster import LocalCluster, running
 
-from chaos.failover_run import SOURCE, FailoverRun, Ground
-from chaos.failover_story import small
+from chaos.failover.run import SOURCE, FailoverRun, Ground
+from chaos.failover.story import small
 
 SEED = 9
 

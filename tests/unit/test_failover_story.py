@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.failover_story import ClientKind, Ending, draw
+from chaos.failover.story import ClientKind, Ending, draw
 
 
 def test_a_seed_draws_the_same_story_each_time_and_a_hundred_draw_everything_there_is() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos import journal
-from chaos.journal import Event, EventKind, Progress
-from chaos.journal_judge import (
+from chaos.failover import journal
+from chaos.failover.journal import Event, EventKind, Progress
+from chaos.failover.judge import (
     Commit,
     Cycle,
     Log,

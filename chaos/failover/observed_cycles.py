@@ -15,7 +15,7 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.checkpoint.cycles import CycleRun
 from mirrorlake.jobs.checkpoint.offset_source import COLUMNS, GroupOffsetsReader
 
-from chaos.journal_judge import Cycle
+from chaos.failover.judge import Cycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

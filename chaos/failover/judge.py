@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chaos.journal import Event, EventKind, Key, Progress
+from chaos.failover.journal import Event, EventKind, Key, Progress
 
 Log = Sequence[tuple[int, str]]  # offset and value of each record, in order
 Logs = Mapping[Key, Log]

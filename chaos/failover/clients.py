@@ -19,14 +19,14 @@ from typing import Any
 
 from mirrorlake.local.cluster import with_archive
 
-from chaos import journal
-from chaos.failover_story import ClientKind, CopierDraw
-from chaos.journal import Event, Progress
+from chaos.failover import journal
+from chaos.failover.journal import Event, Progress
+from chaos.failover.story import ClientKind, CopierDraw
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".local/jars/kafka"
 CLASSES = ROOT / ".local/chaos/classes"
-PROGRAM = ROOT / "chaos/java/JournalConsumer.java"
+PROGRAM = ROOT / "chaos/failover/java/JournalConsumer.java"
 STOP_S = 30
 SESSION_MS = 6_000
 TOOLS = "org.apache.kafka.tools"
@@ -105,7 +105,10 @@ def start_consumer(kind: ClientKind, settings: ConsumerSettings, protocol: str) 
     session = {} if protocol == "consumer" else {"session.timeout.ms": str(SESSION_MS)}
     given = {**asdict(settings), "properties": {"group.protocol": protocol, **session}}
     if kind is ClientKind.LIBRDKAFKA:
-        command, output = [sys.executable, "-m", "chaos.librdkafka_consumer", json.dumps(given)], subprocess.DEVNULL
+        command, output = (
+            [sys.executable, "-m", "chaos.failover.librdkafka_consumer", json.dumps(given)],
+            subprocess.DEVNULL,
+        )
         return Client(kind, file, _start(command, output, file))
     if kind is ClientKind.JAVA:
         return Client(kind, file, _start(java("JournalConsumer", json.dumps(given)), subprocess.DEVNULL, file))

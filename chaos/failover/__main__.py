@@ -1,7 +1,7 @@
 """`make chaos-failover`: groups that work all the time, a source that dies at a drawn moment, and a judge.
 
-Each seed is a story of its own (`failover_story.py`), run on real brokers (`failover_run.py`). Its journals are judged
-without mirrorlake's code (`journal_judge.py`). The directory of a seed with findings is kept.
+Each seed is a story of its own (`story.py`), run on real brokers (`run.py`). Its journals are judged
+without mirrorlake's code (`judge.py`). The directory of a seed with findings is kept.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.session import local_session
 from mirrorlake.log import quiet_kafka
 
-from chaos.clients import JARS, ROOT
-from chaos.failover_run import SOURCE, FailoverRun, Ground
-from chaos.failover_story import Ending, Story, draw
-from chaos.journal_judge import Verdict
+from chaos.failover.clients import JARS, ROOT
+from chaos.failover.judge import Verdict
+from chaos.failover.run import SOURCE, FailoverRun, Ground
+from chaos.failover.story import Ending, Story, draw
 
 HOME = ROOT / ".local/chaos/failover"
 SEEDS_OF_A_CLUSTER = 20  # then new clusters are made, so that topics and groups of earlier seeds cost nothing

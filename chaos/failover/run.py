@@ -22,22 +22,17 @@ from mirrorlake.jobs.checkpoint.job import CheckpointJob
 from mirrorlake.jobs.failover.job import FailoverResult
 from mirrorlake.local.cluster import LocalCluster
 
-from chaos import journal
-from chaos.clients import Client, ConsumerSettings, Copier, compile_java, start_consumer, start_verifiable_producer
-from chaos.failover_story import (
-    COMMITTING,
-    JOBS,
-    ORDERS,
-    PAYMENTS,
-    RESULTS,
-    TRAFFIC,
-    ClientKind,
-    Ending,
-    GroupDraw,
-    Story,
+from chaos.failover import journal
+from chaos.failover.clients import (
+    Client,
+    ConsumerSettings,
+    Copier,
+    compile_java,
+    start_consumer,
+    start_verifiable_producer,
 )
-from chaos.journal import Event, EventKind, Key, renamed
-from chaos.journal_judge import (
+from chaos.failover.journal import Event, EventKind, Key, renamed
+from chaos.failover.judge import (
     Cycle,
     Log,
     Logs,
@@ -49,8 +44,20 @@ from chaos.journal_judge import (
     judge_logs,
     judge_written,
 )
-from chaos.observed_cycles import SYNCED, MortalLedger, ObservedCycles
-from chaos.producers import NumberedProducer
+from chaos.failover.observed_cycles import SYNCED, MortalLedger, ObservedCycles
+from chaos.failover.producers import NumberedProducer
+from chaos.failover.story import (
+    COMMITTING,
+    JOBS,
+    ORDERS,
+    PAYMENTS,
+    RESULTS,
+    TRAFFIC,
+    ClientKind,
+    Ending,
+    GroupDraw,
+    Story,
+)
 from tests.moving import IDENTITY, both_ways, failback, failover
 from tests.world import ROOT, World, eventually, read_committed
 

@@ -1,7 +1,7 @@
-"""A consumer process by librdkafka that keeps a journal: `python -m chaos.librdkafka_consumer SETTINGS`, as JSON.
+"""A consumer process by librdkafka that keeps a journal (`python -m chaos.failover.librdkafka_consumer SETTINGS`).
 
-It reads, commits at its own rhythm, goes back now and then, and writes each of these into its journal: what it has
-read before it commits, and a commit before and after the broker's answer. SIGTERM lets it commit and leave.
+SETTINGS is JSON. It reads, commits at its own rhythm, goes back now and then, and writes each of these into its journal:
+what it has read before it commits, and a commit before and after the broker's answer. SIGTERM lets it commit and leave.
 """
 
 from __future__ import annotations
