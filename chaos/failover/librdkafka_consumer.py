@@ -1,6 +1,6 @@
 """A consumer process by librdkafka that keeps a journal (`python -m chaos.failover.librdkafka_consumer SETTINGS`).
 
-SETTINGS is JSON. It reads, commits at its own rhythm, goes back now and then, and writes each of these into its journal:
+SETTINGS is JSON. It reads, commits at its own rhythm, and goes back now and then. Its journal has each of these:
 what it has read before it commits, and a commit before and after the broker's answer. SIGTERM lets it commit and leave.
 """
 
