@@ -21,11 +21,14 @@ from kafka.protocol.producer import (
     ProduceRequest,
     ProduceResponse,
 )
+from mirrorlake.config.connection import Connection
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
 from mirrorlake.protocol import admin
 from mirrorlake.protocol.batches.record_batch import read_log
+from mirrorlake.protocol.cluster import Cluster, ResponseError
+from mirrorlake.protocol.log_reader import read_stretch
 
 from tests.world import World, eventually
 
@@ -318,3 +321,19 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
     assert world.committed(group)[world.remote(topic), 0][0] == 40
     lost = sum(count for (api, _), count in proxy.faults()[1].items() if api == "DescribeGroups")
     assert lost == sum("retrying" in line for line in world.lines) == 2
+
+
+def test_a_damaged_batch_is_an_error_where_its_contents_count(cluster: LocalCluster, proxy: Proxy) -> None:
+    connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
+    with contextlib.closing(Cluster(connection, "target", "tests").connect()) as reader:
+        reader.refresh(["t"], 10_000)
+
+        async def read() -> list[int]:
+            stretch = read_stretch(reader, ("t", 0), start=0, end=50, max_bytes=1 << 20)
+            return [batch.base_offset async for batch, _ in stretch]
+
+        proxy.arm([Rule("Fetch", Fault.CORRUPTED, pick=7)])
+        with pytest.raises(ResponseError, match="damaged") as error:
+            reader.net.run(read)
+        assert error.value.retriable
+        assert reader.net.run(read)[0] == 0

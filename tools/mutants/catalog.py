@@ -770,7 +770,7 @@ FIELD_CONDITIONS = (
         "protocol/log_reader.py",
         "batch.is_whole if even_damaged else batch.crc_is_right",
         "batch.is_whole",
-        DAMAGED,
+        (f"{REQUESTS}::test_a_damaged_batch_is_an_error_where_its_contents_count",),
     ),
     Mutant(
         "a lost administrative request holds up those behind it",
