@@ -50,7 +50,37 @@ EXPIRY = (
     "and_is_called_expired"
 )
 
+TARGET_ENDS = (
+    "tests/kafka/test_target_ends.py::test_a_target_that_has_lost_mirrored_records_is_refused_before_and_after_others_"
+    "fill_their_offsets",
+)
+OPEN_BEFORE = (
+    "tests/kafka/test_target_writer.py::test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_others_"
+    "is_not",
+)
+
 COPYING = (
+    Mutant(
+        "nobody looks whether the target has lost mirrored records",
+        f"{COPY}/slot_copy.py",
+        "        require_ends(self.flow, self.target, stretches, state.all_producer_ids, self.generation)\n",
+        "",
+        TARGET_ENDS,
+    ),
+    Mutant(
+        "an aborted record counts as the last mirrored one",
+        f"{COPY}/target_ends.py",
+        "not (is_aborted or is_own_marker)",
+        "not is_own_marker",
+        TARGET_ENDS,
+    ),
+    Mutant(
+        "an earlier attempt's open transaction counts as that of another program",
+        f"{COPY}/target_writer.py",
+        "if not batch.is_control and batch.producer_id not in known_producers:",
+        "if not batch.is_control:",
+        OPEN_BEFORE,
+    ),
     Mutant(
         "a batch is dropped",
         f"{COPY}/partition_copy.py",

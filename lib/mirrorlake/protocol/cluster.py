@@ -172,19 +172,21 @@ class Fetched:
 
 @dataclass
 class Limits:
-    """The limits of a cluster, as far as writing to it has shown them: sizes of batches, and its rate.
+    """The limits of a cluster, as far as writing to it has shown them: sizes of batches, its rate, ends of logs.
 
     Attributes:
         bytes: the largest size of a batch of several records, by topic.
         refused: single records that the cluster rejected, as (source topic, partition, offset).
         bytes_per_s: the rate of the last attempt that lasted for a while.
         round_bytes: what one round of an attempt may read while no rate is known; it doubles with each round.
+        ends_checked: the generation in which the end of a remote partition was found to be there.
     """
 
     bytes_per_s: float = float("inf")
     round_bytes: int = 1 << 20
     bytes: dict[str, int] = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
+    ends_checked: dict[PartitionKey, int] = field(default_factory=dict)
 
     @property
     def known(self) -> tuple[frozenset[tuple[str, int]], int]:

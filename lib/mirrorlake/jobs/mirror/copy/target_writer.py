@@ -3,6 +3,7 @@ in flight."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any, Protocol
@@ -14,7 +15,14 @@ from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.batches.record_batch import Batch, next_sequence
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, IN_FLIGHT, Cluster, ResponseError, is_unauthorized
+from mirrorlake.protocol.cluster import (
+    EARLIEST_TIMESTAMP,
+    IN_FLIGHT,
+    READ_UNCOMMITTED,
+    Cluster,
+    ResponseError,
+    is_unauthorized,
+)
 from mirrorlake.protocol.error_codes import TOO_LARGE
 from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
@@ -217,12 +225,32 @@ class Outlet:
                     return batch.base_offset
                 if read_bytes > CHECKED_BYTES:
                     return None
-        except NothingThereError:  # an open transaction of another producer
-            return None if self.flow.topics_shared else at
+        except NothingThereError:  # an open transaction, of another producer or of an earlier attempt
+            return None if self.flow.topics_shared else await self._open_before(stretch, key, at, end, known_producers)
         except ResponseError as error:
             if not is_unauthorized(error):
                 raise
         return None  # without the right to read, foreign records are not noticed
+
+    async def _open_before(
+        self, stretch: Stretch, key: PartitionKey, at: int, end: int, known_producers: Collection[int]
+    ) -> int:
+        """Returns the first offset of an open transaction of another producer.
+
+        Raises:
+            TargetError: there is none but this flow's own. A broker that has just started writes the markers of earlier
+                attempts late, or does not answer up to the end of its log yet.
+        """
+        batches = read_stretch(self.target, key, start=at, end=end, max_bytes=FETCH_BYTES, isolation=READ_UNCOMMITTED)
+        with contextlib.suppress(NothingThereError):
+            async for batch, _ in batches:
+                if not batch.is_control and batch.producer_id not in known_producers:
+                    return batch.base_offset
+        raise TargetError(
+            f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: cluster {self.flow.target} "
+            f"has not ended an earlier attempt's transaction yet, at offset {at} of {stretch.target_topic}",
+            retriable=True,
+        )
 
     def _state_is_older(self, stretch: Stretch, offset: int) -> TargetError:
         flow, syncs = self.flow, self.flow.offset_syncs_topic

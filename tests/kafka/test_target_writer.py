@@ -1,0 +1,49 @@
+"""What stands on a remote topic between the position and the records of an attempt, on a real broker."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer
+from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.target_writer import Outlet
+from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
+from mirrorlake.protocol.log_reader import read_stretch
+
+from tests.world import DEADLINE_S, World
+
+
+def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_others_is_not(plain_world: World) -> None:
+    world = plain_world
+    topic = world.topic(partitions=1)
+    world.produce(topic, 5, 1)
+    world.mirror()
+    remote, flow = world.remote(topic), world.flow
+    end = world.target_records(topic)[0][-1][0] + 1
+    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce(remote, b"x", partition=0)
+    producer.flush(DEADLINE_S)
+    stretch = Stretch(topic, 0, "", remote, 5, 5, end, 6)
+    with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+        target.refresh([remote], 30_000)
+        outlet = Outlet(flow, target, None)  # type: ignore[arg-type]  # it writes nothing
+
+        async def producer_ids() -> set[int]:
+            log = read_stretch(target, (remote, 0), end + 1, end + 2, 1 << 20, READ_UNCOMMITTED)
+            return {batch.producer_id async for batch, _ in log}
+
+        known = target.net.run(producer_ids)
+        assert len(known) == 1
+
+        def foreign(known_producers: set[int]) -> int | None:
+            return target.net.run(lambda: outlet._foreign_before(stretch, (remote, 0), end + 3, known_producers))
+
+        with pytest.raises(TargetError, match="not ended an earlier attempt's transaction yet") as caught:
+            foreign(known)
+        assert caught.value.retriable
+        assert foreign(set()) == end + 1
+    producer.abort_transaction(DEADLINE_S)
