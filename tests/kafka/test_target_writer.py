@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
+from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 
@@ -30,7 +31,7 @@ def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_othe
     stretch = Stretch(topic, 0, "", remote, 5, 5, end, 6)
     with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
         target.refresh([remote], 30_000)
-        outlet = Outlet(flow, target, None)  # type: ignore[arg-type]  # it writes nothing
+        outlet = Outlet(flow, target, transaction.Producer("own", 1 << 40, 0))
 
         async def producer_ids() -> set[int]:
             log = read_stretch(target, (remote, 0), end + 1, end + 2, 1 << 20, READ_UNCOMMITTED)

@@ -63,21 +63,21 @@ COPYING = (
     Mutant(
         "nobody looks whether the target has lost mirrored records",
         f"{COPY}/slot_copy.py",
-        "        require_ends(self.flow, self.target, stretches, state.all_producer_ids, self.generation)\n",
+        "        require_ends(self.flow, self.target, stretches, self.generation)\n",
         "",
         TARGET_ENDS,
     ),
     Mutant(
         "an aborted record counts as the last mirrored one",
         f"{COPY}/target_ends.py",
-        "not (is_aborted or is_own_marker)",
-        "not is_own_marker",
+        "return batch.base_offset > offset or not is_aborted",
+        "return True",
         TARGET_ENDS,
     ),
     Mutant(
         "an earlier attempt's open transaction counts as that of another program",
         f"{COPY}/target_writer.py",
-        "if not batch.is_control and batch.producer_id not in known_producers:",
+        "if not batch.is_control and batch.producer_id not in {*known_producers, self.producer.producer_id}:",
         "if not batch.is_control:",
         OPEN_BEFORE,
     ),
@@ -1083,8 +1083,8 @@ FIELD_CONDITIONS = (
     Mutant(
         "what an old source has lost is left out by the flow back",
         f"{MIRROR}/copy/source_reader.py",
-        " and not self._is_refilled(stretch, batch):",
-        ":",
+        "excludes(batch) and not self._is_refilled(stretch, batch):",
+        "excludes(batch):",
         (
             f"{LOSSES}::test_what_an_old_source_has_lost_is_copied_home_once_and_in_order_also_after_a_death_in_the_"
             "midst",

@@ -172,7 +172,7 @@ class Fetched:
 
 @dataclass
 class Limits:
-    """The limits of a cluster, as far as writing to it has shown them: sizes of batches, its rate, ends of logs.
+    """What attempts have learnt of a cluster, for later ones: limits of batches, its rate, ends of logs.
 
     Attributes:
         bytes: the largest size of a batch of several records, by topic.
@@ -180,6 +180,8 @@ class Limits:
         bytes_per_s: the rate of the last attempt that lasted for a while.
         round_bytes: what one round of an attempt may read while no rate is known; it doubles with each round.
         ends_checked: the generation in which the end of a remote partition was found to be there.
+        damaged: the last batch of a partition that arrived damaged: the position, the CRC of its bytes, and how often
+            they were fetched.
     """
 
     bytes_per_s: float = float("inf")
@@ -187,6 +189,7 @@ class Limits:
     bytes: dict[str, int] = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
     ends_checked: dict[PartitionKey, int] = field(default_factory=dict)
+    damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def known(self) -> tuple[frozenset[tuple[str, int]], int]:

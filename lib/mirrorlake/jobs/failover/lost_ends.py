@@ -32,7 +32,6 @@ from mirrorlake.model.slot import NO_SLOT, Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, by, check
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.refill import Refill
 from mirrorlake.translation.sql_join import current_runs
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACCEPT, REFILL, REFILLED = "accept", "refill", "refilled"
-BATCH_BYTES = 1 << 20  # a broker returns at least one whole batch
 PROBE_BYTES = 1  # a broker compares the leader epochs before it reads
 
 
@@ -284,16 +282,7 @@ def _why_not_refillable(
     first = target.offsets(there, EARLIEST_TIMESTAMP, away.connect_timeout_ms).get(key) if there else None
     if first is None or first > begins:
         return f"retention has deleted records from offset {begins} on from topic {key[0]} of {away.target}, too"
-    what = f"flow {away.name}: reading {key[0]}-{key[1]} from offset {begins} (needs READ)"
-    if target.call(what, partial(_batch_start, target, key, begins), away.connect_timeout_ms) != begins:
-        return f"they begin in the middle of a batch, at offset {begins} of topic {key[0]}"
     return ""
-
-
-async def _batch_start(target: Cluster, key: PartitionKey, offset: int) -> int | None:
-    async for batch, _ in read_stretch(target, key, start=offset, end=offset + 1, max_bytes=BATCH_BYTES):
-        return batch.base_offset
-    return None
 
 
 def pending_refills(

@@ -113,7 +113,7 @@ class SlotCopy:
         self._transformed = {
             key: stretch for key, stretch in self._stretches.items() if self.flow.transform_of(stretch.topic)
         }
-        intake = self._prepared_intake(state)
+        intake = self._prepared_intake()
         outlet = Outlet(self.flow, self.target, producer)
         ready = self._clock()
         with self._explaining_failures():
@@ -136,7 +136,7 @@ class SlotCopy:
 
     # -- before the copy ----------------------------------------------------------------------------
 
-    def _prepared_intake(self, state: SlotState) -> Intake:
+    def _prepared_intake(self) -> Intake:
         """Looks at the topics on both sides, and returns the reader of the stretches."""
         timeout_ms, stretches = self.flow.connect_timeout_ms, self._stretches.values()
         written = {stretch.target_topic for stretch in stretches} | {self.flow.offset_syncs_topic}
@@ -153,7 +153,7 @@ class SlotCopy:
         )
         intake.require_topics()
         self._require_remote_topics()
-        require_ends(self.flow, self.target, stretches, state.all_producer_ids, self.generation)
+        require_ends(self.flow, self.target, stretches, self.generation)
         return intake
 
     def _compare(self, planned: list[Range]) -> SlotState:

@@ -40,6 +40,7 @@ from mirrorlake.protocol.cluster import (
 )
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.refill import Refill
 from mirrorlake.state.provenance import Provenance
 
 FETCH_BYTES = 16 << 20
@@ -94,8 +95,7 @@ class Intake:
         self._gaps = 0
         self._late: dict[int, PendingFetch] = {}  # of leaders that are silent
         self._compacted: dict[str, bool] = {}
-        # Of the last batch that was damaged: the position, the CRC of its bytes, and how often they were fetched.
-        self._damaged: dict[PartitionKey, tuple[int, int, int]] = {}
+        self._damaged = limits.damaged
 
     @property
     def is_full(self) -> bool:
@@ -246,8 +246,9 @@ class Intake:
         if not batch.crc_is_right:  # it is recomputed for the target, so a corrupt batch would look healthy there
             if not stretch.is_done and self._may_be_whole(stretch, batch):
                 return False  # the next Fetch asks for it once more
+            before = stretch.upstream_next
             self._corrupt(stretch, batch, log[number + 1].base_offset if number + 1 < len(log) else None)
-            return True
+            return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
         is_aborted = aborted.drops(batch)
         if batch.end_offset <= stretch.upstream_next:
             return True  # for a compacted log, a batch may end before the requested offset
@@ -280,6 +281,9 @@ class Intake:
         except (CorruptBatchError, OversizedBatchError):  # a loss has to name its offsets
             small.leave(numbers)
             return 0
+        if joined.batches < FEWEST:  # they become large when they are opened, so that nothing would be gained
+            small.leave(numbers)
+            return 0
         numbers = numbers[: joined.batches]
         self.pack(stretch)
         stretch.take_merged(joined.packed(self._limit(stretch)), small.end_offset(numbers[-1]))
@@ -297,7 +301,11 @@ class Intake:
         )
 
     async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
-        if (kind := self._nothing_to_copy(stretch, batch, is_aborted)) is not None:
+        if not is_aborted and (refill := self._refill_within(stretch, batch)):
+            self.skip(stretch, max(batch.base_offset, refill.from_offset), GapKind.MIRRORED)
+            await self._open(stretch, batch, refill.to_offset)
+            self.skip(stretch, batch.end_offset, GapKind.MIRRORED)
+        elif (kind := self._nothing_to_copy(stretch, batch, is_aborted)) is not None:
             self.skip(stretch, batch.end_offset, kind)
         elif (
             batch.passes_unopened
@@ -359,24 +367,35 @@ class Intake:
         return None
 
     def _is_refilled(self, stretch: Stretch, batch: Batch) -> bool:
-        """Returns True if a batch that another flow has brought is copied home."""
-        for refill in (refill for refill in self.flow.refills if refill.key == stretch.key):
-            if refill.from_offset <= batch.base_offset and batch.end_offset <= refill.to_offset:
-                return True
-            if refill.from_offset < batch.end_offset and batch.base_offset < refill.to_offset:
-                raise SourceError(
-                    f"{self._name(stretch)}: offsets {refill.from_offset} to {refill.to_offset} are to be copied home, "
-                    f"but they end within the batch of offsets {batch.base_offset} to {batch.end_offset}. Nothing of "
-                    "it was copied"
-                )
-        return False
+        """Returns True if a whole batch that another flow has brought is copied home."""
+        return any(
+            refill.key == stretch.key
+            and refill.from_offset <= batch.base_offset
+            and batch.end_offset <= refill.to_offset
+            for refill in self.flow.refills
+        )
 
-    async def _open(self, stretch: Stretch, batch: Batch) -> None:
+    def _refill_within(self, stretch: Stretch, batch: Batch) -> Refill | None:
+        """Returns the refill that begins or ends within a batch that another flow has brought, or None.
+
+        Small batches are merged, so a lost end may begin anywhere in one.
+        """
+        if not self.flow.refills or batch.is_control or not self.provenance or not self.provenance.excludes(batch):
+            return None
+        for refill in self.flow.refills:
+            is_touched = refill.from_offset < batch.end_offset and batch.base_offset < refill.to_offset
+            if refill.key == stretch.key and is_touched and not self._is_refilled(stretch, batch):
+                return refill
+        return None
+
+    async def _open(self, stretch: Stretch, batch: Batch, before: int | None = None) -> None:
+        """Adds the records of a batch from the position on; those before an offset, if one is given."""
+        end = batch.end_offset if before is None else min(before, batch.end_offset)
         try:
             records = [
                 record
                 for record in read_records(batch, self.flow.batch_max_decompressed_bytes)
-                if record.offset >= stretch.upstream_next
+                if stretch.upstream_next <= record.offset < end
             ]
         except OversizedBatchError as error:
             what = f"the batch can't be opened: {error}. Raise mirrorlake.batch.max.decompressed.bytes to copy it"
@@ -390,7 +409,7 @@ class Intake:
             if record.offset != stretch.upstream_next:
                 await self.pass_hole(stretch, record.offset)
             self.add(stretch, record, batch.attributes & CODEC, stretch.partition)
-        await self.pass_hole(stretch, batch.end_offset)
+        await self.pass_hole(stretch, end)
 
     def add(self, stretch: Stretch, record: Record, codec: int, target_partition: int) -> None:
         """Adds a record to be packed into a batch.

@@ -6,7 +6,7 @@ offsets of the lost ones, or those of an aborted attempt would fill the range, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
@@ -22,35 +22,40 @@ FETCH_BYTES, PARTITION_FETCH_BYTES = 16 << 20, 1 << 20
 FETCH_WAIT_MS = 100
 
 
-def require_ends(
-    flow: Flow, target: Cluster, stretches: Iterable[Stretch], known_producers: Collection[int], generation: int
-) -> None:
+def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], generation: int) -> None:
     """Reads the batch of the last mirrored record of each partition, once in a generation of the flow.
 
     Retention may have deleted that record, and compaction may have removed it. Without the right to read, nothing is
-    checked.
+    checked. Neither are topics that others write, too: their open transactions may hold back the record.
 
     Args:
         flow: the flow.
         target: the target cluster, with the remote topics in its metadata.
         stretches: the partitions that are copied next.
-        known_producers: the producer ids of the slot.
         generation: the generation of the plan.
 
     Raises:
         TargetError: the target has lost the record. Retriable: it can't be read now.
     """
+    if flow.topics_shared:
+        return
     checked = target.limits.ends_checked
     asked = {
         (stretch.target_topic, stretch.partition): stretch
         for stretch in stretches
         if stretch.downstream_from and not flow.scatters(stretch.topic)
     }
-    asked = {key: stretch for key, stretch in asked.items() if checked.get(key) != generation}
-    if not asked:
-        return
+
+    async def first_lost() -> PartitionKey | None:
+        left = {key: one.downstream_from - 1 for key, one in asked.items() if checked.get(key) != generation}
+        async for key, is_there in _looked_up(target, left):
+            if not is_there:
+                return key
+            checked[key] = generation
+        return None
+
     what = f"flow {flow.name}: reading the last mirrored records of {len(asked)} remote partitions"
-    lost = target.call(what, lambda: _first_lost(target, asked, known_producers), flow.connect_timeout_ms)
+    lost = target.call(what, first_lost, flow.connect_timeout_ms) if asked else None
     if lost is not None:
         stretch = asked[lost]
         raise TargetError(
@@ -61,40 +66,43 @@ def require_ends(
             "topic and set mirrorlake.on.loss = continue, so that it is filled again",
             anomaly=about(AnomalyKind.STOPPED, stretch.key, stretch.upstream_from, stretch.upstream_from),
         )
-    checked.update(dict.fromkeys(asked, generation))
 
 
-async def _first_lost(
-    target: Cluster, asked: dict[PartitionKey, Stretch], known_producers: Collection[int]
-) -> PartitionKey | None:
-    """Returns the first partition whose last mirrored record is gone, None if there is none."""
-    first = await target.list_offsets([*asked], EARLIEST_TIMESTAMP)
-    left = {
-        key: stretch.downstream_from - 1
-        for key, stretch in asked.items()
-        if first.get(key, stretch.downstream_from) < stretch.downstream_from  # else retention has deleted it
-    }
+async def _looked_up(target: Cluster, offsets: dict[PartitionKey, int]) -> AsyncIterator[tuple[PartitionKey, bool]]:
+    """Yields for each partition whether the record of an offset may be the one that was mirrored."""
+    left = await _kept(target, offsets)
+    for key in offsets.keys() - left.keys():
+        yield key, True
     while left:
         node = target.leader(*next(iter(left)))
-        offsets = {key: offset for key, offset in left.items() if target.leader(*key) == node}
-        response = await target.fetch(node, offsets, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS)
-        read = 0
-        for fetched in target.fetched(response):
-            key = fetched.topic, fetched.partition
-            is_there = _is_there(fetched, left[key], known_producers)
-            if is_there is False:
-                return key
-            if is_there:
-                del left[key]
-                read += 1
-        if not read:  # the response had room for at least one
+        asked = {key: offset for key, offset in left.items() if target.leader(*key) == node}
+        response = await target.fetch(node, asked, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS)
+        found = {
+            key: is_there
+            for fetched in target.fetched(response)
+            if (is_there := _is_there(fetched, left[key := (fetched.topic, fetched.partition)])) is not None
+        }
+        if not found:  # the response had room for at least one
             key, offset = next(iter(left.items()))
             raise NothingThereError(f"the leader of {key[0]}-{key[1]} returns no batch at offset {offset}")
-    return None
+        gone = [key for key, is_there in found.items() if not is_there]
+        expired = {*gone} - (await _kept(target, {key: left[key] for key in gone})).keys() if gone else set()
+        for key, is_there in found.items():
+            del left[key]
+            yield key, is_there or key in expired
 
 
-def _is_there(fetched: Fetched, offset: int, known_producers: Collection[int]) -> bool | None:
-    """Tells whether the record of an offset may be the one that was mirrored; None if the response does not show it."""
+async def _kept(target: Cluster, offsets: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
+    """Returns the offsets that retention has not deleted."""
+    first = await target.list_offsets([*offsets], EARLIEST_TIMESTAMP) if offsets else {}
+    return {key: offset for key, offset in offsets.items() if first.get(key, offset + 1) <= offset}
+
+
+def _is_there(fetched: Fetched, offset: int) -> bool | None:
+    """Tells whether the record of an offset may be the one that was mirrored; None if the response does not show it.
+
+    A marker may stand there: after a take-over, the position is behind everything that the log had.
+    """
     if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return False
     if fetched.error_code in UNAUTHORIZED:
@@ -108,6 +116,5 @@ def _is_there(fetched: Fetched, offset: int, known_producers: Collection[int]) -
             )
         is_aborted = aborted.drops(batch)
         if batch.end_offset > offset:
-            is_own_marker = batch.is_control and batch.producer_id in known_producers
-            return batch.base_offset > offset or not (is_aborted or is_own_marker)  # behind it: it was compacted
+            return batch.base_offset > offset or not is_aborted  # a batch behind it: compaction has removed it
     return None

@@ -244,7 +244,7 @@ class Outlet:
         batches = read_stretch(self.target, key, start=at, end=end, max_bytes=FETCH_BYTES, isolation=READ_UNCOMMITTED)
         with contextlib.suppress(NothingThereError):
             async for batch, _ in batches:
-                if not batch.is_control and batch.producer_id not in known_producers:
+                if not batch.is_control and batch.producer_id not in {*known_producers, self.producer.producer_id}:
                     return batch.base_offset
         raise TargetError(
             f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: cluster {self.flow.target} "
