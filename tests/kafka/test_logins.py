@@ -428,34 +428,48 @@ def with_references(
     form: str, cluster: TlsCluster, certificates: Certificates, issuer: IdentityProvider, file: Path
 ) -> dict[str, str]:
     """Returns properties whose secrets are references: to the environment, and to a file that is written here."""
-    inline = with_inline_certificate("c", cluster, certificates)
-    store = certificates.store("plain", "somebody@example.org").read_text().replace("\n", " ")
-    key, chain = store[: store.index("-----BEGIN CERT")], store[store.index("-----BEGIN CERT") :]
-    secrets = {"scram": PLAIN_PASSWORD, "store": STORE_PASSWORD, "jks": KEY_PASSWORD, "plain": key, "chain": chain}
-    secrets |= {"encrypted": inline["c.ssl.keystore.key"], "its-chain": inline["c.ssl.keystore.certificate.chain"]}
-    file.write_text("".join(f"{name} = {value}\n" for name, value in secrets.items()))
-    refer = {name: f"${{file:{file}:{name}}}" for name in secrets}
+
+    def refer(**secrets: str) -> list[str]:
+        file.write_text("".join(f"{name} = {value}\n" for name, value in secrets.items()))
+        return [f"${{file:{file}:{name}}}" for name in secrets]
+
+    def over(listener: str, **changes: str) -> dict[str, str]:
+        named = {f"c.{name.replace('_', '.')}": value for name, value in changes.items()}
+        return over_tls("c", cluster, listener, certificates) | named
+
     if form == "SCRAM":
-        login = f'{MODULES}.scram.ScramLoginModule required username="mirror" password="{refer["scram"]}";'
-        given = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": login}
-        return over_tls("c", cluster, "SCRAM", certificates) | {f"c.{name}": one for name, one in given.items()}
+        (password,) = refer(password=PLAIN_PASSWORD)
+        login = f'{MODULES}.scram.ScramLoginModule required username="mirror" password="{password}";'
+        return over("SCRAM", sasl_mechanism="SCRAM-SHA-256", sasl_jaas_config=login)
     if form == "OAUTHBEARER":
-        secret = "c.sasl.oauthbearer.client.credentials.client.secret"
-        given = {secret: "${env:OAUTH_CLIENT_SECRET}"}
-        given["c.sasl.jaas.config"] = f'{OAUTH}LoginModule required clientId="{CLIENT}";'
-        return with_token("c", cluster, certificates, issuer) | given
-    if "PEM" in form:
-        of_key = ("encrypted", "its-chain", "${env:KEY_PASSWORD}") if "encrypted" in form else ("plain", "chain", "")
+        return with_token("c", cluster, certificates, issuer) | {
+            "c.sasl.jaas.config": f'{OAUTH}LoginModule required clientId="{CLIENT}";',
+            "c.sasl.oauthbearer.client.credentials.client.secret": "${env:OAUTH_CLIENT_SECRET}",
+        }
+    if form == "encrypted PEM":
+        given = with_inline_certificate("c", cluster, certificates)
         names = ("c.ssl.keystore.key", "c.ssl.keystore.certificate.chain")
-        given = {name: refer[one] for name, one in zip(names, of_key, strict=False)}
-        return inline | given | {"c.ssl.key.password": of_key[2]}
+        references = refer(key=given[names[0]], chain=given[names[1]])
+        return given | dict(zip(names, references, strict=True)) | {"c.ssl.key.password": "${env:KEY_PASSWORD}"}
+    if form == "PEM":
+        text = certificates.store("plain", "somebody@example.org").read_text().replace("\n", " ")
+        at = text.index("-----BEGIN CERT")
+        key, chain = refer(key=text[:at], chain=text[at:])
+        inline = {"ssl_keystore_type": "PEM", "ssl_keystore_key": key, "ssl_keystore_certificate_chain": chain}
+        return over("SSL", ssl_key_password="", **inline)
     kind, trusted_kind = form.split()
     keys, trusted = certificates.java_stores(kind, trusted_kind)
-    given = {f"c.ssl.{side}.password": refer["store"] for side in ("keystore", "truststore")}
-    given |= {"c.ssl.key.password": refer["jks"]} if kind == "JKS" else {}
-    given |= {"c.ssl.keystore.location": str(keys), "c.ssl.truststore.location": str(trusted)}
-    given |= {"c.ssl.keystore.type": kind, "c.ssl.truststore.type": trusted_kind}
-    return over_tls("c", cluster, "SSL", certificates) | given
+    password, key_password = refer(store=STORE_PASSWORD, key=KEY_PASSWORD if kind == "JKS" else STORE_PASSWORD)
+    return over(
+        "SSL",
+        ssl_keystore_type=kind,
+        ssl_keystore_location=str(keys),
+        ssl_keystore_password=password,
+        ssl_key_password=key_password,
+        ssl_truststore_type=trusted_kind,
+        ssl_truststore_location=str(trusted),
+        ssl_truststore_password=password,
+    )
 
 
 @pytest.mark.parametrize("form", ["SCRAM", "OAUTHBEARER", "PEM", "encrypted PEM", "PKCS12 JKS", "JKS PKCS12"])

@@ -1160,16 +1160,6 @@ REACHING_CLUSTERS = (
         STORES,
     ),
     Mutant(
-        "secrets of Spark's Kafka source are resolved on the driver",
-        "config/connection.py",
-        "        if not self.is_shaded:\n            values = ",
-        "        if False:\n            values = ",
-        (
-            "tests/kafka/test_logins.py::"
-            "test_secrets_behind_references_reach_all_three_clients_and_are_not_in_the_options_of_spark",
-        ),
-    ),
-    Mutant(
         "a password of no text is given to Java",
         "config/security/tls.py",
         "if value or name not in PASSWORDS}",
