@@ -5,24 +5,32 @@ Whoever may not reach them, or may no longer, is told so."""
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import socket
 import socketserver
 import ssl
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -37,26 +45,33 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from cryptography.x509 import load_pem_x509_certificates
+from mirrorlake.config.connection import Connection
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.protocol.clients.settings import librdkafka
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.spark.kafka_frames import log_records
 from pyspark.sql import SparkSession
 
 from tests.identity_provider import CLIENT, SECRET, IdentityProvider
 from tests.world import World, eventually
 
-PASSWORD = 'scram"canary'
+PASSWORD, PLAIN_PASSWORD = 'scram"canary', "sha256-canary"  # with SHA-512 and SHA-256
+STORE_PASSWORD, KEY_PASSWORD = "store-canary", "key-canary"
 MODULES = "org.apache.kafka.common.security"
 OAUTH = f"{MODULES}.oauthbearer.OAuthBearer"
-LISTENERS = {"SSL": "SSL", "SCRAM": "SASL_SSL", "OAUTH": "SASL_SSL"}
+LISTENERS = {"SSL": "SSL", "REQUESTED": "SSL", "SCRAM": "SASL_SSL", "OAUTH": "SASL_SSL"}
 MECHANISMS = ("scram", "oauth", "certificate")
+CLIENTS = ("kafka-python", "librdkafka", "Spark")
 SESSION_MS = 4_000  # of a login by SCRAM; a token's is its life
+os.environ["OAUTH_CLIENT_SECRET"] = SECRET  # before a test starts a JVM, whose Kafka client reads it there
 
 
 class TlsCluster(LocalCluster):
-    """A local cluster with a listener for client certificates, one for SCRAM and one for tokens; the test itself uses
-    the plain one."""
+    """A local cluster with listeners that require and request a client certificate, one for SCRAM and one for tokens.
+    The test itself uses the plain one."""
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         properties = super()._server_properties(broker)
@@ -64,7 +79,7 @@ class TlsCluster(LocalCluster):
         self.ports = {name: free_port(0, taken) for name in LISTENERS}
         for name in ("listeners", "advertised.listeners"):
             properties[name] += "".join(f",{listener}://localhost:{port}" for listener, port in self.ports.items())
-        properties["listener.security.protocol.map"] += ",SCRAM:SASL_SSL,OAUTH:SASL_SSL"
+        properties["listener.security.protocol.map"] += ",REQUESTED:SSL,SCRAM:SASL_SSL,OAUTH:SASL_SSL"
         return properties
 
 
@@ -85,6 +100,29 @@ class Certificates:
         path = self._directory / f"{name}.pem"
         path.write_bytes(key + b"".join(certificate.bytes() for certificate in issued.cert_chain_pems))
         return path
+
+    def java_stores(self, kind: str, trusted_kind: str) -> tuple[Path, Path]:
+        """Returns a key store and a trust store; the key of a JKS store has a password of its own."""
+        pem, keys, trusted = (self._directory / f"{kind}-{name}" for name in ("identity", "keys", "trusted"))
+        text = self.store(pem.name, "somebody@example.org").read_bytes()
+        key, (first, *others) = load_pem_private_key(text, None), load_pem_x509_certificates(text)
+        encryption = BestAvailableEncryption(STORE_PASSWORD.encode())
+        keys.write_bytes(serialize_key_and_certificates(b"me", key, first, others, encryption))
+        keytool("-importcert", "-noprompt", "-file", self.trusted, *named("", trusted, trusted_kind))
+        if kind == "JKS":
+            converted = keys.with_suffix(".jks")
+            to = (*named("dest", converted, kind), "-destkeypass", KEY_PASSWORD)
+            keytool("-importkeystore", "-noprompt", "-srcalias", "me", *named("src", keys, "PKCS12"), *to)
+            keys = converted
+        return keys, trusted
+
+
+def named(side: str, path: Path, kind: str) -> tuple[object, ...]:
+    return f"-{side}keystore", path, f"-{side}storetype", kind, f"-{side}storepass", STORE_PASSWORD
+
+
+def keytool(*arguments: object) -> None:
+    subprocess.run(["keytool", *map(str, arguments)], check=True, capture_output=True)
 
 
 class Impostor:
@@ -140,9 +178,13 @@ def clusters(
         "ssl.keystore.location": str(certificates.store("broker", "localhost")),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificates.trusted),
+        "ssl.allow.dn.changes": "true",  # between the certificates of a broker
         "listener.name.ssl.ssl.client.auth": "required",
+        "listener.name.requested.ssl.client.auth": "requested",
+        "listener.name.requested.ssl.principal.mapping.rules": "RULE:^.*$/shown/",
         "ssl.principal.mapping.rules": "RULE:^.*$/mirror/",
-        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.scram.scram-sha-256.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
         "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
         "listener.name.scram.scram-sha-512.connections.max.reauth.ms": str(SESSION_MS),
         "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
@@ -164,6 +206,7 @@ def clusters(
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
             grant(admin, *((kind, "*", AclOperation.ALL) for kind in KINDS))
             set_password(admin)
+            set_password(admin, ScramMechanism.SCRAM_SHA_256, PLAIN_PASSWORD)
         yield source, target
 
 
@@ -183,19 +226,20 @@ def certified(world: World, clusters: tuple[TlsCluster, TlsCluster], certificate
 KINDS = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 
 
-def grant(admin: AdminClient, *rights: tuple[ResourceType, str, AclOperation]) -> None:
-    """Lets the principal of all three listeners do something."""
+def grant(admin: AdminClient, *rights: tuple[ResourceType, str, AclOperation], principal: str = "User:mirror") -> None:
+    """Lets a principal do something: by default, that of all listeners but REQUESTED."""
     bindings = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:mirror", "*", operation, AclPermissionType.ALLOW)
+        AclBinding(kind, name, ResourcePatternType.LITERAL, principal, "*", operation, AclPermissionType.ALLOW)
         for kind, name, operation in rights
     ]
     for future in admin.create_acls(bindings).values():
         future.result()
 
 
-def set_password(admin: AdminClient) -> None:
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
-    change = UserScramCredentialUpsertion("mirror", info, PASSWORD.encode())
+def set_password(
+    admin: AdminClient, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512, password: str = PASSWORD
+) -> None:
+    change = UserScramCredentialUpsertion("mirror", ScramCredentialInfo(mechanism, 4096), password.encode())
     admin.alter_user_scram_credentials([change])["mirror"].result()
 
 
@@ -236,20 +280,22 @@ def with_token(alias: str, cluster: TlsCluster, certificates: Certificates, issu
     }
 
 
-def with_inline_certificate(alias: str, cluster: TlsCluster, certificates: Certificates) -> dict[str, str]:
+def with_inline_certificate(
+    alias: str, cluster: TlsCluster, certificates: Certificates, listener: str = "SSL"
+) -> dict[str, str]:
     """Returns the properties of a client whose certificate and encrypted key are in the property file itself."""
     text = certificates.store("inline", "somebody@example.org").read_bytes()
     key = load_pem_private_key(text, None)
-    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"key-canary"))
+    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(KEY_PASSWORD.encode()))
     inline = {
         "truststore.certificates": certificates.trusted.read_bytes(),
         "keystore.key": encrypted,
         "keystore.certificate.chain": text[text.index(b"-----BEGIN CERT") :],
         "truststore.type": b"PEM",
         "keystore.type": b"PEM",
-        "key.password": b"key-canary",
+        "key.password": KEY_PASSWORD.encode(),
     }
-    found = over_tls(alias, cluster, "SSL", certificates)
+    found = over_tls(alias, cluster, listener, certificates)
     del found[f"{alias}.ssl.truststore.location"]
     return found | {f"{alias}.ssl.{name}": value.decode().replace("\n", " ") for name, value in inline.items()}
 
@@ -331,10 +377,178 @@ def test_every_mechanism_is_spoken_by_all_three_clients(
     start, end = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 10)
     read = log_records(spark, connection, start, end, "read_committed", {})
     assert read.count() > 0
-    assert (mechanism == "oauth") == bool(issuer.issued)
+    assert issuer.issued or mechanism != "oauth"  # clients of the case before may still renew theirs
     everything = caplog.text + "".join(world.lines) + repr(connection)
-    assert not [one for one in (PASSWORD, SECRET, "key-canary", *issuer.issued) if one in everything]
+    assert not [one for one in (PASSWORD, SECRET, KEY_PASSWORD, *issuer.issued) if one in everything]
     issuer.issued.clear()
+
+
+def end_seen_by(client: str, connection: Connection, topic: str, spark: SparkSession) -> int:
+    """Returns the end of a log of ten records, as one of the clients reads it."""
+    key, partition = (topic, 0), TopicPartition(topic, 0)
+    if client == "kafka-python":
+        with contextlib.closing(Cluster(connection, "source", "test", 5_000)) as cluster:
+            cluster.connect().refresh([topic], 5_000)
+            return cluster.offsets([key], LATEST_TIMESTAMP, 5_000)[key]
+    if client == "librdkafka":
+        admin = AdminClient(librdkafka(connection, log_level=0))
+        if refused := admin.list_topics(topic, timeout=5).topics[topic].error:
+            raise KafkaException(refused)
+        return admin.list_offsets({partition: OffsetSpec.latest()}, request_timeout=5)[partition].result().offset
+    return log_records(spark, connection, {key: 0}, {key: 10}, "read_committed", {}).count()
+
+
+def connected(properties: Mapping[str, str]) -> Connection:
+    return Connection("c", tuple((name.removeprefix("c."), value) for name, value in properties.items()))
+
+
+def ten_records(world: World) -> str:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 10, partitions=1)
+    return topic
+
+
+def test_a_certificate_in_the_file_is_shown_to_a_broker_that_only_requests_one(
+    world: World, clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates, spark: SparkSession
+) -> None:
+    """A client without a certificate is ANONYMOUS, who may do everything. The principal of the certificate may not."""
+    topic = ten_records(world)
+    connection = connected(with_inline_certificate("c", clusters[0], certificates, "REQUESTED"))
+    anonymous = connected(over_tls("c", clusters[0], "REQUESTED", certificates))
+    assert end_seen_by("kafka-python", anonymous, topic, spark) == 10
+    for client in CLIENTS:
+        with pytest.raises(Exception, match=r"TOPIC_AUTHORIZATION_FAILED|TopicAuthorization(Failed|Exc)"):
+            end_seen_by(client, connection, topic, spark)
+    grant(world.source_admin, (ResourceType.TOPIC, topic, AclOperation.READ), principal="User:shown")
+    eventually(lambda: end_seen_by("librdkafka", connection, topic, spark) == 10)
+    assert [end_seen_by(client, connection, topic, spark) for client in CLIENTS] == [10, 10, 10]
+
+
+def with_references(
+    form: str, cluster: TlsCluster, certificates: Certificates, issuer: IdentityProvider, file: Path
+) -> dict[str, str]:
+    """Returns properties whose secrets are references: to the environment, and to a file that is written here."""
+
+    def refer(**secrets: str) -> list[str]:
+        file.write_text("".join(f"{name} = {value}\n" for name, value in secrets.items()))
+        return [f"${{file:{file}:{name}}}" for name in secrets]
+
+    def over(listener: str, **changes: str) -> dict[str, str]:
+        named = {f"c.{name.replace('_', '.')}": value for name, value in changes.items()}
+        return over_tls("c", cluster, listener, certificates) | named
+
+    if form == "SCRAM":
+        (password,) = refer(password=PLAIN_PASSWORD)
+        login = f'{MODULES}.scram.ScramLoginModule required username="mirror" password="{password}";'
+        return over("SCRAM", sasl_mechanism="SCRAM-SHA-256", sasl_jaas_config=login)
+    if form == "OAUTHBEARER":
+        return with_token("c", cluster, certificates, issuer) | {
+            "c.sasl.jaas.config": f'{OAUTH}LoginModule required clientId="{CLIENT}";',
+            "c.sasl.oauthbearer.client.credentials.client.secret": "${env:OAUTH_CLIENT_SECRET}",
+        }
+    if form == "encrypted PEM":
+        given = with_inline_certificate("c", cluster, certificates)
+        names = ("c.ssl.keystore.key", "c.ssl.keystore.certificate.chain")
+        references = refer(key=given[names[0]], chain=given[names[1]])
+        return given | dict(zip(names, references, strict=True)) | {"c.ssl.key.password": "${env:KEY_PASSWORD}"}
+    if form == "PEM":
+        text = certificates.store("plain", "somebody@example.org").read_text().replace("\n", " ")
+        at = text.index("-----BEGIN CERT")
+        key, chain = refer(key=text[:at], chain=text[at:])
+        inline = {"ssl_keystore_type": "PEM", "ssl_keystore_key": key, "ssl_keystore_certificate_chain": chain}
+        return over("SSL", ssl_key_password="", **inline)
+    kind, trusted_kind = form.split()
+    keys, trusted = certificates.java_stores(kind, trusted_kind)
+    password, key_password = refer(store=STORE_PASSWORD, key=KEY_PASSWORD if kind == "JKS" else STORE_PASSWORD)
+    return over(
+        "SSL",
+        ssl_keystore_type=kind,
+        ssl_keystore_location=str(keys),
+        ssl_keystore_password=password,
+        ssl_key_password=key_password,
+        ssl_truststore_type=trusted_kind,
+        ssl_truststore_location=str(trusted),
+        ssl_truststore_password=password,
+    )
+
+
+@pytest.mark.parametrize("form", ["SCRAM", "OAUTHBEARER", "PEM", "encrypted PEM", "PKCS12 JKS", "JKS PKCS12"])
+def test_secrets_behind_references_reach_all_three_clients_and_are_not_in_the_options_of_spark(
+    world: World,
+    clusters: tuple[TlsCluster, TlsCluster],
+    certificates: Certificates,
+    issuer: IdentityProvider,
+    spark: SparkSession,
+    tmp_path: Path,
+    form: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An encrypted PEM key is in the options without its password, because Java 17 can't decrypt it.
+
+    A password of a key that is not encrypted may be set to nothing.
+    """
+    monkeypatch.setenv("KEY_PASSWORD", KEY_PASSWORD)
+    topic = ten_records(world)
+    connection = connected(with_references(form, clusters[0], certificates, issuer, tmp_path / "secrets.properties"))
+    assert [end_seen_by(client, connection, topic, spark) for client in CLIENTS] == [10, 10, 10]
+    options = str(connection.spark())
+    secrets = (PLAIN_PASSWORD, SECRET, STORE_PASSWORD, KEY_PASSWORD, *issuer.issued)
+    assert not [one for one in secrets if one in options]
+    assert ("PRIVATE KEY" in options) == (form == "encrypted PEM")
+    assert "config.providers" in options
+    issuer.issued.clear()
+
+
+def test_a_brokers_certificate_that_is_rotated_is_verified_by_the_new_connections_of_a_running_job(
+    world: World, clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates, tmp_path: Path
+) -> None:
+    """The new certificate is of another authority, which is the only one to trust after the rotation."""
+    (tmp_path / "new").mkdir()
+    new, trusted, port = Certificates(tmp_path / "new"), tmp_path / "trusted.pem", clusters[1].ports["SSL"]
+    trusted.write_bytes(certificates.trusted.read_bytes())
+    world.write_config(**{f"{world.target_alias}.ssl.truststore.location": str(trusted)})
+    topic = world.topic()
+    world.produce(topic, 100)
+    with world.mirroring() as job:
+        eventually(lambda: world.batches, what="the first micro-batch")
+        with rotated(world.target_admin, new.store("broker", "localhost")):
+            trusted.write_bytes(new.trusted.read_bytes())
+            cut_connections(port)
+            before = world.batches
+            world.produce(topic, 100, seed=2)
+            eventually(lambda: world.batches > before or job.done(), what="a micro-batch over a new connection")
+    assert world.assert_equal(topic) == 200
+
+
+@contextlib.contextmanager
+def rotated(admin: AdminClient, store: Path) -> Iterator[None]:
+    """Lets the listener SSL of a broker have another certificate for the length of a block."""
+
+    def change(operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("listener.name.ssl.ssl.keystore.location", str(store), incremental_operation=operation)
+        broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+        admin.incremental_alter_configs([broker])[broker].result()
+
+    change(AlterConfigOpType.SET)
+    try:
+        yield
+    finally:
+        change(AlterConfigOpType.DELETE)
+
+
+def cut_connections(port: int) -> None:
+    """Ends all connections of this process to a port, as the network would."""
+    for path in Path("/dev/fd").iterdir():
+        with contextlib.suppress(OSError):
+            copy = os.dup(int(path.name))
+            try:
+                one = socket.socket(fileno=copy)
+            except OSError:  # no socket
+                os.close(copy)
+                raise
+            with one:
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == port:
+                    one.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_user_that_is_removed_ends_the_job_and_it_goes_on_once_there_is_one_again(

@@ -244,6 +244,13 @@ def test_a_clients_certificate_is_shown_from_every_kind_of_store(stores: Stores,
     assert java == {name.replace("_", "."): value for name, value in given.items()}
 
 
+def test_a_password_of_no_text_is_none_to_java() -> None:
+    """With one, Java reads neither a key that is not encrypted nor a PEM store."""
+    passwords = {"ssl_key_password": "", "ssl_keystore_password": "", "ssl_truststore_password": ""}
+    connection = over_tls(ssl_keystore_type="PEM", ssl_keystore_location="k.pem", **passwords)
+    assert not [name for name in (*connection.java(), *connection.spark()) if "password" in name]
+
+
 def test_a_store_that_is_replaced_is_read_again(stores: Stores, tmp_path: Path) -> None:
     file = tmp_path / "trusted"
     for kind in ("PEM", "PKCS12"):

@@ -1160,6 +1160,23 @@ REACHING_CLUSTERS = (
         STORES,
     ),
     Mutant(
+        "a password of no text is given to Java",
+        "config/security/tls.py",
+        "if value or name not in PASSWORDS}",
+        "if True}",
+        (f"{CONNECTION}::test_a_password_of_no_text_is_none_to_java",),
+    ),
+    Mutant(
+        "new connections of a running job have its first settings",
+        "protocol/cluster.py",
+        "            found = kafka_python(self.connection)\n        except",
+        "            found = self._known_security or kafka_python(self.connection)\n        except",
+        (
+            "tests/kafka/test_logins.py::"
+            "test_a_brokers_certificate_that_is_rotated_is_verified_by_the_new_connections_of_a_running_job",
+        ),
+    ),
+    Mutant(
         "references are resolved before the login is parsed",
         "config/security/jaas.py",
         """TO_ESCAPE = {"\\\\": "\\\\\\\\", '"': '\\\\"',""",

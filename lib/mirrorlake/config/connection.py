@@ -2,7 +2,7 @@
 
 A connection is the set of Java client properties of the property file (`bootstrap.servers`, `security.protocol`,
 `sasl.*`, `ssl.*`), with references to secrets unresolved. They are resolved at the last moment, where a client is
-built. This module renders them for Java; `protocol.client_settings` does so for the two Python clients.
+built. This module renders them for Java; `protocol.clients.settings` does so for the two Python clients.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from mirrorlake.errors import ConfigurationError
 
 TRUSTED, CHAIN, KEY = "ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"
 KEY_PASSWORD = "ssl.key.password"
+PASSWORDS = (KEY_PASSWORD, "ssl.keystore.password", "ssl.truststore.password")
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,9 +73,10 @@ def read(alias: str, values: Mapping[str, str]) -> Tls:
 
 
 def java(alias: str, values: Mapping[str, str]) -> dict[str, str]:
-    """Renders the properties of TLS for Java; an encrypted PEM key is decrypted.
+    """Renders the properties of TLS for Java; an encrypted PEM key is decrypted, and passwords of no text are left out.
 
-    Java before 19 can't read such a key, as OpenSSL and `cryptography` write it (PBES2, JDK-8231581).
+    Java before 19 can't read such a key, as OpenSSL and `cryptography` write it (PBES2, JDK-8231581). It takes a
+    password of no text for one, and does not read an unencrypted key or a PEM store with it.
 
     Args:
         alias: the cluster, for messages.
@@ -83,10 +85,11 @@ def java(alias: str, values: Mapping[str, str]) -> dict[str, str]:
     Raises:
         ConfigurationError: the key can't be read.
     """
-    if not values.get(KEY_PASSWORD) or values.get("ssl.keystore.type", "JKS").upper() != "PEM":
-        return dict(values)
-    chain, key, password = _identity(alias, values)
-    given = {name: value for name, value in values.items() if name not in ("ssl.keystore.location", KEY_PASSWORD)}
+    given = {name: value for name, value in values.items() if value or name not in PASSWORDS}
+    if KEY_PASSWORD not in given or given.get("ssl.keystore.type", "JKS").upper() != "PEM":
+        return given
+    chain, key, password = _identity(alias, given)
+    given = {name: value for name, value in given.items() if name not in ("ssl.keystore.location", KEY_PASSWORD)}
     return {**given, CHAIN: chain, KEY: pem.decrypted(alias, key, password)} if key else given
 
 
