@@ -236,11 +236,11 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
     world.mirror()
     world.write_config(**config, **{"sync.group.offsets.enabled": "false"})
     world.checkpoint()
-    table = world.ledger.table("cycles")
-    world.spark.sql(
-        f"UPDATE {table} SET finished_at = finished_at - INTERVAL 2 HOURS WHERE source = '{world.alias}' AND "
-        "job = 'checkpoint'"
-    )
+    for table, column in (("cycles", "finished_at"), ("checkpoints", "created_at")):  # both confirm a position
+        world.spark.sql(
+            f"UPDATE {world.ledger.table(table)} SET {column} = {column} - INTERVAL 2 HOURS "
+            f"WHERE source = '{world.alias}'"
+        )
     assert "stale_position" in {kind for kind, _ in line(failover(world, source="dead"), group, 1).blocks}
     with pytest.raises(GateError, match=r"5 of 7 lines are no-go; no group was touched"):
         failover(world, mode="run", signed_by="ann", accept="verification", source="alive")
