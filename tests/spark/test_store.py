@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -145,19 +146,28 @@ def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> N
     assert ledger.read("offset_syncs").filter("upstream_start >= 1100").count() == 10
 
 
+class MeetingLedger(Ledger):
+    """A ledger that begins each commit at the same moment as another one."""
+
+    meeting = Barrier(2)
+
+    def _commit(self, name: str, write: Callable[[], Any]) -> Any:
+        self.meeting.wait(60)
+        return super()._commit(name, write)
+
+
 def test_two_writers_at_once_without_a_lock_insert_each_run_once(ledger: Ledger, spark: Any) -> None:
-    writers = [Ledger(spark.newSession(), ledger.catalog, ledger.schema) for _ in range(2)]  # no warehouse: no lock
+    writers = [
+        MeetingLedger(spark.newSession(), ledger.catalog, ledger.schema) for _ in range(2)
+    ]  # no warehouse: no lock
     rounds = 0
     with ThreadPoolExecutor(2) as pool:
         while not any("ledger_conflict" in line for line in of_process()):
             assert rounds < 6, "no commit has come between the reading and the commit of another one"
             rows = [record(offset, run(10_000 + 10 * offset)) for offset in range(10 * rounds + 10)]
-            barrier = Barrier(2)
 
-            def append(writer: Ledger, rows: list[Any] = rows, barrier: Barrier = barrier) -> None:
-                records = writer.spark.createDataFrame(rows, RECORDS)
-                barrier.wait(60)
-                writer.merge_offset_syncs(records)
+            def append(writer: Ledger, rows: list[Any] = rows) -> None:
+                writer.merge_offset_syncs(writer.spark.createDataFrame(rows, RECORDS))
 
             list(pool.map(append, writers))
             stored = ledger.read("offset_syncs").filter("upstream_start >= 10000").collect()
