@@ -288,7 +288,8 @@ def test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss(
 def test_a_checkpoint_job_waits_for_clusters_that_are_out_of_reach_for_longer_than_it_takes_to_connect(
     world: World, proxy: Proxy
 ) -> None:
-    world.write_config(**{"mirrorlake.connect.timeout.ms": "1500"})
+    # An administrative request that is lost takes 30 s by itself.
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "1500", "mirrorlake.retry.timeout.ms": "150000"})
     topic = world.topic(partitions=1)
     world.produce(topic, 100, 1)
     world.mirror()

@@ -89,6 +89,7 @@ class Admin:
     def __init__(self, connection: Connection, side: str, flow: str) -> None:
         self._connection = connection
         self._client: AdminClient | None = None
+        self._abandoned: AdminClient | None = None
         self._settings: Mapping[str, Any] = {}
         self._kind = SourceError if side == "source" else TargetError
         self._flow, self._cluster = flow, connection.alias
@@ -290,6 +291,10 @@ class Admin:
         return refusals
 
     def _refused(self, what: str, operation: str, error: KafkaException) -> MirrorlakeError:
+        if error.args[0].code() == KafkaError._TIMED_OUT:
+            # librdkafka may wait for a coordinator that is gone; a new client looks it up. The old one stays here
+            # until its other answers are due.
+            self._abandoned, self._client = self._client, None
         return refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
 
 
