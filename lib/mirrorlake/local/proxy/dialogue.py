@@ -56,13 +56,17 @@ class Dialogue:
         self._open: dict[int, tuple[Request, Rule | None, bytes]] = {}
         self._is_over = False
 
-    async def next_request(self, reader: asyncio.StreamReader, _room: int) -> bytes:
-        """Returns the bytes for the broker; nothing at the end."""
+    async def _frame(self, reader: asyncio.StreamReader) -> bytes:
+        """Returns the next frame; nothing at the end, or after a frame that was cut off."""
         if self._is_over:
             await asyncio.sleep(WITHIN_S)
             self._connection.cut()
             return b""
-        frame = await read_frame(reader)
+        return await read_frame(reader)
+
+    async def next_request(self, reader: asyncio.StreamReader, _room: int) -> bytes:
+        """Returns the bytes for the broker; nothing at the end."""
+        frame = await self._frame(reader)
         if not frame:
             return b""
         request = Request.of(frame)
@@ -88,11 +92,7 @@ class Dialogue:
 
     async def next_answer(self, reader: asyncio.StreamReader, _room: int) -> bytes:
         """Returns the bytes for the client; nothing at the end."""
-        if self._is_over:
-            await asyncio.sleep(WITHIN_S)
-            self._connection.cut()
-            return b""
-        frame = await read_frame(reader)
+        frame = await self._frame(reader)
         if not frame:
             return b""
         request, rule, prepared = self._open.pop(correlation_id(frame), (None, None, b""))
