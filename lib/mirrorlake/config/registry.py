@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -9,6 +10,9 @@ from urllib.parse import unquote
 from mirrorlake.config.properties import Properties, Scope
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
+
+ADDRESS = re.compile(r"https?://[^\s/?#@,]+(/[^\s?#@,]*)?")
+MAY_BE_SECRET = re.compile(r"[?#@,]")  # a password that is not encoded, a token in the query, a second address
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,10 +40,12 @@ class SchemaRegistry:
         """
         url = properties.values.get(f"{alias}.schema.registry.url", "").strip().rstrip("/")
         url, in_url = _without_user(url)
-        if url and not url.startswith(("http://", "https://")):
+        if url and not ADDRESS.fullmatch(url):
+            shown = "can't be used" if MAY_BE_SECRET.search(url) else f"is '{url}'"
             raise ConfigurationError(
-                f"property {alias}.schema.registry.url is '{url}'; allowed is an address that begins with http:// or "
-                "https://"
+                f"property {alias}.schema.registry.url {shown}; allowed is one address of the form https://host/path "
+                "or http://host/path. Encode what is special to URLs in a user name or password, or set "
+                f"{alias}.schema.registry.basic.auth.user.info"
             )
         if not url:
             return None
