@@ -383,6 +383,43 @@ def test_a_store_that_cannot_be_used_is_refused_by_name(
     assert "canary" not in str(raised.value)
 
 
+def test_a_key_store_says_nothing_to_the_jvm_that_reads_it(stores: Stores, tmp_path: Path) -> None:
+    """An argument that begins with -J is an option of the JVM, such as a command to run."""
+    odd = tmp_path / "odd.jks"
+    odd.write_bytes(stores.jks.read_bytes())
+    alias = ("-alias", "me", "-destalias", "-jvm", "-keypass", "key-canary")
+    keytool("-changealias", "-keystore", odd, "-storetype", "JKS", "-storepass", PASSWORD, *alias)
+    with pytest.raises(ConfigurationError, match=r"alias of the key in .*odd.jks begins with '-'. Rename it"):
+        kafka_python(over_tls(ssl_keystore_location=str(odd), ssl_keystore_password=PASSWORD))
+
+
+def test_a_path_of_a_key_store_is_no_option_of_the_jvm(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = "-J-XX:OnOutOfMemoryError=x"
+    Path(path).write_bytes(stores.trusted_jks.read_bytes())
+    tls = over_tls(ssl_truststore_location=path, ssl_truststore_password=PASSWORD).tls()
+    assert tls
+    assert tls.trusted.strip() == stores.trusted.decode().strip()
+
+
+def test_a_key_is_never_in_a_file_as_it_is(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    unlink = Path.unlink
+
+    def seen(path: Path) -> None:
+        written.append((path.stat().st_mode & 0o777, path.read_text()))
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", seen)
+    kafka_python(over_tls(ssl_keystore_type="PEM", ssl_keystore_location=str(stores.pem), ssl_truststore_type="PEM"))
+    ((mode, text),) = written
+    assert mode == 0o600
+    assert "ENCRYPTED PRIVATE KEY" in text
+    assert "BEGIN PRIVATE KEY" not in text
+
+
 def test_no_secret_is_in_what_a_connection_or_flow_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", "s3cret")
     for secret in ("${env:CANARY}", "s3cret"):
