@@ -1155,7 +1155,7 @@ REACHING_CLUSTERS = (
     Mutant(
         "a client key is not shown in the data path",
         "protocol/clients/settings.py",
-        "            _load_identity(context, tls)\n",
+        "            _load_identity(context, alias, tls)\n",
         "            pass\n",
         STORES,
     ),

@@ -79,8 +79,8 @@ SECRETS = (
     Mutant(
         "Kafka's client may read any file",
         "config/secret_reference.py",
-        '"allowed.paths"),',
-        '"other.paths"),',
+        'FileConfigProvider", "allowed.paths"),',
+        'FileConfigProvider", "other.paths"),',
         ("tests/unit/test_secrets.py::test_options_of_spark_have_references_that_kafka_resolves",),
     ),
     Mutant(
