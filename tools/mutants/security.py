@@ -192,10 +192,17 @@ SECRETS = (
         ("tests/spark/test_transform.py::test_an_expression_that_can_not_be_used_is_refused_with_its_property",),
     ),
     Mutant(
+        "a transform reads files that a subquery hides",
+        "transforms/validate.py",
+        'kind.getSimpleName() != "PlanExpression"',
+        'kind.getSimpleName() not in ("ScalarSubquery", "ListQuery", "Exists")',
+        ("tests/spark/test_transform.py::test_an_expression_that_can_not_be_used_is_refused_with_its_property",),
+    ),
+    Mutant(
         "a transform reads files",
         "transforms/validate.py",
-        '!= ["delta"]',
-        '== ["nothing"]',
+        "if len(names) != 2 or",
+        "if True or",
         ("tests/spark/test_transform.py::test_an_expression_that_can_not_be_used_is_refused_with_its_property",),
     ),
     Mutant(
