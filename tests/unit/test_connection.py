@@ -7,6 +7,7 @@ import contextlib
 import json
 import ssl
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,9 +28,11 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.config.security.jaas import Jaas
 from mirrorlake.config.security.login import ClientCredentials
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.protocol.clients.oauth_tokens import Token, TokenError, TokenProvider, provider
+from mirrorlake.protocol.clients.oauth_tokens import Token, TokenError, TokenProvider, fetched, provider
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from trustme import CA
+
+from tests.identity_provider import CLIENT, SECRET, IdentityProvider
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -472,6 +475,7 @@ def test_client_credentials_are_read_by_their_old_and_their_new_names(options: s
         ("", {}, r"a\.sasl\.oauthbearer\.token\.endpoint\.url is missing"),
         ("", {"sasl_oauthbearer_token_endpoint_url": "https://h/t"}, "has no clientId or no clientSecret"),
         ("", {"sasl_oauthbearer_token_endpoint_url": "file:///token"}, "is not an https address"),
+        ("", {"sasl_oauthbearer_token_endpoint_url": "https://[x"}, "is not an https address"),
         ("", {"sasl_oauthbearer_token_endpoint_url": "http://h/t"}, "would cross the network unencrypted"),
         ('ssl.truststore.location="x"', CREDENTIALS, r"option ssl\.truststore\.location is not supported"),
     ],
@@ -492,6 +496,16 @@ def test_tokens_without_a_signature_hold_the_claims_of_the_login() -> None:
     assert (claims["sub"], claims["n"], claims["scope"], claims["exp"] - claims["iat"]) == ("u", 1.5, ["a", "b"], 60)
     assert expires_s == claims["exp"]
     assert connection.java()["sasl.jaas.config"].count("unsecuredLogin") == 4
+
+
+def test_a_client_secret_does_not_reach_a_proxy_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An http address is on this machine. A proxy of the environment, where nobody listens here, is elsewhere."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with IdentityProvider().running() as issuer:
+        url = {"sasl_oauthbearer_token_endpoint_url": f"{issuer.url}/token"}
+        login = with_login("OAUTHBEARER", f'{LOGIN} clientId="{CLIENT}" clientSecret="{SECRET}";', **url).login()
+        assert fetched(login, time.time()).text == issuer.issued[0]
 
 
 def test_a_token_is_renewed_before_it_expires_and_used_on_while_the_endpoint_fails() -> None:

@@ -227,6 +227,18 @@ def test_the_user_in_the_address_of_a_registry_is_taken_out(monkeypatch: pytest.
         assert not re.search("c4|nary", str(refused.value))
 
 
+@pytest.mark.parametrize(
+    ("url", "is_told"),
+    [("http://u:p@h/x", True), ("https://u:p@h", False), ("http://u:p@[::1]:8081", False), ("http://h", False)],
+)
+def test_a_password_that_crosses_the_network_unencrypted_to_a_registry_is_told(url: str, is_told: bool) -> None:
+    values = {"clusters": "a, b", "a->b.enabled": "true", "a.bootstrap.servers": "h:1", "b.bootstrap.servers": "h:2"}
+    values |= {"a.schema.registry.url": url, "b.schema.registry.url": "https://h", "mirrorlake.transforms": "t"}
+    values |= {"mirrorlake.transform.t.topics": "x", "mirrorlake.transform.t.value.schema.ids": "translate"}
+    told = [one for one in Flow.from_properties(Properties(values), "a->b").warnings if "unencrypted" in one]
+    assert bool(told) == is_told
+
+
 def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> None:
     secrets, store, config = (tmp_path / name for name in ("s.properties", "client.pem", "mirrorlake.properties"))
     store.touch(0o600)

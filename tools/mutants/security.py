@@ -8,7 +8,7 @@ NAMES_IN_SQL = "tests/spark/test_names_are_data.py"
 LITERALS = (f"{NAMES_IN_SQL}::test_a_literal_is_the_value_and_an_identifier_the_name",)
 REPORT = ("tests/unit/test_report.py::test_names_are_text_in_the_report",)
 MISSING_RIGHTS = (
-    "tests/kafka/test_refusals.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
+    "tests/kafka/test_permissions.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
 )
 SECRET_TESTS, CONNECTION = "tests/unit/test_secrets.py", "tests/unit/test_connection.py"
 LINES = ("tests/unit/test_log.py::test_a_long_value_is_shortened_in_a_line_and_in_an_error",)
@@ -152,6 +152,20 @@ SECRETS = (
         "if MAY_BE_SECRET.search(url)",
         "if False",
         (f"{SECRET_TESTS}::test_the_user_in_the_address_of_a_registry_is_taken_out",),
+    ),
+    Mutant(
+        "a client secret reaches a proxy unencrypted",
+        "protocol/clients/oauth_tokens.py",
+        'not login.token_url.startswith("http://")',
+        "True",
+        (f"{CONNECTION}::test_a_client_secret_does_not_reach_a_proxy_unencrypted",),
+    ),
+    Mutant(
+        "nobody is told of a password that crosses the network unencrypted",
+        "config/flow.py",
+        "*(one.warning for one in registries or () if one.warning),",
+        "",
+        (f"{SECRET_TESTS}::test_a_password_that_crosses_the_network_unencrypted_to_a_registry_is_told",),
     ),
     Mutant(
         "a client key is in a file as it is",
