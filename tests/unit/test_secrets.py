@@ -13,7 +13,8 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.config.registry import SchemaRegistry
-from mirrorlake.config.secret_reference import PROVIDERS, REDACTED, is_secret
+from mirrorlake.config.secret_reference import REDACTED, is_secret
+from mirrorlake.config.security import config_provider
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.notebook import runtime
 from mirrorlake.protocol.clients.settings import kafka_python
@@ -172,12 +173,12 @@ def test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment(m
         secrets = Secrets()
         widgets: Any = type("Widgets", (), {"text": lambda *_: None, "get": lambda *_: "x"})()
 
-    monkeypatch.setattr("mirrorlake.config.secret_reference.PROVIDERS", dict(PROVIDERS))
+    monkeypatch.setattr(config_provider, "PROVIDERS", dict(config_provider.PROVIDERS))
     for module in ("mirrorlake.parameters", "mirrorlake.notebook.runtime"):
         monkeypatch.setattr(f"{module}.databricks_utilities", DatabricksUtilities)
     runtime.parameters({})
     read = {
-        key: secret_reference.resolve("p", f"${{secrets:kafka-prod:{key}}}", secret_reference.PROVIDERS)
+        key: secret_reference.resolve("p", f"${{secrets:kafka-prod:{key}}}", config_provider.PROVIDERS)
         for key in ("known", "pass.word")
     }
     assert read == {"known": "of the workspace", "pass.word": CANARY}

@@ -78,7 +78,7 @@ SECRETS = (
     ),
     Mutant(
         "Kafka's client may read any file",
-        "config/secret_reference.py",
+        "config/security/config_provider.py",
         'FileConfigProvider", "allowed.paths"),',
         'FileConfigProvider", "other.paths"),',
         ("tests/unit/test_secrets.py::test_options_of_spark_have_references_that_kafka_resolves",),
@@ -113,7 +113,7 @@ SECRETS = (
     ),
     Mutant(
         "a secret of a scope is asked of the environment only",
-        "config/secret_reference.py",
+        "config/security/config_provider.py",
         "    PROVIDERS[name] = found\n",
         "    PROVIDERS[name] = built_in\n",
         ("tests/unit/test_secrets.py::test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment",),
@@ -127,7 +127,7 @@ SECRETS = (
     ),
     Mutant(
         "a reference reads files outside of its directory",
-        "config/secret_reference.py",
+        "config/security/config_provider.py",
         'None if "/" in key else ',
         "",
         (f"{SECRET_TESTS}::test_a_directory_gives_its_own_files_only",),
