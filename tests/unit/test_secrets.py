@@ -265,7 +265,13 @@ def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> No
     mounted.chmod(0o600)
     secrets.chmod(0o600)
     store.chmod(0o400)
-    config.write_text(f"{config.read_text()}a.ssl.key.password = {CANARY}\n")
-    (said,) = Flow.load(config, "a->b").warnings
-    assert said.startswith(f"property a.ssl.key.password is a secret in {config}, which others may read or change")
-    assert CANARY not in said
+    text = config.read_text()
+    for name, value in {
+        "a.ssl.key.password": CANARY,
+        "a.schema.registry.basic.auth.user.info": f"user:{CANARY}",
+        "a.schema.registry.url": "http://user:c4nary@127.0.0.1/x",
+    }.items():
+        config.write_text(f"{text}{name} = {value}\n")
+        (said,) = Flow.load(config, "a->b").warnings
+        assert said.startswith(f"property {name} is a secret in {config}, which others may read or change")
+        assert "c4nary" not in said

@@ -112,6 +112,13 @@ SECRETS = (
         ("tests/unit/test_secrets.py::test_files_with_secrets_that_others_may_read_are_named",),
     ),
     Mutant(
+        "nobody is told of a registry's password in a file that others may read",
+        "config/properties.py",
+        " or plain == REGISTRY_USER)",
+        ")",
+        ("tests/unit/test_secrets.py::test_files_with_secrets_that_others_may_read_are_named",),
+    ),
+    Mutant(
         "a secret of a scope is asked of the environment only",
         "config/security/config_provider.py",
         "    PROVIDERS[name] = found\n",
