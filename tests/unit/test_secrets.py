@@ -94,7 +94,7 @@ def test_a_line_end_behind_a_secret_in_a_file_is_no_part_of_it(tmp_path: Path) -
     assert found.spark()["kafka.ssl.truststore.password"] == lines
 
 
-@pytest.mark.parametrize("reference", ["${directory:{}:s.properties/../s.properties}", "${directory:{}:mounted}"])
+@pytest.mark.parametrize("reference", ["${directory:{}/mounted:../s.properties}", "${directory:{}:mounted}"])
 def test_a_directory_gives_its_own_files_only(reference: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="which does not exist here"):
         connection(reference.replace("{}", str(tmp_path))).login()
