@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.protocol.cluster import Topic
+from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
 from mirrorlake.state.offset_syncs import TOPIC_CONFIG, topic_config
 
 
@@ -24,3 +25,17 @@ def test_a_majority_of_replicas_acknowledges_a_state() -> None:
     found = {factor: topic_config(factor).get("min.insync.replicas") for factor in (-1, 1, 2, 3, 4, 5)}
     assert found == {-1: None, 1: "1", 2: "1", 3: "2", 4: "3", 5: "3"}
     assert topic_config(3).items() > TOPIC_CONFIG.items()
+
+
+def test_a_group_id_is_one_line_of_what_a_request_is_called() -> None:
+    """Errors keep line ends, so a name with some would look like lines of its own."""
+    called: list[str] = []
+
+    class Silent:
+        def call(self, what: str, *_: object) -> dict[str, object]:
+            called.append(what)
+            return {}
+
+    group_offsets(Silent(), ["a\nERROR b"], 1)  # type: ignore[arg-type]
+    commit_group_offsets(Silent(), {"a\nERROR b": {}}, 1)  # type: ignore[arg-type]
+    assert [r"GROUP a\nERROR b" in what and "\n" not in what for what in called] == [True, True]
