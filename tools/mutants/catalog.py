@@ -1006,7 +1006,7 @@ FIELD_CONDITIONS = (
         "NO_PARTITION, NO_PRODUCER_ID = 2**31 - 1, 2**62",
         "NO_PARTITION, NO_PRODUCER_ID = 0, 2**62",
         (
-            "tests/kafka/test_refusals.py::test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_"
+            "tests/kafka/test_permissions.py::test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_"
             "without_any_change",
         ),
     ),

@@ -15,8 +15,13 @@ LINES = ("tests/unit/test_log.py::test_a_long_value_is_shortened_in_a_line_and_i
 
 NAMES = (
     Mutant("a quote ends a literal", "ledger/sql_text.py", '"\'": "\\\\\'", ', "", LITERALS),
-    Mutant("Spark fills in variables that a name refers to", "ledger/sql_text.py", '"$": "\\\\u0024", ', "", LITERALS),
-    Mutant("PySpark formats braces in a name", "ledger/sql_text.py", '"{": "\\\\u007b", ', "", LITERALS),
+    Mutant(
+        "Spark fills in variables, and PySpark frames, that a name refers to",
+        "ledger/sql_text.py",
+        '"{": "\\\\u007b", ',
+        "",
+        LITERALS,
+    ),
     Mutant("a backtick ends an identifier", "ledger/sql_text.py", "part.replace('`', '``')", "part", LITERALS),
     Mutant(
         "a parameter of an audit is text of its query",
@@ -236,6 +241,24 @@ SECRETS = (
 )
 
 PERMISSIONS = (
+    Mutant(
+        "a transaction that hangs is told without the right that its name needs",
+        "jobs/mirror/planning/uncommitted.py",
+        '            who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"\n',
+        "            pass\n",
+        MISSING_RIGHTS,
+    ),
+    Mutant(
+        "SCRAM users that are not listed count as none",
+        "protocol/users.py",
+        '        check(response.error_code, response.error_message or "")\n        return response\n\n'
+        '    found = cluster.call("listing',
+        '        pass\n        return response\n\n    found = cluster.call("listing',
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on",
+        ),
+    ),
     Mutant(
         "nobody is told that configurations may not be read",
         "jobs/mirror/topic_sync.py",
