@@ -451,8 +451,8 @@ TAKING_OVER = (
     Mutant(
         "a group of a topic without a remote topic is given place 0",
         "translation/group_cache.py",
-        "        return absent | {key: NOT_BEGUN",
-        "        return {key: NOT_BEGUN",
+        "        return absent | {key: PositionReason.NOT_BEGUN",
+        "        return {key: PositionReason.NOT_BEGUN",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
