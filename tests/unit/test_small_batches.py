@@ -294,7 +294,7 @@ def test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets(flow: 
 def test_a_first_offset_with_a_wrong_bit_is_no_hole_and_the_batch_is_fetched_again(flow: Flow, *, merges: bool) -> None:
     """The CRC does not cover the first offset, and in a compacted log any hole is possible."""
     dice, parts, at, spans = random.Random(1), list[bytes](), FIRST, list[tuple[int, int]]()
-    for count, hole in ((3, 0), (1, 0), (2, 4), (5, 0), (1, 1), *[(1, 0)] * (8 if merges else 0), (4, 3), (2, 0)):
+    for count, hole in ((9, 0), (1, 0), (2, 4), (5, 0), (1, 1), *[(1, 0)] * (8 if merges else 0), (4, 3), (2, 70)):
         at += hole
         parts.append(encoded(records_of(dice, at, count, is_plain=True), LZ4))
         spans.append((at, at + count))
@@ -303,12 +303,12 @@ def test_a_first_offset_with_a_wrong_bit_is_no_hole_and_the_batch_is_fetched_aga
 
     def may_be_right(number: int, start: int) -> bool:
         """Tells whether a batch would have room between its neighbours at an offset."""
-        before, behind = ([(FIRST, FIRST), *spans][number][1], [*spans, (end, end)][number + 1][0])
+        before, behind = [(FIRST, FIRST), *spans][number][1], [*spans, (end, end)][number + 1][0]
         return before <= start <= behind - (spans[number][1] - spans[number][0])
 
-    for stable_end in (end, end + 7):  # the response has all of the log, or not
-        whole = Reader(flow, b"".join(parts), [], fetches=2, stable_end=stable_end)
-        assert (len(whole.stretch.gaps), whole.stretch.upstream_next) == (3, end)
+    for stable_end in (end, end + 700):  # the response has all of the log, or not
+        whole = Reader(flow, b"".join(parts), [], fetches=3, stable_end=stable_end)
+        assert (len(whole.stretch.gaps), whole.stretch.upstream_next) == (4, end)
         for number, part in enumerate(parts):
             for bit in (*range(12), 31, 62, 63):
                 start = struct.unpack_from(">Q", part)[0] ^ 1 << bit
@@ -316,12 +316,12 @@ def test_a_first_offset_with_a_wrong_bit_is_no_hole_and_the_batch_is_fetched_aga
                     continue
                 other = struct.pack(">Q", start) + part[8:]
                 log = b"".join([*parts[:number], other, *parts[number + 1 :]])
-                read = Reader(flow, log, [], fetches=2, stable_end=stable_end, then=b"".join(parts))
+                read = Reader(flow, log, [], fetches=3, stable_end=stable_end, then=b"".join(parts))
                 found = [gap for gap in read.stretch.gaps if gap not in whole.stretch.gaps]
                 assert not found, f"bit {bit} of batch {number}"
                 assert read.records == whole.records, f"bit {bit} of batch {number}"
-    again = b"".join([parts[0], struct.pack(">Q", FIRST + 99) + parts[1][8:], *parts[2:]])
-    with pytest.raises(SourceError, match=rf"offsets {FIRST + 3} to .*corrupt .*its offsets do not fit into the log"):
+    again = b"".join([parts[0], struct.pack(">Q", FIRST + 20) + parts[1][8:], *parts[2:]])
+    with pytest.raises(SourceError, match=rf"offsets {FIRST + 9} to .*corrupt .*its offsets do not fit into the log"):
         Reader(replace(flow, passes_over_losses=False), again, [], fetches=SIGHTINGS, stable_end=end)
 
 

@@ -249,7 +249,8 @@ class Intake:
             following = log[number + 1].base_offset if number + 1 < len(log) else None
             self._corrupt(stretch, batch, following, damage)
             return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
-        if _is_unsure(log, number, batch, before):
+        doubt = "" if stretch.is_done else _doubt(log, number, batch, before)
+        if doubt and self._may_be_whole(stretch, batch, doubt, sightings=2):
             return False
         is_aborted = aborted.drops(batch)
         if batch.end_offset <= stretch.upstream_next:
@@ -320,8 +321,8 @@ class Intake:
         else:
             await self._open(stretch, batch)
 
-    def _may_be_whole(self, stretch: Stretch, batch: Batch, damage: str) -> bool:
-        """Returns True until the same damage has been fetched SIGHTINGS times.
+    def _may_be_whole(self, stretch: Stretch, batch: Batch, damage: str, sightings: int = SIGHTINGS) -> bool:
+        """Returns True until the same damage has been fetched so many times.
 
         A line may have damaged the batch, and a part of it may be missing. A disk that has damaged it answers the same
         bytes again and again. Of a batch whose length is wrong, only the header is compared, as the bytes behind it may
@@ -329,9 +330,9 @@ class Intake:
         """
         offset, found = stretch.upstream_next, crc32c(batch.raw if batch.is_whole else batch.raw[:HEADER_BYTES])
         before = self._damaged.get(stretch.key)
-        sightings = 1 + (before[2] if before and before[:2] == (offset, found) else 0)
-        self._damaged[stretch.key] = offset, found, sightings
-        if sightings >= SIGHTINGS:
+        seen = 1 + (before[2] if before and before[:2] == (offset, found) else 0)
+        self._damaged[stretch.key] = offset, found, seen
+        if seen >= sightings:
             return False
         self.problem = SourceError(
             f"{self._name(stretch)}: the batch of offset {stretch.upstream_next} has arrived damaged from cluster "
@@ -587,14 +588,18 @@ def _damage(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
     return "" if log.fits(batch, number, offset) else "its offsets do not fit into the log"
 
 
-def _is_unsure(log: FetchedLog, number: int, batch: Batch, offset: int) -> bool:
-    """Returns True for a batch behind a hole that has no neighbour behind it: the next Fetch shows both."""
-    return (
-        batch.magic == 2
-        and 0 < number == len(log) - 1
-        and log[number - 1].end_offset == offset < batch.base_offset
-        and batch.end_offset < log.stable_end
-    )
+def _doubt(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
+    """Returns why a batch whose offsets fit is believed only if it comes a second time; empty if there is no reason.
+
+    Positions are at the ends of batches, except where a flow begins. Behind a hole, the next batch shows that the first
+    offset is right, if the response has it.
+    """
+    if batch.magic < 2 or batch.base_offset == offset or batch.end_offset <= offset:
+        return ""
+    if batch.base_offset < offset:
+        return "it begins before the position"
+    is_last = number + 1 == len(log) and batch.end_offset < log.stable_end
+    return "it is behind a hole, and nothing is behind it" if is_last else ""
 
 
 def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, object]:
