@@ -21,13 +21,13 @@ from mirrorlake.config.security import client_roles
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.reasons import TopicHeld
 from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
 # The reason to record for a group's position in a topic that `Flow.scatters`.
-SCATTERED = "the topic's transform sets the partition, so no single offset on the target corresponds to the position"
 
 
 @dataclass(frozen=True)
@@ -215,17 +215,14 @@ class Flow:
             name = self.policy.remote_topic(topic)
             same.setdefault(name, []).append(topic)
             if not is_topic_name(name) or self.policy.is_internal_topic(name):
-                reasons[topic] = (
-                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is "
-                    "not a valid topic name (1 to 249 letters, digits, . _ -, and not an internal topic). Correct "
-                    "the replication policy, or exclude the topic (topics.exclude)"
+                reasons[topic] = TopicHeld.NAME_NOT_VALID.about(
+                    flow=self.name, topic=topic, remote=name, target=self.target
                 )
         for name, several in same.items():
             if len(several) > 1 and not self.topics_shared:
-                why = (
-                    f"flow {self.name}: topics {several[0]} and {several[1]} would both be called {name} on cluster "
-                    f"{self.target}. Correct the replication policy. To merge both topics, set "
-                    "mirrorlake.topics.shared = true"
+                first, second = several[:2]
+                why = TopicHeld.NAME_TAKEN.about(
+                    flow=self.name, topic=first, other=second, remote=name, target=self.target
                 )
                 reasons.update({topic: why for topic in several if topic not in mirrored})
         return reasons
