@@ -249,6 +249,16 @@ PERMISSIONS = (
         MISSING_RIGHTS,
     ),
     Mutant(
+        "a right that is revoked on the source is a defect",
+        "protocol/cluster.py",
+        "        except ResponseError as error:  # none that may pass",
+        "        except ZeroDivisionError as error:  # none that may pass",
+        (
+            "tests/kafka/test_logins.py::"
+            "test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_again",
+        ),
+    ),
+    Mutant(
         "SCRAM users that are not listed count as none",
         "protocol/users.py",
         '        check(response.error_code, response.error_message or "")\n        return response\n\n'
