@@ -249,6 +249,13 @@ PERMISSIONS = (
         MISSING_RIGHTS,
     ),
     Mutant(
+        "dead letters that may not be written stop a task",
+        "jobs/mirror/topic_sync.py",
+        "if found is not None and not found.allows(WRITE):",
+        "if False:",
+        MISSING_RIGHTS,
+    ),
+    Mutant(
         "a right that is revoked on the source is a defect",
         "protocol/cluster.py",
         "        except ResponseError as error:  # none that may pass",

@@ -252,7 +252,7 @@ class MirrorJob:
         self._topology.promoted = self._promoted()
         sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
-            self._topology.ensure_dead_letters()
+            self._topology.ensure_dead_letters(self._target)
         self._ensure_topics(topics, unnamed)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)
         self._generation = begin_generation(
