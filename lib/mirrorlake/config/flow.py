@@ -250,6 +250,7 @@ class Flow:
         connections = {alias: properties.connection(alias) for alias in (scope.source, scope.target)}
         clusters = {alias: dict(found.properties) for alias, found in connections.items()}
         client_roles.check_flow(scope.source, scope.target, properties.values, clusters)
+        registries = SchemaRegistry.pair(scope, transforms)
         flow = cls(
             **scope.plain_fields(),
             source=scope.source,
@@ -268,10 +269,14 @@ class Flow:
             minds_provenance=_minds_provenance(scope, back),
             passes_over_losses=scope.read("mirrorlake.on.loss") == "continue",
             transforms=transforms,
-            registries=SchemaRegistry.pair(scope, transforms),
+            registries=registries,
             remote_topics_writer=_remote_topics_writer(scope),
             dead_letter_topic=_dead_letter_topic(scope),
-            warnings=(*properties.warnings(), *Transform.unused(scope)),
+            warnings=(
+                *properties.warnings(),
+                *Transform.unused(scope),
+                *(one.warning for one in registries or () if one.warning),
+            ),
         )
         _require_no_contradiction(flow)
         return flow
