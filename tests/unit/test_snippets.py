@@ -45,7 +45,7 @@ def commands() -> Iterator[str]:
     for page in PAGES:
         text = page.read_text()
         yield from (line for *_, language, body in BLOCK.findall(text) if not language for line in body.splitlines())
-        yield from re.findall(r"`(make [a-z][^`]*)`", BLOCK.sub("", text))
+        yield from re.findall(r"`((?:make|mirrorlake) [a-z][^`]*)`", BLOCK.sub("", text))
 
 
 def test_each_block_is_of_a_language_whose_snippets_are_tried() -> None:
@@ -83,6 +83,8 @@ def test_a_command_exists_with_the_options_that_it_is_given(line: str) -> None:
     elif program == "python":
         assert rest[0] == "-m"
         assert find_spec(rest[1])
+    elif program == "mirrorlake":
+        known_to_the_command_line(rest)
     elif program in ("pytest", "lint-imports"):
         assert all((ROOT / word).exists() for word in rest if "/" in word)
     else:
@@ -104,6 +106,14 @@ def known_to_the_notebook(words: list[str]) -> None:
     known = {name.id for node in ast.parse(parameters).body for name in ast.walk(node) if isinstance(name, ast.Name)}
     given = [words[at + 1] for at, word in enumerate(words) if word == "-p"]
     assert set(given) - known == set()
+
+
+def known_to_the_command_line(words: list[str]) -> None:
+    from mirrorlake.cli.app import main
+
+    command = main.commands[words[0]]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} - known == set()
 
 
 def test_each_page_has_a_place_in_the_navigation_of_the_site() -> None:
