@@ -6,25 +6,32 @@ import ast
 import json
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-LANGUAGES = {"", "properties", "python", "sql", "text"}
+LANGUAGES = {"", "json", "properties", "python", "sql", "text", "yaml"}
 AROUND = """clusters = a, b
 a.bootstrap.servers = a:9092
 b.bootstrap.servers = b:9092
 a->b.enabled = true
 """
 MAKEFILE = (ROOT / "Makefile").read_text()
-NO_COMMAND_OF_OURS = ("pip", "databricks")
+NO_COMMAND_OF_OURS = ("pip", "databricks", "eval")
+
+
+def blocks(*languages: str) -> list[str]:
+    """Returns the blocks of some languages."""
+    return [body for page in PAGES for _, language, body in BLOCK.findall(page.read_text()) if language in languages]
 
 
 def snippets(language: str) -> list[object]:
@@ -50,6 +57,11 @@ def commands() -> Iterator[str]:
 
 def test_each_block_is_of_a_language_whose_snippets_are_tried() -> None:
     assert {language for page in PAGES for _, language, _ in BLOCK.findall(page.read_text())} <= LANGUAGES
+
+
+def test_data_can_be_read() -> None:
+    for text in blocks("json", "yaml"):
+        assert yaml.safe_load(textwrap.dedent(text))  # JSON is YAML, too
 
 
 @pytest.mark.parametrize("text", snippets("properties"))
@@ -81,8 +93,7 @@ def test_a_command_exists_with_the_options_that_it_is_given(line: str) -> None:
     elif program == "papermill":
         known_to_the_notebook(rest)
     elif program == "python":
-        assert rest[0] == "-m"
-        assert find_spec(rest[1])
+        assert find_spec(rest[1]) if rest[0] == "-m" else (ROOT / rest[0]).is_file()
     elif program == "mirrorlake":
         known_to_the_command_line(rest)
     elif program in ("pytest", "lint-imports"):
