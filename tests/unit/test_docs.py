@@ -44,6 +44,17 @@ def test_every_anchor_of_a_link_exists(page: Path) -> None:
     assert {link for link, file in there.items() if file.suffix == ".md" and link[1] not in anchors(file)} == set()
 
 
+def test_each_page_can_be_reached_from_the_index_of_tasks() -> None:
+    docs = ROOT / "docs"
+    starts = [docs / "index.md", docs / "recipes/README.md"]
+    linked = {
+        (start.parent / link.partition("#")[0]).resolve()
+        for start in starts
+        for link in re.findall(r"\]\(([^)]+)\)", start.read_text())
+    }
+    assert {page for page in PAGES if page.is_relative_to(docs)} - linked - {starts[0]} == set()
+
+
 def test_every_file_and_make_target_that_the_page_for_contributors_names_exists() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     lines = [line.partition("#")[0].split() for code in re.findall(r"`+([^`]+)`+", page) for line in code.splitlines()]
