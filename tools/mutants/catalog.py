@@ -607,6 +607,13 @@ PLANNING = (
         ),
     ),
     Mutant(
+        "a state of a later version, with fields that this one does not know, is no known error",
+        "model/slot.py",
+        "        except TypeError:\n",
+        "        except KeyError:\n",
+        ("tests/unit/test_older_versions.py::test_a_field_of_a_later_version_is_refused_by_name_and_not_ignored",),
+    ),
+    Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
         "            if known is None or _order(position) >= _order(known):\n",

@@ -63,12 +63,15 @@ class Flow:
     of options (`config.options`) has their defaults, bounds and meaning.
 
     Attributes:
-        source, target: the aliases of the clusters.
-        batch_max_records, batch_max_transformed_records: the limits of one micro-batch of the whole flow.
-        batch_max_bytes, batch_max_ms: the limits of one micro-batch of each slot.
+        source: the alias of the cluster that is read.
+        target: the alias of the cluster that is written.
+        batch_max_records: the offsets of one micro-batch of the whole flow.
+        batch_max_transformed_records: of these, the offsets in topics with a transform.
+        batch_max_bytes: the bytes of one micro-batch of each slot.
+        batch_max_ms: the time of one micro-batch of each slot.
         batch_max_decompressed_bytes: the limit of one record batch that must be opened.
-        refresh_topics_interval_s, refresh_groups_interval_s: the time between two looks for new ones; 0 if there is one
-            look only.
+        refresh_topics_interval_s: the time between two looks for new topics; 0 if there is one look only.
+        refresh_groups_interval_s: the same for groups.
         topic_creation: the properties that remote topics are created with, whatever the source has.
         emit_heartbeats_back: whether the flow back would emit heartbeats. The target's clients learn of this source by
             them.
