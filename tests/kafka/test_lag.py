@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 from mirrorlake.jobs.mirror.lag_meter import LagMeter, measure
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag
@@ -101,3 +103,24 @@ def test_offsets_without_records_open_transactions_and_topics_that_rest_are_told
     assert lags(done)[topic, 0].lag == 0
     assert done.is_caught_up, "a topic that rests does not count"
     assert done.worst()[0].topic == resting
+
+
+def test_a_job_keeps_measuring_and_its_last_row_says_that_none_follows(plain_world: World) -> None:
+    world = plain_world
+    topic = world.topic("orders", 2)
+    world.produce(topic, 50)
+    world.write_config(mirrorlake_lag_interval_seconds="1")
+    with world.mirroring():
+        measured = eventually(lambda: world.metric("lag_measured_timestamp_seconds"), what="a measurement")
+        assert measured == pytest.approx(time.time(), abs=30)
+        world.produce(topic, 20, seed=2)
+        eventually(lambda: world.batches == 2)
+        before = world.metric("lag_measured_timestamp_seconds")
+        eventually(lambda: world.metric("lag_measured_timestamp_seconds") != before, what="another measurement")
+    rows: list[dict[str, Any]] = world.rows("lag_samples")
+    assert len(rows) >= 2
+    assert [row["records"] for row in rows][-1] == 0
+    assert all(row["due_at"] > row["measured_at"] for row in rows[:-1])
+    assert rows[-1]["due_at"] == rows[-1]["measured_at"], "the job has ended, so the figures are stale"
+    ends = {(one["partition"], one["upstream_next"]) for one in rows[-1]["partitions"]}
+    assert sum(end for _, end in ends) >= 70

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from mirrorlake.metrics import Metrics, of_process
+from mirrorlake.telemetry.details import FAMILIES
 from prometheus_client import CollectorRegistry, generate_latest
+
+from tools import metric_tables
 
 # https://prometheus.io/docs/practices/naming/: base units only; what is counted is a unit, too.
 BASE_UNITS = {"seconds", "bytes"}
@@ -83,3 +86,12 @@ def test_a_registry_can_be_given_and_the_process_has_one_of_its_own() -> None:
     assert of_process() is of_process()
     assert of_process().registry is not registry
     assert Metrics().registry.get_sample_value("mirrorlake_lag_records", {"flow": "a->b"}) is None
+
+
+def test_the_page_on_monitoring_has_a_row_for_each_metric() -> None:
+    page = metric_tables.PAGE.read_text()
+    assert metric_tables.rewrite(page) == page, "run tools/metric_tables.py"
+    rows = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    counters = {family.name for family in families() if family.type == "counter"}
+    known = {f"{family.name}_total" if family.name in counters else family.name for family in families()}
+    assert rows == known | FAMILIES.keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirrorlake.config.connection import Connection
@@ -132,6 +132,14 @@ class Flow:
     records: str
     minds_provenance: bool
     passes_over_losses: bool
+    lag_interval_s: int
+    metrics_port: int
+    metrics_host: str
+    metrics_health_s: int
+    metrics_detailed: bool
+    metrics_otlp_endpoint: str
+    metrics_otlp_headers: str = field(repr=False)  # it may hold a token
+    metrics_otlp_interval_s: int
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
     remote_topics_writer: str = ""
@@ -317,6 +325,12 @@ def _require_no_contradiction(flow: Flow) -> None:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.remote.topics.writer is set, so that nobody else writes to the remote "
             "topics, but others do (mirrorlake.topics.shared). Remove one of the two"
+        )
+    endpoint = flow.metrics_otlp_endpoint
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint does not begin with http:// or https://. "
+            "OTLP over gRPC is not supported"
         )
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(
