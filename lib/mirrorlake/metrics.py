@@ -1,6 +1,6 @@
 """All metrics with bounded labels, each with name, unit, type, labels and help.
 
-The driver of a job updates them. Labels are a flow, a suite, a status, a stage, a kind or a side.
+The driver of a job updates them. Labels are a flow, a suite, a status, a stage, a kind, a side, a path or a quantile.
 Topics and groups are never labels here, because there may be many thousands of them; `telemetry/details.py` has those.
 """
 
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 NAMESPACE = "mirrorlake"
 FLOW, SUITE, STATUS, STAGE, KIND, SIDE = "flow", "suite", "status", "stage", "kind", "cluster"
+PATH, QUANTILE = "path", "quantile"
 STAGE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -111,6 +112,27 @@ class Metrics:
             "verified_timestamp",
             "seconds",
             "Time of the newest full or incremental verification without a difference, in seconds since the epoch.",
+        )
+
+        # The canary
+        self.canaries = self._counter("canary", "probes", "Canaries that were sent, by what travels.", PATH)
+        self.late_canaries = self._counter(
+            "canary_late", "probes", "Canaries that did not arrive within their time, by what travels.", PATH
+        )
+        self.canary_seconds = self._histogram("canary", "Time of a canary from end to end, by what travels.", PATH)
+        self.canary_quantile_seconds = self._gauge(
+            "canary_quantile",
+            "seconds",
+            "Median and 99th percentile of the time of the newest canaries, by what travels.",
+            PATH,
+            QUANTILE,
+        )
+        self.canary_burn_ratio = self._gauge(
+            "canary_burn",
+            "ratio",
+            "Late share of the newest canaries, divided by the share that may be late: 1 uses up what the objective "
+            "allows.",
+            PATH,
         )
 
         # All jobs

@@ -28,8 +28,10 @@ COUNTED = {
     "anomalies",
     "retries",
     "generation",
+    "probes",
+    "ratio",
 }
-LABELS = {"flow", "suite", "status", "stage", "kind", "cluster"}
+LABELS = {"flow", "suite", "status", "stage", "kind", "cluster", "path", "quantile"}
 METRICS = {name: metric for name, metric in vars(Metrics()).items() if name != "registry"}
 PARAMETERS = [pytest.param(metric, id=name) for name, metric in METRICS.items()]
 

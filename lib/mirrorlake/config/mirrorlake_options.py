@@ -351,6 +351,45 @@ MONITORING = (
     ),
 )
 
+CANARY = (
+    Option(
+        "mirrorlake.canary.enabled",
+        Flag(),
+        "false",
+        "Whether the mirror job sends [canaries](monitoring.md#the-canary): a record and the offset of a group, which "
+        "travel the whole way.",
+        field="canary_enabled",
+    ),
+    Option(
+        "mirrorlake.canary.interval.seconds",
+        Integer(1, 86_400),
+        "10",
+        "Time between two canaries.",
+        field="canary_interval_s",
+    ),
+    Option(
+        "mirrorlake.canary.record.sla.ms",
+        Integer(1),
+        "10000",
+        "Time within which a record must be readable on the target.",
+        field="canary_record_sla_ms",
+    ),
+    Option(
+        "mirrorlake.canary.group.sla.ms",
+        Integer(1),
+        "60000",
+        "Time within which the offset of a group must be on the target.",
+        field="canary_group_sla_ms",
+    ),
+    Option(
+        "mirrorlake.canary.objective.percent",
+        Integer(1, 99),
+        "99",
+        "Share of canaries that must arrive in time.",
+        field="canary_objective_percent",
+    ),
+)
+
 REGISTRIES = (
     Option(
         "<alias>.schema.registry.url",

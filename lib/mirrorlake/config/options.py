@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from mirrorlake.config.mirrorlake_options import (
     BATCHES,
+    CANARY,
     CONTENTS,
     MONITORING,
     REGISTRIES,
@@ -509,6 +510,7 @@ TABLES: Mapping[str, tuple[Option, ...]] = MappingProxyType(
         "transforms": TRANSFORMS,
         "registries": REGISTRIES,
         "monitoring": MONITORING,
+        "canary": CANARY,
     }
 )
 OPTIONS = tuple(chain.from_iterable(TABLES.values()))

@@ -42,6 +42,7 @@ from mirrorlake.errors import (
 )
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
+from mirrorlake.jobs.mirror.canary import Canary
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
 from mirrorlake.jobs.mirror.holdups import Holdups
 from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
@@ -122,6 +123,7 @@ class MirrorJob:
         self._job_id = uuid.uuid4().hex[:8]
         self._keeper = LedgerKeeper(flow, ledger, self._metrics, self._job_id)
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
+        self._canary = Canary(flow, self._metrics) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
             flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._measured
         )
@@ -157,12 +159,16 @@ class MirrorJob:
         failure: BaseException | None = None
         try:
             self._prepare()
+            if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
+                self._canary.start()
             self._copy(interval_s, run_for_s)
         except BaseException as error:
             failure = error
             raise
         finally:
             try:
+                if self._canary is not None:
+                    self._canary.finish()
                 self._lag_keeper.finish(measures=failure is None)
                 self._keeper.finish(failure)
                 self._failpoint("driver.ledger")
@@ -235,6 +241,8 @@ class MirrorJob:
             )
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
+        if self._canary is not None:
+            self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
         found = {
             name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
