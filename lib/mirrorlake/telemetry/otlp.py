@@ -74,7 +74,7 @@ class Pusher:
     def _push(self, exporter: Any, timeout_s: float) -> None:
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
-        causes = _Causes()
+        causes = _LastWord()
         logger = logging.getLogger(OPENTELEMETRY)
         logger.addHandler(causes)
         try:
@@ -93,7 +93,7 @@ class Pusher:
         self._trouble = trouble
 
 
-class _Causes(logging.Handler):
+class _LastWord(logging.Handler):
     """Keeps the last thing that the exporter says; its result is only yes or no."""
 
     def __init__(self) -> None:

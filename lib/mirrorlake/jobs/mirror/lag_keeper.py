@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, unexpected
 from mirrorlake.jobs.mirror.lag_meter import LagMeter
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics
-from mirrorlake.model.partition_lag import FlowLag, PartitionLag, is_same
+from mirrorlake.model.partition_lag import FlowLag, is_same
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class LagSample:
     records: int
     seconds: float
     uncommitted: int
-    partitions: tuple[PartitionLag, ...] = field(repr=False)
+    partitions: tuple[dict[str, Any], ...] = field(repr=False)
 
 
 class LagKeeper:
@@ -126,6 +127,6 @@ class LagKeeper:
                 records=found.records,
                 seconds=found.seconds,
                 uncommitted=found.uncommitted,
-                partitions=found.partitions,
+                partitions=tuple({**asdict(one), "state": one.state.value} for one in found.partitions),
             )
         )

@@ -16,6 +16,7 @@ from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
+from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.oldest_records import oldest_timestamps
@@ -100,7 +101,8 @@ class LagMeter:
         for key in keys:
             state, reason = self._state(key, matching[key[0]], positions.get(key), held, promoted, stable.get(key))
             if key not in stable:
-                reason = reason or f"the leader does not answer: {failed.get(key, 'it is not known')}"
+                error = failed.get(key, "it is not known")
+                reason = reason or PartitionHeld.NO_LEADER.about(topic=key[0], partition=key[1], error=error)
                 state = PartitionState.SILENT if state is PartitionState.MIRRORING else state
             position = positions.get(key)
             start = starts.get(key, position.upstream_next if position else None)
