@@ -241,8 +241,24 @@ def test_an_age_that_is_no_number_or_too_small_is_refused(name: str, value: str)
 
 def test_ages_have_defaults_and_empty_means_for_ever() -> None:
     assert Retention.resolve({}) == Retention(
-        {"offset_syncs": 90, "checkpoints": 365, "expectation_results": 90, "cycles": 90, "counts": 90}, 168
+        {
+            "offset_syncs": 90,
+            "checkpoints": 365,
+            "expectation_results": 90,
+            "cycles": 90,
+            "counts": 90,
+            "lag_samples": 7,
+        },
+        168,
     )
     assert Retention.resolve({"offset_syncs_days": "", "anomalies_days": "7", "vacuum_hours": ""}) == Retention(
-        {"checkpoints": 365, "expectation_results": 90, "cycles": 90, "counts": 90, "anomalies": 7}, None
+        {
+            "checkpoints": 365,
+            "expectation_results": 90,
+            "cycles": 90,
+            "counts": 90,
+            "lag_samples": 7,
+            "anomalies": 7,
+        },
+        None,
     )

@@ -14,11 +14,9 @@ from mirrorlake.state.provenance import Provenance
 AT_ONCE = 50  # partitions in one request
 SMALL_BYTES, LARGE_BYTES = 64 << 10, 1 << 20  # of a partition in a response; a batch that is larger arrives alone
 
-Offsets = tuple[int, int]
-
 
 def oldest_timestamps(
-    source: Cluster, flow: Flow, ranges: Mapping[PartitionKey, Offsets], within_s: float, most_bytes: int
+    source: Cluster, flow: Flow, ranges: Mapping[PartitionKey, tuple[int, int]], within_s: float, most_bytes: int
 ) -> dict[PartitionKey, int | None]:
     """Returns the timestamp of the first record of each range, in ms; None for a range that has no record.
 
@@ -46,7 +44,7 @@ class _Search:
         self,
         source: Cluster,
         provenance: Provenance | None,
-        left: dict[PartitionKey, Offsets],
+        left: dict[PartitionKey, tuple[int, int]],
         deadline: float,
         left_bytes: int,
     ) -> None:
