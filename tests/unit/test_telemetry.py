@@ -124,6 +124,10 @@ def test_an_age_grows_between_two_readings() -> None:
     first = metrics.registry.get_sample_value(name, labels)
     until(lambda: (metrics.registry.get_sample_value(name, labels) or 0) > (first or 0))
     assert 10e6 < resident_bytes() < 100e9
+    with JobTelemetry(flow(), "mirror", metrics):
+        assert metrics.registry.get_sample_value("mirrorlake_progress_age_seconds", labels) is not None
+    for age in (name, "mirrorlake_progress_age_seconds"):
+        assert metrics.registry.get_sample_value(age, labels) is None, "of a job that has ended"
 
 
 # -- pushed -------------------------------------------------------------------------------------------
@@ -170,7 +174,8 @@ def test_what_is_pushed_is_what_is_served(monkeypatch: pytest.MonkeyPatch) -> No
         )
         assert "OTLP_TOKEN" not in repr(pushes)
         with JobTelemetry(pushes, "mirror", metrics):
-            pass  # shorter than the interval, so pushed once, at its end
+            # The job is shorter than the interval, so there is one push, at its end.
+            text = generate_latest(metrics.registry).decode()
         ((headers, body),) = taken
     assert (headers["authorization"], headers["x-tenant"]) == ("Bearer abc", "1")
     request = ExportMetricsServiceRequest.FromString(body)
@@ -178,9 +183,7 @@ def test_what_is_pushed_is_what_is_served(monkeypatch: pytest.MonkeyPatch) -> No
     names = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert (names["service.name"], names["service.instance.id"]) == ("mirrorlake", "mirror a->b")
     pushed = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
-    served = {
-        family.name: family for family in text_string_to_metric_families(generate_latest(metrics.registry).decode())
-    }
+    served = {family.name: family for family in text_string_to_metric_families(text)}
     assert pushed.keys() == {name for name, family in served.items() if family.samples} - {
         name for name in served if name.endswith("_created")
     }

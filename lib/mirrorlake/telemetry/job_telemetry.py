@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from types import TracebackType
+
+from prometheus_client import Gauge
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.secret_reference import resolve
@@ -41,6 +44,11 @@ class JobTelemetry:
         self._flow, self._job, self._metrics = flow, job, metrics
         self.health = Health(flow.name, job, flow.metrics_health_s)
         self.details: Details | None = details_of(metrics.registry) if flow.metrics_detailed else None
+        by_job = {
+            "mirror": (metrics.progress_age_seconds, metrics.last_commit_age_seconds),
+            "checkpoint": (metrics.checkpoint_age_seconds,),
+        }
+        self._ages: tuple[Gauge, ...] = by_job.get(job, ())
         self._server: Server | None = None
         self._pusher: Pusher | None = None
 
@@ -97,6 +105,9 @@ class JobTelemetry:
             self._pusher.close()
         if self._server is not None:
             self._server.close()
+        for gauge in self._ages:  # they would grow on in a process that goes on with other jobs
+            with suppress(KeyError):
+                gauge.remove(self._flow.name)
 
 
 def _headers(flow: Flow) -> dict[str, str]:
