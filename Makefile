@@ -56,7 +56,7 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) $(OLDER) browser  ## Every test, against real brokers, on WORKERS processes side by side (3)
+test: setup $(REGISTRY) $(OLDER) browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-versions
@@ -76,7 +76,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY) $(OLDER)  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER) prometheus  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -187,6 +187,10 @@ lock:  ## Pin what requirements.txt, tools/audit.txt and tools/docs.txt pull in,
 .PHONY: browser
 browser:
 	@tools/chromium.sh
+
+.PHONY: prometheus
+prometheus:
+	@tools/prometheus.sh
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
