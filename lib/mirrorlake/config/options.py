@@ -12,7 +12,7 @@ from functools import cache
 from itertools import chain
 from types import MappingProxyType
 
-from mirrorlake.config.mirrorlake_options import BATCHES, CONTENTS, REGISTRIES, START, TOPIC, TRANSFORMS
+from mirrorlake.config.mirrorlake_options import BATCHES, CONTENTS, RATES, REGISTRIES, START, TOPIC, TRANSFORMS
 from mirrorlake.config.option import Flag, Integer, Names, OneOf, Option, Patterns, Text
 from mirrorlake.config.security.properties import SASL_MECHANISMS, SECURITY_PROTOCOLS, STORE_TYPES
 
@@ -497,6 +497,7 @@ TABLES: Mapping[str, tuple[Option, ...]] = MappingProxyType(
         "internal topics": INTERNAL_TOPICS,
         "migration": MIGRATION,
         "batches": BATCHES,
+        "rates": RATES,
         "contents": CONTENTS,
         "transforms": TRANSFORMS,
         "registries": REGISTRIES,
