@@ -34,6 +34,7 @@ from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 TIMEOUT_MS = 30_000
 TRANSACTION_MS = 600_000
+TURN_S = 0.001
 FAR_BYTES = 8 << 20  # in flight on one of several connections
 
 
@@ -59,7 +60,7 @@ class Ceiling:
         self._sequences = dict.fromkeys(range(partitions), 0)
         self._in_flight: dict[int, deque[tuple[Any, int]]] = {}
         self._begun: set[PartitionKey] = set()
-        self._beginning: Any = None
+        self._is_beginning = False
 
     async def copy(self, producer: transaction.Producer) -> None:
         """Copies all records that existed at the start; the transaction stays open."""
@@ -107,13 +108,15 @@ class Ceiling:
                 if self.connections > 1
                 else self._settle(lane, IN_FLIGHT - 1, FETCH_BYTES)
             )
-            while self._beginning is not None and not self._begun.issuperset(sealed):
-                await self._beginning  # a broker takes the first batches of partitions one after the other
+            while self._is_beginning and not self._begun.issuperset(sealed):
+                await self.source.net.sleep(
+                    TURN_S
+                )  # a broker takes the first batches of partitions one after the other
             future = self.target.produce(node, producer.transactional_id, sealed, PRODUCE_TIMEOUT_MS, lane=lane)
             if not self._begun.issuperset(sealed):
-                self._beginning = future
+                self._is_beginning = True
                 await future
-                self._beginning = None
+                self._is_beginning = False
                 self._begun.update(sealed)
             self._in_flight.setdefault(lane, deque()).append((future, sum(map(len, sealed.values()))))
 

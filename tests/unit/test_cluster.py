@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka.future import Future
 from mirrorlake.config.connection import Connection
 from mirrorlake.model.slot import SlotState
+from mirrorlake.protocol import cluster as cluster_module
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, Topic
 from mirrorlake.state.offset_syncs import TOPIC_CONFIG, encode, read_states_and_ends, topic_config
 
@@ -41,6 +44,23 @@ def test_there_are_as_many_connections_as_the_round_trip_asks_for_unless_their_n
         assert (cluster.is_far, cluster.connections(3)) == (20 <= ms < float("inf"), 3)
     assert found == {float("inf"): 1, 1: 1, 19: 1, 20: 1, 100: 4, 1_000: 8}
     cluster.close()
+
+
+def test_the_receive_buffer_is_set_only_where_the_system_allows_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rmem_max"
+    monkeypatch.setattr(cluster_module, "LARGEST_RECEIVE_BUFFER", file)
+
+    def is_set() -> bool:
+        return socket.SO_RCVBUF in {
+            option for level, option, _ in cluster_module.socket_options() if level == socket.SOL_SOCKET
+        }
+
+    assert not is_set(), "not Linux"
+    for most, expected in (("212992\n", False), ("4194304\n", True), ("", False)):
+        file.write_text(most)
+        assert is_set() == expected
 
 
 def test_of_coroutines_that_run_together_all_end_before_an_error_is_raised() -> None:

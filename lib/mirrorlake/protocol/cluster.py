@@ -20,6 +20,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import kafka.errors
@@ -71,8 +72,9 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in KEEPALIVE.items() if hasattr(socket, name)),
-    (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20),
 )
+RECEIVE_BUFFER_BYTES = 4 << 20
+LARGEST_RECEIVE_BUFFER = Path("/proc/sys/net/core/rmem_max")
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
 
 # UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
@@ -82,6 +84,19 @@ PASSING = (
     kafka.errors.KafkaTimeoutError,
     kafka.errors.UnknownBrokerIdError,
 )
+
+
+def socket_options() -> tuple[tuple[int, int, int], ...]:
+    """Returns the options of connections: a large receive buffer, where the system allows one.
+
+    Elsewhere, the system would give a small one, and no longer let it grow with the length of the line.
+    """
+    try:
+        most = int(LARGEST_RECEIVE_BUFFER.read_text())
+    except (OSError, ValueError):
+        most = 0
+    large = (socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    return (*SOCKET_OPTIONS, large) if most >= RECEIVE_BUFFER_BYTES else SOCKET_OPTIONS
 
 
 class SilentBrokerError(kafka.errors.KafkaTimeoutError):  # type: ignore[misc]  # kafka-python has no types
@@ -261,7 +276,7 @@ class Cluster:
             bootstrap_servers=kafka_python(connection)["bootstrap_servers"],
             client_id=client_id,
             receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
-            socket_options=SOCKET_OPTIONS,
+            socket_options=socket_options(),
             reconnect_backoff_max_ms=1_000,
             max_in_flight_requests_per_connection=MOST_IN_FLIGHT,
         )
