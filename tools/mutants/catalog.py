@@ -29,6 +29,7 @@ LATE_PLAN = (f"{EXACTLY_ONCE}::test_a_task_whose_plan_is_late_finds_its_work_don
 OTHER_STATE = (
     f"{EXACTLY_ONCE}::test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_is_behind_its_plan",
 )
+COMPILED_SUITE = ("tests/unit/test_gate.py::test_a_compiled_suite_finds_what_great_expectations_own_run_finds",)
 VIOLATED_GATE = (
     f"{EXACTLY_ONCE}::test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone",
 )
@@ -399,6 +400,27 @@ COMMITTING = (
         "        if len(results) != self.expectations:\n",
         "        if not results:\n",
         ("tests/unit/test_gate.py::test_half_evaluated_is_not_evaluated",),
+    ),
+    Mutant(
+        "the gate keeps the frame that it has loaded first",
+        "compiled_suite.py",
+        "        engine.load_batch_data(FRAME, frame)\n",
+        "        FRAME in engine.batch_manager.batch_data_cache or engine.load_batch_data(FRAME, frame)\n",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "a compiled suite passes without a verdict",
+        "compiled_suite.py",
+        "    return Judgement(bool(success) and ",
+        "    return Judgement(True or ",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "the gate passes if one expectation does",
+        "gate.py",
+        "        if not all(judgement.is_clean for",
+        "        if not any(judgement.is_clean for",
+        COMPILED_SUITE,
     ),
     Mutant(
         "EndTxn is sent, and its answer is not looked at",
