@@ -45,10 +45,9 @@ class CompiledSuite:
     """
 
     def __init__(self, configurations: Iterable[Any]) -> None:
-        from great_expectations.execution_engine import PandasExecutionEngine
         from great_expectations.validator.validation_graph import ValidationGraph
 
-        self._engine = PandasExecutionEngine(caching=False)  # nothing of a frame is kept for the next one
+        self._engine = _engine()
         self._expectations = []
         graph = ValidationGraph(self._engine)
         for configuration in configurations:
@@ -85,6 +84,28 @@ class CompiledSuite:
             )
             for expectation, needed in self._expectations
         ]
+
+
+def _engine() -> Any:
+    """Returns an engine that selects the rows of a domain once for each frame, not once for each metric."""
+    from great_expectations.execution_engine import PandasExecutionEngine
+
+    class FrameEngine(PandasExecutionEngine):
+        def __init__(self) -> None:
+            super().__init__(caching=False)
+            self._selected: dict[str, pd.DataFrame] = {}
+
+        def load_batch_data(self, batch_id: str, batch_data: Any) -> None:
+            self._selected.clear()
+            super().load_batch_data(batch_id, batch_data)
+
+        def get_domain_records(self, domain_kwargs: dict[str, Any]) -> pd.DataFrame:
+            domain = json.dumps(domain_kwargs, sort_keys=True, default=repr)
+            if domain not in self._selected:
+                self._selected[domain] = super().get_domain_records(domain_kwargs)
+            return self._selected[domain]
+
+    return FrameEngine()
 
 
 def _judgement(outcome: Any) -> Judgement:

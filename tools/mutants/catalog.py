@@ -402,10 +402,24 @@ COMMITTING = (
         ("tests/unit/test_gate.py::test_half_evaluated_is_not_evaluated",),
     ),
     Mutant(
+        "an idle source is asked as often as a busy one",
+        f"{MIRROR}/plan_loop.py",
+        "SLOWER * max(pause_s, POLL_S)",
+        "max(pause_s, POLL_S)",
+        ("tests/unit/test_plan_loop.py",),
+    ),
+    Mutant(
         "the gate keeps the frame that it has loaded first",
         "compiled_suite.py",
         "        engine.load_batch_data(FRAME, frame)\n",
         "        FRAME in engine.batch_manager.batch_data_cache or engine.load_batch_data(FRAME, frame)\n",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "the gate looks at rows of an earlier frame",
+        "compiled_suite.py",
+        "            self._selected.clear()\n",
+        "",
         COMPILED_SUITE,
     ),
     Mutant(

@@ -29,7 +29,7 @@ from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, conn
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 
-VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # fields that may differ between two plans without news
+VOLATILE = ("plan", "lag", "plan_ms")  # fields that may differ between two plans without news
 
 RETRY_TOPICS_S = 5.0
 RETRY_HELD_S = 30.0
@@ -93,7 +93,6 @@ class Planner:
                 **plan,
                 "plan": self._number,
                 "plan_ms": 1000 * (time.perf_counter() - began),
-                "planned_at_ms": 1000 * time.time(),
             }
         return self._last
 
