@@ -138,6 +138,8 @@ class World:
         """Returns the engine of the mirror jobs: this process, or Spark if the test or a transform needs it."""
         if not self.runs_on_spark and not self.flow.transforms:
             return InProcessEngine(failpoint=from_specification(failpoint))
+        if not self.runs_on_spark:
+            return SparkEngine(self.spark, failpoint)  # as in a notebook, for the sake of the transform
         return SparkEngine(self.spark, failpoint, self.small_records)
 
     def mirror_job(self, failpoint: str = "") -> MirrorJob:

@@ -475,6 +475,20 @@ COMMITTING = (
         ("tests/unit/test_gate.py::test_half_evaluated_is_not_evaluated",),
     ),
     Mutant(
+        "the driver copies a topic with a transform itself",
+        f"{MIRROR}/spark_engine.py",
+        "            and not any(flow.transform_of(one.topic) for one in plan.ranges)\n",
+        "",
+        ("tests/kafka/test_transforms.py::test_keys_headers_timestamps_and_partitions_are_what_the_transform_says",),
+    ),
+    Mutant(
+        "the driver copies plans of any size itself",
+        f"{MIRROR}/spark_engine.py",
+        "sum(one.end - one.start for one in plan.ranges) <= self._small_records",
+        "self._small_records > 0",
+        (f"{EXACTLY_ONCE}::test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job",),
+    ),
+    Mutant(
         "an idle source is asked as often as a busy one",
         f"{MIRROR}/plan_loop.py",
         "SLOWER * max(pause_s, POLL_S)",

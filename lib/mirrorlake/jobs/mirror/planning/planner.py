@@ -36,7 +36,7 @@ RETRY_HELD_S = 30.0
 
 
 class Planner:
-    """Plans one flow repeatedly. Plans are plain values, so that they can be offsets of a streaming query.
+    """Plans one flow repeatedly.
 
     Args:
         live: the flow, whose property file may change.
@@ -297,9 +297,6 @@ class Planner:
         if self._clusters is None:
             self._clusters = connect_both(self.flow, "plan", again=True)
         return self._clusters
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_clusters": None}  # Spark pickles the reader for its tasks, which only call read
 
 
 def _is_replaced(position: Position, topic: Topic) -> bool:
