@@ -58,6 +58,8 @@ class PlanLoop:
                 if run.interval_s is None:
                     if not is_new:
                         return
+                    if not values.get("ranges"):  # it waits for an election, or for a topic to be created
+                        self._stopping.wait(POLL_S)
                     continue
                 pause_s = run.interval_s if is_new else longer(run.interval_s, pause_s)
                 self._wait_until(began + pause_s, deadline, watch)
