@@ -42,7 +42,7 @@ def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:
     from mirrorlake.local.session import MASTER, local_session
 
     spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", MASTER))
-    return SparkEngine(spark, fails_at), Ledger(spark, "spark_catalog", schema, warehouse)
+    return SparkEngine(spark, fails_at, small_records=0), Ledger(spark, "spark_catalog", schema, warehouse)
 
 
 def in_process(fails_at: str) -> tuple[Any, Any]:

@@ -34,6 +34,7 @@ LATE_PLAN = (f"{EXACTLY_ONCE}::test_a_task_whose_plan_is_late_finds_its_work_don
 OTHER_STATE = (
     f"{EXACTLY_ONCE}::test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_is_behind_its_plan",
 )
+COMPILED_SUITE = ("tests/unit/test_gate.py::test_a_compiled_suite_finds_what_great_expectations_own_run_finds",)
 VIOLATED_GATE = (
     f"{EXACTLY_ONCE}::test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone",
 )
@@ -532,6 +533,55 @@ COMMITTING = (
         "        if len(results) != self.expectations:\n",
         "        if not results:\n",
         ("tests/unit/test_gate.py::test_half_evaluated_is_not_evaluated",),
+    ),
+    Mutant(
+        "the driver copies a topic with a transform itself",
+        f"{MIRROR}/spark_engine.py",
+        "            and not any(flow.transform_of(one.topic) for one in plan.ranges)\n",
+        "",
+        ("tests/kafka/test_transforms.py::test_keys_headers_timestamps_and_partitions_are_what_the_transform_says",),
+    ),
+    Mutant(
+        "the driver copies plans of any size itself",
+        f"{MIRROR}/spark_engine.py",
+        "sum(one.end - one.start for one in plan.ranges) <= self._small_records",
+        "self._small_records > 0",
+        (f"{EXACTLY_ONCE}::test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job",),
+    ),
+    Mutant(
+        "an idle source is asked as often as a busy one",
+        f"{MIRROR}/plan_loop.py",
+        "SLOWER * max(pause_s, POLL_S)",
+        "max(pause_s, POLL_S)",
+        ("tests/unit/test_plan_loop.py",),
+    ),
+    Mutant(
+        "the gate keeps the frame that it has loaded first",
+        "compiled_suite.py",
+        "        engine.load_batch_data(FRAME, frame)\n",
+        "        FRAME in engine.batch_manager.batch_data_cache or engine.load_batch_data(FRAME, frame)\n",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "the gate looks at rows of an earlier frame",
+        "compiled_suite.py",
+        "            self._selected.clear()\n",
+        "",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "a compiled suite passes without a verdict",
+        "compiled_suite.py",
+        "    return Judgement(bool(success) and ",
+        "    return Judgement(True or ",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "the gate passes if one expectation does",
+        "gate.py",
+        "        if not all(judgement.is_clean for",
+        "        if not any(judgement.is_clean for",
+        COMPILED_SUITE,
     ),
     Mutant(
         "EndTxn is sent, and its answer is not looked at",
