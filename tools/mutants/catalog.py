@@ -524,8 +524,8 @@ TAKING_OVER = (
     Mutant(
         "a group of a topic without a remote topic is given place 0",
         "translation/group_cache.py",
-        "        return absent | {key: NOT_BEGUN",
-        "        return {key: NOT_BEGUN",
+        "        return absent | {key: PositionReason.NOT_BEGUN",
+        "        return {key: PositionReason.NOT_BEGUN",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
@@ -1228,7 +1228,7 @@ REACHING_CLUSTERS = (
     Mutant(
         "a client key is not shown in the data path",
         "protocol/clients/settings.py",
-        "            _load_identity(context, tls)\n",
+        "            _load_identity(context, alias, tls)\n",
         "            pass\n",
         STORES,
     ),
