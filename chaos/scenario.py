@@ -10,6 +10,7 @@ half a minute.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,9 +21,10 @@ from chaos.cells import CELLS, LOGIN, OLDER_EACH, SILENT, Cell, codes_of, most_s
 from chaos.traffic import CODECS
 
 CELLS_OF_A_SEED = 16
+OF_A_KIND = 2  # of these, at most: other requests of the kind must pass, so that the jobs go on
 SILENT_EACH, SILENT_CELLS = 4, 6  # each fourth seed has faults after which connections are silent: so many, at most
 FREE_FAULTS = 4
-FAULTS_S = 8.0
+FAULTS_S = 10.0  # or less, once all faults were made
 SILENT_FROM_S = 5.0
 DELAYS_MS = (50, 300, 1_500, 3_000)
 PAUSES_MS = (50, 500, 1_500)
@@ -150,11 +152,13 @@ def may_be_silent(seed: int) -> bool:
 
 def chosen(cells: Sequence[Cell], seed: int, *, is_older: bool) -> list[Cell]:
     """Returns the first cells that one seed can have; silent ones first, where it can have these."""
-    found: list[Cell] = []
+    found, kinds = list[Cell](), Counter[tuple[str, str]]()
     left = SILENT_CELLS if may_be_silent(seed) else 0
     for cell in sorted(cells, key=lambda cell: cell.fault not in SILENT):
-        is_silent = cell.fault in SILENT
-        if cell.is_older in (None, is_older) and left >= is_silent and len(found) < CELLS_OF_A_SEED:
+        is_silent, kind = cell.fault in SILENT, (cell.side, cell.api)
+        has_room = len(found) < CELLS_OF_A_SEED and kinds[kind] < (CELLS_OF_A_SEED if cell.is_older else OF_A_KIND)
+        if cell.is_older in (None, is_older) and left >= is_silent and has_room:
+            kinds[kind] += 1
             found.append(cell)
             left -= is_silent
     return found
