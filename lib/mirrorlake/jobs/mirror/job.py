@@ -375,7 +375,7 @@ class MirrorJob:
         """Handles one plan of the engine."""
         if not self._has_work(plan):
             return
-        cycle_id = f"{self._job_id}-{number}"
+        began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
@@ -383,7 +383,7 @@ class MirrorJob:
         if outcome.committed:
             stages_ms = stages(plan.plan_ms, clock, outcome.committed)
             self._report(number, cycle_id, outcome.committed, stages_ms)
-            self._detail(plan.planned_at_ms, outcome.committed)
+            self._detail(began_ms, outcome.committed)
             self._mm2.offset_syncs(
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
