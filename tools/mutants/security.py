@@ -266,6 +266,16 @@ PERMISSIONS = (
         ),
     ),
     Mutant(
+        "quotas of a source without ACLs are nobody's",
+        "jobs/failover/access.py",
+        "principals_of(flow, bindings, topics) if bindings else None",
+        "principals_of(flow, bindings, topics) if bindings is not None else None",
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on",
+        ),
+    ),
+    Mutant(
         "SCRAM users that are not listed count as none",
         "protocol/users.py",
         '        check(response.error_code, response.error_message or "")\n        return response\n\n'
