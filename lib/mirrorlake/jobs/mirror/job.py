@@ -155,12 +155,14 @@ class MirrorJob:
 
     def _run(self, interval_s: float | None, run_for_s: float | None) -> MirrorResult:
         began = time.monotonic()
+        if interval_s is None:
+            self._canary = None  # a run that drains the source says nothing of the usual latency
         for warning in self.flow.warnings:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         failure: BaseException | None = None
         try:
             self._prepare()
-            if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
+            if self._canary is not None:
                 self._canary.start()
             self._copy(interval_s, run_for_s)
         except BaseException as error:
@@ -170,7 +172,8 @@ class MirrorJob:
             try:
                 if self._canary is not None:
                     self._canary.finish()
-                self._lag_keeper.finish(measures=failure is None)
+                # A failover that closes the flow waits for no measurement.
+                self._lag_keeper.finish(measures=failure is None and not self._closed_for)
                 self._keeper.finish(failure)
                 self._failpoint("driver.ledger")
             finally:
