@@ -56,7 +56,7 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) $(OLDER) browser  ## Every test, against real brokers, on WORKERS processes side by side (3)
+test: setup $(REGISTRY) $(OLDER) browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-versions
@@ -76,7 +76,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY) $(OLDER)  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER) prometheus  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -133,7 +133,7 @@ docs: $(DOCS)/.ready  ## The documentation as a site that loads nothing from els
 	@set -o pipefail; NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict 2>&1 | { grep -v ^INFO || true; }  # --quiet would hide the warnings from --strict, too
 
 .PHONY: bench
-bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, all, or names), ROUNDS (3)
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, far, all, or names), ROUNDS (3)
 	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
 
 .PHONY: bench-check
@@ -187,6 +187,10 @@ lock:  ## Pin what requirements.txt, tools/audit.txt and tools/docs.txt pull in,
 .PHONY: browser
 browser:
 	@tools/chromium.sh
+
+.PHONY: prometheus
+prometheus:
+	@tools/prometheus.sh
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
