@@ -17,6 +17,7 @@ from mirrorlake.jobs.verification.completeness import CountStatus
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
+from mirrorlake.model.partition_lag import PartitionState
 from mirrorlake.model.status import Status, SyncOutcome
 from mirrorlake.reasons import NotCompared, PartitionHeld, PositionReason, TopicHeld
 
@@ -92,6 +93,7 @@ def test_each_class_of_error_can_cross_from_a_worker_and_is_therefore_known_to_t
     [
         ("Groups", "status", Status),
         ("Groups", "sync", SyncOutcome),
+        ("Records are late", "state", PartitionState),
         ("Verifications and counts", "status of a verification", VerificationStatus),
         ("Verifications and counts", "finding", FindingKind),
         ("Failovers", "outcome", FailoverOutcome),
