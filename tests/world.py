@@ -108,6 +108,7 @@ class World:
             "refresh.topics.interval.seconds": "1",
             "refresh.groups.interval.seconds": "1",
             "mirrorlake.ledger.interval.seconds": "2",
+            "mirrorlake.lag.interval.seconds": "0",  # a measurement at the end of each run takes a second with a ledger
             "mirrorlake.transaction.timeout.ms": "20000",
             "mirrorlake.retry.timeout.ms": "60000",
             **self.properties,
@@ -474,7 +475,7 @@ def map_on_target(servers: str, flow: Flow, topics: set[str], *, audits: bool = 
         for _, (_, value, _, _) in found:
             state = json.loads(value)
             runs += [{**run, "kind": None} for run in state["runs"] if run["topic"] in topics]
-            for gap in state["gaps"]:
+            for gap in state.get("gaps", ()):  # format 1 had none
                 if gap["topic"] in topics:
                     gaps.append({**gap, "upstream_start": gap["from_offset"], "upstream_end": gap["to_offset"]})
     return runs, gaps
