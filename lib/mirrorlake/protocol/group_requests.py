@@ -30,11 +30,12 @@ class Group:
     """A group: its protocol type and its kind.
 
     `protocol_type` is `consumer` or `connect`; it is empty for a group that never had members. `kind` is `classic`,
-    `consumer`, `share` or `streams`; it is empty where brokers don't return it.
+    `consumer`, `share` or `streams`; it is empty where brokers don't return it. So is `state`, such as `Stable`.
     """
 
     protocol_type: str
     kind: str
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,11 @@ async def _list_groups(cluster: Cluster) -> dict[str, Group]:
         check(response.error_code, "listing groups")
         found.update(
             {
-                group.group_id: Group(group.protocol_type, (group.group_type if version >= 5 else "").lower())
+                group.group_id: Group(
+                    group.protocol_type,
+                    (group.group_type if version >= 5 else "").lower(),
+                    group.group_state if version >= 4 else "",
+                )
                 for group in response.groups
             }
         )
