@@ -24,7 +24,7 @@ from mirrorlake.jobs.failover.access import missing_to_close
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.permission_probes import denied_commits
+from mirrorlake.protocol.probes.permissions import denied_commits
 
 from tests.world import World, config_of, configure, eventually
 

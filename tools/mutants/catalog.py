@@ -1002,7 +1002,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a plan that tests a permission commits an offset",
-        "protocol/permission_probes.py",
+        "protocol/probes/permissions.py",
         "NO_PARTITION, NO_PRODUCER_ID = 2**31 - 1, 2**62",
         "NO_PARTITION, NO_PRODUCER_ID = 0, 2**62",
         (

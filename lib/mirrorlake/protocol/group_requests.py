@@ -22,6 +22,9 @@ from mirrorlake.protocol.error_codes import ErrorCode
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
+SHARE = "share"
+# Protocols whose groups commit an offset for each partition, unlike those of Connect's workers.
+WITH_OFFSETS = ("consumer", "streams", "")
 FIRST_BATCHED_LOOKUP, FIRST_BATCHED_FETCH = 4, 8  # versions since Kafka 3.0 (KIP-699, KIP-709)
 
 

@@ -11,15 +11,15 @@ from mirrorlake.errors import TargetError
 from mirrorlake.jobs.inspection.finding import Check, Finding, ok, problem, unknown, warning
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import DESCRIBE, READ, WRITE, Cluster, Topic
-from mirrorlake.protocol.cluster_facts import (
+from mirrorlake.protocol.group_requests import list_groups
+from mirrorlake.protocol.probes.facts import (
     CREATE,
     DESCRIBE_CONFIGS,
     cluster_operations,
     log_dirs,
     newest_timestamps,
 )
-from mirrorlake.protocol.group_requests import list_groups
-from mirrorlake.protocol.permission_probes import denied_commits, denied_transactions
+from mirrorlake.protocol.probes.permissions import denied_commits, denied_transactions
 from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause

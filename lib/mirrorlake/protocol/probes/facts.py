@@ -25,14 +25,22 @@ class LogDir:
         broker: the node id.
         path: the directory.
         total_bytes, usable_bytes: the size of its disk, and what is free; -1 if the broker does not say it.
-        topics: the bytes of each topic's replicas there.
+        sizes: the bytes of each partition's replica there.
     """
 
     broker: int
     path: str
     total_bytes: int
     usable_bytes: int
-    topics: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[PartitionKey, int] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Returns the bytes of each topic's replicas there."""
+        found: dict[str, int] = {}
+        for (topic, _), size in self.sizes.items():
+            found[topic] = found.get(topic, 0) + size
+        return found
 
 
 def cluster_operations(cluster: Cluster, timeout_ms: int) -> frozenset[int] | None:
@@ -84,7 +92,11 @@ def _log_dir(broker: int, found: Any, version: int) -> LogDir:
         found.log_dir,
         found.total_bytes if known else -1,
         found.usable_bytes if known else -1,
-        {topic.name: sum(partition.partition_size for partition in topic.partitions) for topic in found.topics},
+        {
+            (topic.name, partition.partition_index): partition.partition_size
+            for topic in found.topics
+            for partition in topic.partitions
+        },
     )
 
 
