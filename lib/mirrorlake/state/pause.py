@@ -1,8 +1,8 @@
 """The pause of a flow: an operator's order to every job of the flow, recorded on the target with who and why.
 
 The topic `mirrorlake.pause.<source>.internal` has one record for each pause and each resumption; the last one holds.
-The order is no part of the protocol: a job that has not read it yet goes on for some seconds, and does no harm. So it is
-apart from the states, and takes no new generation: a running job is not fenced, and a failover needs no exception.
+The order is no part of the protocol: a job that has not read it yet goes on for some seconds, and does no harm. So it
+is apart from the states, and takes no new generation: a running job is not fenced, and a failover needs no exception.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.printable import printable
 from mirrorlake.protocol.admin import Admin, NewTopic
+from mirrorlake.protocol.clients.record import append_record
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.record import append_record
 from mirrorlake.state.offset_syncs import committed_values, topic_config
 
 PREFIX, SUFFIX = "mirrorlake.pause.", ".internal"
@@ -123,8 +123,11 @@ def _record(flow: Flow, order: dict[str, Any]) -> None:
     topic = pause_topic(flow.source)
     admin = Admin(flow.target_connection, "target", flow.name)
     if topic not in admin.partitions():
-        factor = flow.offset_syncs_replication_factor
-        refusals = admin.create([NewTopic(topic, 1, factor, config=topic_config(factor))])
+        # A small cluster can't have the default of three replicas, but the order must get through.
+        for factor in (flow.offset_syncs_replication_factor, -1):
+            refusals = admin.create([NewTopic(topic, 1, factor, config=topic_config(factor))])
+            if not refusals:
+                break
         for error in refusals.values():
             raise error
     value = json.dumps({"version": VERSION, **order}).encode()

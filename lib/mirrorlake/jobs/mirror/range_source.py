@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -37,9 +37,9 @@ class Rows(InputPartition):
 class KafkaRanges(DataSource):
     """The data source of `spark.readStream.format("kafka_ranges")`.
 
-    Options are `config` (property file), `flow`, and `until`: `now` ends the stream at the source's end offsets of its
-    start. Rows have a kind: `plan` (one in each batch; its detail is the plan without ranges, as JSON) or `range`
-    (offsets to copy).
+    Options are `config` (property file), `flow`, `until`: `now` ends the stream at the source's end offsets of its
+    start, and `pause`: `ignored` goes on in a pause. Rows have a kind: `plan` (one in each batch; its detail is the
+    plan without ranges, as JSON) or `range` (offsets to copy).
     """
 
     @classmethod
@@ -52,6 +52,7 @@ class KafkaRanges(DataSource):
     def streamReader(self, schema: Any) -> RangesReader:  # noqa: N802 (Spark's name)
         quiet_kafka()
         flow = Flow.load(self.options["config"], self.options["flow"])
+        flow = replace(flow, ignores_pause=self.options.get("pause") == "ignored")
         return RangesReader(
             Planner(LiveFlow(self.options["config"], flow), until_now=self.options.get("until") == "now")
         )

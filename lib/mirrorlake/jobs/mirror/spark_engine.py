@@ -63,6 +63,8 @@ class SparkEngine:
         plans = self.spark.readStream.format("kafka_ranges").option("config", run.config).option("flow", run.flow.name)
         if run.interval_s is None:
             plans = plans.option("until", "now")
+        if run.flow.ignores_pause:
+            plans = plans.option("pause", "ignored")
         self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics)
         if self._is_stopped:
             return
