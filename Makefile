@@ -29,7 +29,7 @@ help:  ## What there is
 
 .PHONY: demo
 demo: setup  ## Mirror two real local clusters, move consumer groups over, look at the history (three minutes)
-	@PYTHONPATH=lib $(BIN)/python demo/demo.py
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli demo
 
 .PHONY: clusters
 clusters: setup  ## Start two local Kafka clusters (a and b) and leave them running

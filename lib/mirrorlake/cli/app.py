@@ -9,10 +9,12 @@ import click
 
 from mirrorlake import __version__
 from mirrorlake.cli import exit_code, output
-from mirrorlake.cli.commands import checks
+from mirrorlake.cli.commands import assessment, backlog, checks, control, failover, jobs, machines, tables
 from mirrorlake.cli.exit_code import ExitCode
-from mirrorlake.errors import MirrorlakeError, unexpected
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, unexpected
 from mirrorlake.printable import printable
+
+EXTRAS = {"pyspark": "spark", "delta": "spark", "deltalake": "cli", "papermill": "notebooks", "nbconvert": "notebooks"}
 
 
 class Commands(click.Group):
@@ -28,6 +30,8 @@ class Commands(click.Group):
             self._fail(context, error)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
+        except ModuleNotFoundError as error:
+            self._fail(context, _missing(error))
         except Exception as error:  # a defect: its message may hold anything
             self._fail(context, error)
         context.exit(int(code or ExitCode.OK))
@@ -41,9 +45,21 @@ class Commands(click.Group):
         advice = "" if isinstance(error, MirrorlakeError) else ". This is a defect; --debug shows where"
         if output.is_json():
             about = {"kind": type(known).__name__, "message": known.message, "retriable": known.retriable}
-            output.emit(context.invoked_subcommand or "", {"error": about, "exit_code": int(code)})
+            kept = output.given("result")
+            output.emit(
+                context.invoked_subcommand or "",
+                {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
+            )
         click.echo(f"error: {printable(known.message, 10_000, keep=chr(10))}{advice}", err=True)
         context.exit(code)
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    """Returns the error for a package that an extra of the wheel would have brought."""
+    extra = EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        return error
+    return ConfigurationError(f"this command needs {error.name}: pip install 'mirrorlake[{extra}]'")
 
 
 @click.group(
@@ -56,5 +72,14 @@ def main() -> None:
     """Mirrors Kafka topics and consumer groups from one cluster to another, exactly once."""
 
 
-for command in checks.COMMANDS:
+for command in (
+    *machines.COMMANDS,
+    *jobs.COMMANDS,
+    *failover.COMMANDS,
+    *control.COMMANDS,
+    *checks.COMMANDS,
+    *backlog.COMMANDS,
+    *assessment.COMMANDS,
+    *tables.COMMANDS,
+):
     main.add_command(command)

@@ -128,15 +128,14 @@ def choose(config: str, flows: str) -> Choice:
     Raises:
         ConfigurationError: the file can't be read, has no flow, or does not have a flow that is named.
     """
-    from mirrorlake.config.properties import Properties
-
     properties = _loaded(config)
     enabled = properties.flows
     if not enabled:
         raise ConfigurationError(f"{config} enables no flow. Set <source>-><target>.enabled = true")
     wanted = tuple(name.strip() for name in flows.split(",") if name.strip())
     for name in wanted:
-        Properties.scope(properties, name)
+        _require_quoted(name)
+        properties.scope(name)
         if name not in enabled:
             raise ConfigurationError(f"flow {name} is not enabled in {config}; enabled: {', '.join(enabled)}")
     return Choice(properties, wanted or enabled)
@@ -150,6 +149,7 @@ def load_flow(config: str, name: str) -> Flow:
     """
     from mirrorlake.config.flow import Flow
 
+    _require_quoted(name)
     return Flow.load(config, name or only_flow(config))
 
 
@@ -166,6 +166,14 @@ def only_flow(config: str) -> str:
             + (f": {', '.join(names)}. Name one of them: --flow '{names[0]}'" if names else "; enable one")
         )
     return names[0]
+
+
+def _require_quoted(name: str) -> None:
+    if name.endswith("-"):
+        raise ConfigurationError(
+            f"flow '{name}' ends with -: the shell has taken > for a redirection to a file. Quote the flow: "
+            f"--flow '{name}>target'"
+        )
 
 
 def _loaded(config: str) -> Properties:

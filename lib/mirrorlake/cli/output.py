@@ -45,6 +45,44 @@ def emit(command: str, values: Mapping[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
+def keep(command: str, values: Mapping[str, Any]) -> None:
+    """Keeps the result of a command that may still fail: the object about its error has it as `result`."""
+    click.get_current_context().meta["mirrorlake.result"] = {"command": command, **values}
+
+
+def result(values: Mapping[str, Any]) -> None:
+    """Prints the numbers of a result for people, one in a line."""
+    flat = [
+        (name if inner is None else f"{name}: {inner}", number)
+        for name, value in values.items()
+        if value not in ({}, None)
+        for inner, number in (value.items() if isinstance(value, dict) else [(None, value)])
+    ]
+    width = max((len(name) for name, _ in flat), default=0)
+    for name, value in flat:
+        say(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
+
+
+def frame(found: Any, nothing: str) -> None:
+    """Prints a pandas frame as a table; says `nothing` if it is empty. Columns without a value are left out."""
+    if found.empty:
+        if nothing:
+            say(nothing)
+        return
+    shown = [name for name in found.columns if not all(_is_nothing(value) for value in found[name])]
+    table(shown, ([_plain(value) for value in row] for row in found[shown].to_numpy(dtype=object).tolist()))
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _plain(value: Any) -> Any:
+    if _is_nothing(value):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def say(text: str) -> None:
     """Prints a line for people; escapes what names of others could tell the terminal."""
     click.echo(printable(text, len(text), keep="\n"))

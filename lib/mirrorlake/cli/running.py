@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -19,19 +20,25 @@ if TYPE_CHECKING:
 
 
 def set_up_log(level: str) -> None:
-    """Sends log lines to standard error, from a level on; with --debug all of them."""
-    from mirrorlake.log import configure
+    """Sends log lines to standard error, from a level on; with --debug all of them.
 
-    configure(level="DEBUG" if output.given("debug") else level)
+    A program that runs commands in its own process, and has set up its log, keeps it.
+    """
+    from mirrorlake.log import ROOT, configure
+
+    if not logging.getLogger(ROOT).handlers:
+        configure(level="DEBUG" if output.given("debug") else level)
 
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """Starts Spark for the length of a block."""
+    """Starts Spark for the length of a block; log lines go to standard error. SIGTERM ends the block like Ctrl-C."""
+    set_up_log("INFO")
+    interrupt_on_sigterm()
     from mirrorlake import resources
-    from mirrorlake.notebook import runtime
+    from mirrorlake.local.session import local_session
 
-    spark = runtime.session(resources.home(), name)
+    spark = local_session(resources.home(), name)
     try:
         yield spark
     finally:
