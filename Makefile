@@ -55,7 +55,7 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) $(OLDER) browser  ## Every test, against real brokers, on WORKERS processes side by side (3)
+test: setup $(REGISTRY) $(OLDER) browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
 
 .PHONY: test-versions
@@ -71,7 +71,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY) $(OLDER)  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER) prometheus  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -177,6 +177,10 @@ lock:  ## Pin what requirements.txt and tools/audit.txt pull in, with hashes: re
 .PHONY: browser
 browser:
 	@tools/chromium.sh
+
+.PHONY: prometheus
+prometheus:
+	@tools/prometheus.sh
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made

@@ -106,6 +106,7 @@ class World:
             "refresh.topics.interval.seconds": "1",
             "refresh.groups.interval.seconds": "1",
             "mirrorlake.ledger.interval.seconds": "2",
+            "mirrorlake.lag.interval.seconds": "0",  # a measurement at the end of each run takes a second with a ledger
             "mirrorlake.transaction.timeout.ms": "20000",
             "mirrorlake.retry.timeout.ms": "60000",
             **self.properties,

@@ -93,13 +93,13 @@ class Gate:
             GateError: not every expectation was evaluated.
         """
         self._metrics.gate_evaluations.labels(subject, self.name).inc()
-        passed = False
+        failures, passed = self._metrics.gate_failures.labels(subject, self.name), False
         try:
             results = self._evaluate(frame, subject, cycle_id)
             passed = all(result.success for result in results)
         finally:
             if not passed:
-                self._metrics.gate_failures.labels(subject, self.name).inc()
+                failures.inc()
         return results
 
     def _evaluate(self, frame: pd.DataFrame, subject: str, cycle_id: str) -> list[ExpectationResult]:

@@ -6,6 +6,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 
 from __future__ import annotations
 
+from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
 
@@ -1317,5 +1318,6 @@ MUTANTS = (
     *HOSTILE_DATA,
     *FIELD_CONDITIONS,
     *SECURITY,
+    *MONITORING,
     *REACHING_CLUSTERS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mirrorlake.config.connection import Connection
@@ -25,6 +25,7 @@ from mirrorlake.reasons import TopicHeld
 from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
+CANARY_PREFIX = "mirrorlake.canary."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
 # The reason to record for a group's position in a topic that `Flow.scatters`.
@@ -134,6 +135,19 @@ class Flow:
     records: str
     minds_provenance: bool
     passes_over_losses: bool
+    lag_interval_s: int
+    metrics_port: int
+    metrics_host: str
+    metrics_health_s: int
+    metrics_detailed: bool
+    metrics_otlp_endpoint: str
+    metrics_otlp_headers: str = field(repr=False)  # it may hold a token
+    metrics_otlp_interval_s: int
+    canary_enabled: bool
+    canary_interval_s: int
+    canary_record_sla_ms: int
+    canary_group_sla_ms: int
+    canary_objective_percent: int
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
     remote_topics_writer: str = ""
@@ -173,6 +187,19 @@ class Flow:
             and not self.policy.is_internal_topic(topic)
             and not self.policy.is_cycle(topic, self.target)
         )
+
+    @property
+    def canary_group(self) -> str:
+        """The group whose offset the mirror job sends on its way, if canaries are on."""
+        return f"{CANARY_PREFIX}{self.source}.{self.target}"
+
+    def checkpoints_group(self, group: str) -> bool:
+        """Tells whether the checkpoint job translates and syncs a group of the source."""
+        return self.moves_group(group) or (self.canary_enabled and group == self.canary_group)
+
+    def moves_group(self, group: str) -> bool:
+        """Tells whether a failover moves a group of the source. Canaries of this and of other flows stay."""
+        return group in self.groups and not group.startswith(CANARY_PREFIX)
 
     def transform_of(self, topic: str) -> Transform | None:
         """Finds the transform for the records of a source topic; None if they are mirrored as they are. Heartbeats are
@@ -322,6 +349,17 @@ def _require_no_contradiction(flow: Flow) -> None:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.remote.topics.writer is set, so that nobody else writes to the remote "
             "topics, but others do (mirrorlake.topics.shared). Remove one of the two"
+        )
+    endpoint = flow.metrics_otlp_endpoint
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint does not begin with http:// or https://. "
+            "OTLP over gRPC is not supported"
+        )
+    if flow.canary_enabled and not flow.heartbeats_replication_enabled:
+        raise ConfigurationError(
+            f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
+            "Canaries are records of the heartbeats topic. Set both to true, or mirrorlake.canary.enabled = false"
         )
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(

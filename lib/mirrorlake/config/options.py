@@ -12,7 +12,16 @@ from functools import cache
 from itertools import chain
 from types import MappingProxyType
 
-from mirrorlake.config.mirrorlake_options import BATCHES, CONTENTS, REGISTRIES, START, TOPIC, TRANSFORMS
+from mirrorlake.config.mirrorlake_options import (
+    BATCHES,
+    CANARY,
+    CONTENTS,
+    MONITORING,
+    REGISTRIES,
+    START,
+    TOPIC,
+    TRANSFORMS,
+)
 from mirrorlake.config.option import Flag, Integer, Names, OneOf, Option, Patterns, Text
 from mirrorlake.config.security.properties import SASL_MECHANISMS, SECURITY_PROTOCOLS, STORE_TYPES
 
@@ -511,6 +520,8 @@ TABLES: Mapping[str, tuple[Option, ...]] = MappingProxyType(
         "contents": CONTENTS,
         "transforms": TRANSFORMS,
         "registries": REGISTRIES,
+        "monitoring": MONITORING,
+        "canary": CANARY,
     }
 )
 OPTIONS = tuple(chain.from_iterable(TABLES.values()))

@@ -21,10 +21,12 @@ from mirrorlake.errors import ConfigurationError
 REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 # Names of Kafka properties whose values must not be shown.
 SECRET_NAME = re.compile(
-    r"(?i)password|secret|token|jaas|user\.info|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
+    r"(?i)password|secret|token|jaas|user\.info|credential|otlp\.headers|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
 )
 # For spark.redaction.regex, which replaces Spark's own list: properties whose values Spark's pages and logs hide.
-REDACTED = r"(?i)password|secret|token|jaas|sasl|user\.info|credential|access[.]?key|ssl\.key|pem|(^|\.)key$"
+REDACTED = (
+    r"(?i)password|secret|token|jaas|sasl|user\.info|credential|otlp\.headers|access[.]?key|ssl\.key|pem|(^|\.)key$"
+)
 MASK = "[hidden]"
 # Kafka's own classes for references that its Java client resolves, with the property that limits what they may read.
 KAFKA_PROVIDERS = {

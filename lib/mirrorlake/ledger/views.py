@@ -32,6 +32,7 @@ VIEWS = (
     "group_history",
     "current_position",
     "lag",
+    "lag_now",
     "unmirrored",
     "unverified",
     "completeness",

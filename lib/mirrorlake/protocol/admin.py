@@ -281,6 +281,13 @@ class Admin:
                     found[group] = True
         return found
 
+    def delete_groups(self, groups: Iterable[str]) -> Refusals:
+        """Deletes groups without members, with their offsets; one that is not there is no error."""
+        names = list(groups)
+        futures = self.client.delete_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
+        asked = {name: (f"deleting group {name}", future) for name, future in futures.items()}
+        return self._wait(asked, "DELETE", unless=KafkaError.GROUP_ID_NOT_FOUND)
+
     def _wait(self, futures: Mapping[str, tuple[str, Any]], operation: str, unless: int | None = None) -> Refusals:
         refusals: Refusals = {}
         for name, (what, future) in futures.items():

@@ -58,35 +58,6 @@ def unmirrored(
     return found
 
 
-def oldest_waiting(
-    source: Cluster,
-    flow: Flow,
-    positions: Mapping[PartitionKey, int],
-    ends: Mapping[PartitionKey, int],
-    timeout_ms: int,
-) -> dict[PartitionKey, int]:
-    """Reads the timestamp of the first record at or after the flow's position, in ms; leaves out partitions that have
-    none. One batch of each partition is read.
-
-    Args:
-        source: source cluster.
-        flow: flow of the positions.
-        positions: next upstream offset, by topic and partition.
-        ends: last stable offsets, by topic and partition.
-        timeout_ms: the deadline for each partition.
-    """
-    provenance = Provenance(flow, source) if flow.minds_provenance else None
-    found = {}
-    for key, start in positions.items():
-        if start < ends[key]:
-            what = f"flow {flow.name}: reading {key[0]}-{key[1]} from offset {start} (needs READ)"
-            counting = partial(_count, source, provenance, key, start, ends[key], is_exact=False)
-            oldest_ms = source.call(what, counting, timeout_ms).oldest_ms
-            if oldest_ms is not None:
-                found[key] = oldest_ms
-    return found
-
-
 def uncarried(
     target: Cluster, back: Flow, carried_to: Mapping[PartitionKey, int], places: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:

@@ -18,18 +18,16 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.clusters import ClusterFacts, connected, connections_of, contact, timeout_ms
 from mirrorlake.jobs.inspection.history import FlowHistory
-from mirrorlake.model.lag import lag
-from mirrorlake.model.slot import ClosedFor, SlotState, merge_positions
-from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
-from mirrorlake.state.backlog import oldest_waiting
-from mirrorlake.state.closure import closed_for, promoted_topics
+from mirrorlake.jobs.mirror.lag_meter import measure
+from mirrorlake.model.partition_lag import FlowLag, PartitionState
+from mirrorlake.model.slot import ClosedFor, SlotState
+from mirrorlake.state.closure import closed_for
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, read_pause
 
 DEADLINE_S = 15.0
 STALLED_S = 300.0  # without a commit, while a record waits that is as old
-PARTITIONS_READ = 10  # of a flow, for the age of the oldest record that waits
+STUCK = frozenset({PartitionState.HELD, PartitionState.REPLACED, PartitionState.SILENT})
 
 
 class Condition(StrEnum):
@@ -167,67 +165,26 @@ def _look(flow: Flow, *, has_source: bool, limit_ms: int) -> FlowOverview:
     with connected(flow.target_connection, "target", limit_ms) as target:
         states = list(read_all_states(target, flow.offset_syncs_topic, limit_ms).values())
         pause = read_pause(target, flow, limit_ms)
-    if not has_source:
-        return _judged(flow, states, pause, None)
-    with connected(flow.source_connection, "source", limit_ms) as source:
-        return _judged(flow, states, pause, _backlog(flow, source, states, limit_ms))
+    found = measure(replace(flow, connect_timeout_ms=limit_ms)) if has_source else None
+    return _judged(flow, states, pause, found)
 
 
-@dataclass(frozen=True)
-class Backlog:
-    """What the source has and the flow has not mirrored.
-
-    Attributes:
-        lags: stable offsets that wait, by topic and partition; None where the leader does not answer.
-        oldest_s: age of the oldest record that waits, in the partitions with the largest lags; None if none waits.
-    """
-
-    lags: Mapping[PartitionKey, int | None]
-    oldest_s: float | None = None
-
-
-def _backlog(flow: Flow, source: Cluster, states: Sequence[SlotState], limit_ms: int) -> Backlog:
-    """Counts what waits. A partition that was never mirrored counts from its first record; promoted topics are left
-    out."""
-    promoted = promoted_topics(states)
-    found = source.refresh(None, limit_ms)
-    keys = [
-        (name, index)
-        for name, topic in found.items()
-        if flow.mirrors_topic(name) and name not in promoted
-        for index in topic.leaders
-    ]
-    if not keys:
-        return Backlog({})
-    stable, _ = source.stable_ends(keys, limit_ms)
-    ends = {key: offset for key, (offset, _) in stable.items()}
-    known = merge_positions(states)
-    new = [key for key in ends if key not in known]
-    first = source.offsets(new, EARLIEST_TIMESTAMP, limit_ms) if new else {}
-    at = {key: known[key].upstream_next if key in known else first.get(key, ends[key]) for key in ends}
-    lags = {key: lag(ends[key], at[key]) if key in ends else None for key in keys}
-    longest = sorted((key for key in at if lags[key]), key=lambda key: -(lags[key] or 0))[:PARTITIONS_READ]
-    waiting = oldest_waiting(source, flow, {key: at[key] for key in longest}, ends, limit_ms) if longest else {}
-    return Backlog(lags, time.time() - min(waiting.values()) / 1_000 if waiting else None)
-
-
-def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, backlog: Backlog | None) -> FlowOverview:
-    lags = backlog.lags if backlog else {}
-    known = [count for count in lags.values() if count is not None]
+def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found: FlowLag | None) -> FlowOverview:
     newest = max(states, key=lambda one: one.created_ms, default=None)
+    partitions = [one for one in found.partitions if one.state is not PartitionState.PROMOTED] if found else []
     one = FlowOverview(
         flow.name,
         Condition.OK,
-        lag=sum(known) if backlog else None,
-        partitions=len(lags) if backlog else None,
-        behind=sum(count > 0 for count in known) if backlog else None,
-        oldest_s=backlog.oldest_s if backlog else None,
+        lag=sum(each.lag or 0 for each in partitions) if found else None,
+        partitions=len(partitions) if found else None,
+        behind=sum(each.is_behind for each in partitions) if found else None,
+        oldest_s=max((each.lag_seconds or 0.0 for each in partitions), default=0.0) or None,
         generation=max((state.generation for state in states), default=None),
         committed_s=time.time() - newest.created_ms / 1_000 if newest else None,
         pause=pause,
     )
     start = f"mirrorlake mirror --flow '{flow.name}'"
-    silent = len(lags) - len(known)
+    stuck = next((each for each in partitions if each.state in STUCK), None)
     if reason := closed_for(states):
         back = (
             f"mirrorlake failback --flow '{flow.name}' --mode plan"
@@ -249,12 +206,12 @@ def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, backlo
         )
     if not states:
         return replace(one, condition=Condition.NEW, detail="never run", next=start)
-    if silent:
+    if stuck is not None:
         return replace(
             one,
             condition=Condition.PROBLEM,
-            detail=f"{silent:,} partitions of {flow.source} have no leader that answers",
-            next=f"Bring the brokers of {flow.source} back",
+            detail=f"{stuck.topic}-{stuck.partition} is {stuck.state}: {stuck.reason}",
+            next=f"mirrorlake lag --flow '{flow.name}' shows all of them",
         )
     if one.lag and min(one.committed_s or 0, one.oldest_s or 0) > STALLED_S:
         return replace(
