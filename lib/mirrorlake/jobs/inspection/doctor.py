@@ -145,7 +145,7 @@ def _about_flow(flow: Flow, deadline_s: float) -> Iterator[Finding]:
             try:
                 yield from check(peers)
             except MirrorlakeError as error:
-                make = unknown if kind in NOT_NEEDED else problem
+                make = warning if kind in NOT_NEEDED else problem
                 yield make(kind, flow.name, error.message, "Grant what the message names, or remove its cause")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
-from mirrorlake.jobs.inspection.finding import Check, Finding, ok, problem, unknown, warning
+from mirrorlake.jobs.inspection.finding import Check, Finding, ok, problem, warning
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import DESCRIBE, READ, WRITE, Cluster, Topic
 from mirrorlake.protocol.group_requests import list_groups
@@ -181,7 +181,7 @@ def group_permissions(at: Peers) -> Looks:
         return
     offsets = "__consumer_offsets"
     if offsets not in target.refresh([offsets], timeout_ms, operations=True):
-        yield unknown(
+        yield warning(
             Check.PERMISSION,
             flow.name,
             f"{flow.target} has had no consumer group yet, so that commits were not tested: it would create a topic",
@@ -344,7 +344,7 @@ def space(at: Peers) -> Looks:
     flow, source, target, timeout_ms = at.flow, at.source, at.target, at.timeout_ms
     dirs = [one for one in log_dirs(target, timeout_ms) if one.total_bytes > 0]
     if not dirs:
-        yield unknown(
+        yield warning(
             Check.SPACE,
             flow.name,
             f"the brokers of {flow.target} do not say how full their disks are (Kafka 3.3 and later do)",
