@@ -19,8 +19,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError, LedgerError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import missing_to_close
+from mirrorlake.jobs.inspection.doctor import examine
+from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.protocol.cluster import Cluster
@@ -400,6 +403,11 @@ def test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_
     grant(secured, world, (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.DESCRIBE))
     slot = world.flow.transactional_id(0)
     eventually(lambda: lacking()[:1] == [f"closing the flow needs WRITE on TRANSACTIONAL_ID {slot}"])
+    findings = examine(Properties.load(world.config), [world.flow_name])
+    problems = [one.detail for one in findings if one.level is Level.PROBLEM]
+    assert f"the principal lacks WRITE on 1 of 1 TOPICs of t: {world.remote(topic)}" in problems
+    assert f"the principal may not use TRANSACTIONAL_ID {slot} on t" in problems
+    assert {one.check for one in findings if one.level is Level.UNKNOWN} == set()
 
     assert not [one for one in admin.list_consumer_groups().result().valid if one.group_id in groups]
     grant(secured, world, own, (ResourceType.TOPIC, remote, AclOperation.ALL))
