@@ -55,7 +55,7 @@ def test_the_page_has_each_command_exit_code_check_and_condition() -> None:
     checks = [f"| `{check.value}` | {finding.ABOUT[check]} |" for check in finding.Check]
     conditions = [f"| `{one.value}` | {overview.MEANINGS[one]} |" for one in overview.Condition]
     assert [row for row in codes + checks + conditions if row not in PAGE] == []
-    for kind in (finding.Finding, overview.FlowOverview):
+    for kind in (finding.DoctorFinding, overview.FlowOverview):
         assert [one.name for one in fields(kind) if f"`{one.name}`" not in PAGE] == []
 
 

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from mirrorlake import resources
-from mirrorlake.jobs.inspection.finding import Check, Finding, ok, problem, warning
+from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
 from mirrorlake.local.jars import SETUP, have_jars
 
 MACHINE = "this machine"
@@ -20,14 +20,14 @@ LEAST_FREE_BYTES = 1 << 30
 VERSION = re.compile(r'version "(\d+)')
 
 
-def examine(warehouse: str) -> Iterator[Finding]:
+def examine(warehouse: str) -> Iterator[DoctorFinding]:
     """Yields the findings about this machine; starts no JVM that stays."""
     yield _java()
     yield from _spark(resources.home())
     yield _space(Path(warehouse))
 
 
-def _java() -> Finding:
+def _java() -> DoctorFinding:
     needed = f"Java {JAVA} or newer"
     command = shutil.which("java")
     if command is None:
@@ -46,7 +46,7 @@ def _java() -> Finding:
     return ok(Check.JAVA, MACHINE, f"Java {found[1]} ({command})")
 
 
-def _spark(home: Path) -> Iterator[Finding]:
+def _spark(home: Path) -> Iterator[DoctorFinding]:
     missing = []
     for package in ("pyspark", "delta-spark"):
         try:
@@ -66,7 +66,7 @@ def _spark(home: Path) -> Iterator[Finding]:
         yield ok(Check.SPARK, MACHINE, f"jars in {jars}")
 
 
-def _space(warehouse: Path) -> Finding:
+def _space(warehouse: Path) -> DoctorFinding:
     there = next(path for path in (warehouse.absolute(), *warehouse.absolute().parents) if path.is_dir())
     free = shutil.disk_usage(there).free
     text = f"{free / 2**30:,.1f} GiB free for warehouse {warehouse}"

@@ -115,14 +115,14 @@ def tables(command: Command) -> Command:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenFlows:
     """The flows of a property file that a command is about."""
 
     properties: Properties
     names: tuple[str, ...]
 
 
-def choose(config: str, flows: str) -> Choice:
+def choose(config: str, flows: str) -> ChosenFlows:
     """Reads the property file and the names of the flows; all flows of the file if none is named.
 
     Raises:
@@ -138,7 +138,7 @@ def choose(config: str, flows: str) -> Choice:
         properties.scope(name)
         if name not in enabled:
             raise ConfigurationError(f"flow {name} is not enabled in {config}; enabled: {', '.join(enabled)}")
-    return Choice(properties, wanted or enabled)
+    return ChosenFlows(properties, wanted or enabled)
 
 
 def load_flow(config: str, name: str) -> Flow:

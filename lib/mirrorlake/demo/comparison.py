@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from mirrorlake.demo.traffic import DEADLINE_S, READERS, TOPICS, Key
+from mirrorlake.demo.traffic import DEADLINE_S, READERS, TOPICS
+from mirrorlake.partition_key import PartitionKey
 
 EOF_REACHED = -191  # librdkafka's _PARTITION_EOF
 
@@ -82,7 +83,7 @@ def compare_groups(source: str, target: str) -> tuple[list[Move], list[str]]:
     return moves, problems + ([] if len(moves) > 5 else ["hardly any group has read anything"])
 
 
-def positions(servers: str, group: str, topics: Iterable[str]) -> dict[Key, int]:
+def positions(servers: str, group: str, topics: Iterable[str]) -> dict[PartitionKey, int]:
     """Returns the committed offsets of a group."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
     try:

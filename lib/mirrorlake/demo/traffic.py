@@ -10,13 +10,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-DEADLINE_S = 60
+from mirrorlake.partition_key import PartitionKey
 
-Key = tuple[str, int]
+DEADLINE_S = 60
 
 
 @dataclass(frozen=True)
-class Topic:
+class DemoTopic:
     """A topic on the source, and its traffic."""
 
     name: str
@@ -33,13 +33,13 @@ class Reader:
     group: str
     topics: tuple[str, ...]
     per_second: float
-    read: dict[Key, set[bytes]] = field(default_factory=dict)
+    read: dict[PartitionKey, set[bytes]] = field(default_factory=dict)
 
 
 TOPICS = (
-    Topic("orders", 4, "lz4", 800),
-    Topic("payments", 2, "zstd", 200, transactional=True),
-    Topic("clicks", 3, "none", 500),
+    DemoTopic("orders", 4, "lz4", 800),
+    DemoTopic("payments", 2, "zstd", 200, transactional=True),
+    DemoTopic("clicks", 3, "none", 500),
 )
 READERS = (
     Reader("billing", ("orders",), 1e9),
@@ -51,7 +51,7 @@ READERS = (
 )
 
 
-def produce(servers: str, topic: Topic, stop: threading.Event) -> None:
+def produce(servers: str, topic: DemoTopic, stop: threading.Event) -> None:
     """Produces records until it is stopped; every value begins with a number that is unique in its topic."""
     settings = {"transactional.id": f"demo-{topic.name}"} if topic.transactional else {}
     producer = Producer(
@@ -103,7 +103,7 @@ def consume(servers: str, reader: Reader, stop: threading.Event) -> None:
             stop.wait(0.05)
             continue
         count += len(messages)
-        next_offsets: dict[Key, int] = {}
+        next_offsets: dict[PartitionKey, int] = {}
         for message in messages:
             key = str(message.topic()), int(message.partition() or 0)
             reader.read.setdefault(key, set()).add(message.value() or b"")

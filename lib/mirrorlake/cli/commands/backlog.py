@@ -95,7 +95,7 @@ def _stored(warehouse: str, schema: str, names: Sequence[str]) -> tuple[list[dic
         return [], error.message
 
 
-def _measured(chosen: options.Choice, deadline_s: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _measured(chosen: options.ChosenFlows, deadline_s: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Measures flows side by side; returns their rows, and why others can't be measured."""
     from mirrorlake.jobs.inspection.bounded import bounded
     from mirrorlake.jobs.inspection.live_lag import rows_of

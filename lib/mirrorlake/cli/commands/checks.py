@@ -11,7 +11,7 @@ from mirrorlake.cli import options, output
 from mirrorlake.cli.exit_code import ExitCode
 
 if TYPE_CHECKING:
-    from mirrorlake.jobs.inspection.finding import Finding
+    from mirrorlake.jobs.inspection.finding import DoctorFinding
 
 SHOWN = 40  # flows or findings of one screen
 
@@ -50,7 +50,7 @@ def doctor(config: str, flow: str, deadline: float, warehouse: str) -> int:
     return ExitCode.FINDINGS if is_bad else ExitCode.OK
 
 
-def _show(found: Sequence[Finding]) -> None:
+def _show(found: Sequence[DoctorFinding]) -> None:
     output.table(
         ("", "check", "of", "found", "remedy"),
         ((one.level.value, one.check.value, one.subject, one.detail, one.remedy) for one in found),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 import click
 
 from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from mirrorlake.cli.options import Command
 
 SIGNED_BY = options.parameter("signed_by", "", "name of the responsible operator, which is recorded")
 

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from mirrorlake.errors import MirrorlakeError, unexpected
 
-Key = TypeVar("Key")
+TaskKey = TypeVar("TaskKey")
 Value = TypeVar("Value")
 
 
@@ -26,7 +26,9 @@ class Answer(Generic[Value]):
         return self.value is None and self.error is None
 
 
-def bounded(tasks: Mapping[Key, Callable[[], Value]], deadline_s: float, at_once: int = 16) -> dict[Key, Answer[Value]]:
+def bounded(
+    tasks: Mapping[TaskKey, Callable[[], Value]], deadline_s: float, at_once: int = 16
+) -> dict[TaskKey, Answer[Value]]:
     """Runs tasks in threads, and returns the answer of each one.
 
     A task that has not ended `deadline_s` after its own start is late. Its thread is left alone: it ends with its
@@ -37,12 +39,12 @@ def bounded(tasks: Mapping[Key, Callable[[], Value]], deadline_s: float, at_once
         deadline_s: the longest time of one task.
         at_once: the number of tasks that run at the same time.
     """
-    answers: dict[Key, Answer[Value]] = {}
+    answers: dict[TaskKey, Answer[Value]] = {}
     waiting = list(reversed(list(tasks.items())))
-    running: dict[Key, float] = {}  # the deadlines, on the monotonic clock
+    running: dict[TaskKey, float] = {}  # the deadlines, on the monotonic clock
     changed = threading.Condition()
 
-    def run(key: Key, task: Callable[[], Value]) -> None:
+    def run(key: TaskKey, task: Callable[[], Value]) -> None:
         try:
             answer = Answer(task())
         except MirrorlakeError as error:

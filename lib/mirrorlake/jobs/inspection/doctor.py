@@ -16,7 +16,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.jobs.inspection import flow_checks
 from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.clusters import ClusterFacts, connected, connections_of, contact, timeout_ms
-from mirrorlake.jobs.inspection.finding import Check, Finding, ok, problem, unknown, warning
+from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, unknown, warning
 from mirrorlake.protocol.cluster import OLDEST_BROKER
 
 DEADLINE_S = 20.0
@@ -27,15 +27,15 @@ NOT_NEEDED = frozenset({Check.SPACE, Check.CLOCK})  # checks whose permissions n
 class _Look:
     """The findings of one look, kept as they come: those of a look that does not end are not lost."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DoctorFinding] = field(default_factory=list)
 
-    def run(self, checks: Callable[[], Iterable[Finding]]) -> _Look:
+    def run(self, checks: Callable[[], Iterable[DoctorFinding]]) -> _Look:
         for finding in checks():
             self.findings.append(finding)
         return self
 
 
-def examine(properties: Properties, names: Sequence[str], deadline_s: float = DEADLINE_S) -> list[Finding]:
+def examine(properties: Properties, names: Sequence[str], deadline_s: float = DEADLINE_S) -> list[DoctorFinding]:
     """Examines flows and their clusters.
 
     Args:
@@ -81,8 +81,8 @@ def examine(properties: Properties, names: Sequence[str], deadline_s: float = DE
     return findings
 
 
-def _read_flows(properties: Properties, names: Sequence[str]) -> tuple[list[Flow], list[Finding]]:
-    flows, findings, said = list[Flow](), list[Finding](), set[str]()
+def _read_flows(properties: Properties, names: Sequence[str]) -> tuple[list[Flow], list[DoctorFinding]]:
+    flows, findings, said = list[Flow](), list[DoctorFinding](), set[str]()
     for name in names:
         try:
             flow = Flow.from_properties(properties, name)
@@ -98,7 +98,7 @@ def _read_flows(properties: Properties, names: Sequence[str]) -> tuple[list[Flow
     return flows, findings
 
 
-def _about_cluster(facts: ClusterFacts) -> Iterator[Finding]:
+def _about_cluster(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     subject = f"cluster {facts.alias}"
     if facts.error is not None:
         yield problem(
@@ -118,7 +118,7 @@ def _about_cluster(facts: ClusterFacts) -> Iterator[Finding]:
     yield ok(Check.VERSION, subject, f"Kafka {facts.version} or later (mirrorlake needs {oldest})")
 
 
-def _doubled(found: Iterable[ClusterFacts]) -> Iterator[Finding]:
+def _doubled(found: Iterable[ClusterFacts]) -> Iterator[DoctorFinding]:
     """Yields a finding for each cluster that has two aliases."""
     by_id: dict[str, list[str]] = {}
     for facts in found:
@@ -134,7 +134,7 @@ def _doubled(found: Iterable[ClusterFacts]) -> Iterator[Finding]:
             )
 
 
-def _about_flow(flow: Flow, deadline_s: float) -> Iterator[Finding]:
+def _about_flow(flow: Flow, deadline_s: float) -> Iterator[DoctorFinding]:
     limit_ms = timeout_ms(deadline_s)
     with (
         connected(flow.source_connection, "source", limit_ms) as source,
@@ -149,7 +149,7 @@ def _about_flow(flow: Flow, deadline_s: float) -> Iterator[Finding]:
                 yield make(kind, flow.name, error.message, "Grant what the message names, or remove its cause")
 
 
-def levels(findings: Iterable[Finding]) -> Mapping[str, int]:
+def levels(findings: Iterable[DoctorFinding]) -> Mapping[str, int]:
     """Counts findings by level."""
     counts: dict[str, int] = {}
     for finding in findings:

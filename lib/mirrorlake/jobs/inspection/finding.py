@@ -54,7 +54,7 @@ ORDER = {level: number for number, level in enumerate(Level)}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """One finding.
 
     Attributes:
@@ -75,22 +75,22 @@ class Finding:
         return {name: str(value) for name, value in asdict(self).items()}
 
 
-def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def worst_first(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
     """Sorts findings by level, and keeps their order within a level."""
     return sorted(findings, key=lambda finding: ORDER[finding.level])
 
 
-def ok(check: Check, subject: str, detail: str) -> Finding:
-    return Finding(check, subject, Level.OK, detail)
+def ok(check: Check, subject: str, detail: str) -> DoctorFinding:
+    return DoctorFinding(check, subject, Level.OK, detail)
 
 
-def problem(check: Check, subject: str, detail: str, remedy: str) -> Finding:
-    return Finding(check, subject, Level.PROBLEM, detail, remedy)
+def problem(check: Check, subject: str, detail: str, remedy: str) -> DoctorFinding:
+    return DoctorFinding(check, subject, Level.PROBLEM, detail, remedy)
 
 
-def warning(check: Check, subject: str, detail: str, remedy: str) -> Finding:
-    return Finding(check, subject, Level.WARNING, detail, remedy)
+def warning(check: Check, subject: str, detail: str, remedy: str) -> DoctorFinding:
+    return DoctorFinding(check, subject, Level.WARNING, detail, remedy)
 
 
-def unknown(check: Check, subject: str, detail: str, remedy: str) -> Finding:
-    return Finding(check, subject, Level.UNKNOWN, detail, remedy)
+def unknown(check: Check, subject: str, detail: str, remedy: str) -> DoctorFinding:
+    return DoctorFinding(check, subject, Level.UNKNOWN, detail, remedy)

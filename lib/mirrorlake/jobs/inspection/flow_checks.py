@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
-from mirrorlake.jobs.inspection.finding import Check, Finding, ok, problem, warning
+from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.protocol.cluster import DESCRIBE, READ, WRITE, Cluster, Topic
 from mirrorlake.protocol.group_requests import list_groups
@@ -31,7 +31,7 @@ NAMED = 5  # topics or groups that one finding names
 SKEW_MS = 5_000
 ROOM = 0.1  # share of a disk that should stay free
 
-Looks = Iterator[Finding]
+Looks = Iterator[DoctorFinding]
 
 
 @dataclass(frozen=True)
@@ -308,7 +308,7 @@ def _whose(flow: Flow, source: Cluster, states: list[SlotState]) -> Looks:
             return
 
 
-def _foreign(flow: Flow, what: str) -> Finding:
+def _foreign(flow: Flow, what: str) -> DoctorFinding:
     return problem(
         Check.STATE, flow.name, what, f"Give the source another alias than {flow.source}, so that its topic is another"
     )
