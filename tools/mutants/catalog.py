@@ -6,6 +6,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 
 from __future__ import annotations
 
+from mutants.commands import COMMANDS
 from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
@@ -1320,4 +1321,5 @@ MUTANTS = (
     *SECURITY,
     *MONITORING,
     *REACHING_CLUSTERS,
+    *COMMANDS,
 )

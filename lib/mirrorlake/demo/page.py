@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from mirrorlake.ledger.store import Ledger
 
 PAGE = "demo.html"
-FLOW, TOPIC, PARTITION = "a->b", "payments", 0  # whose map is drawn: its aborted transactions make gaps
+FLOW = "a->b"
 DPI = 80
+PROVEN = ("topic", "partition", "records", "missing", "duplicated", "out_of_order", "different", "unexpected")
 
 STYLE = """
 body {margin: 0 auto; max-width: 1120px; padding: 16px 24px 48px; background: #f7f9fa; color: #1b3a4b;
@@ -85,13 +86,12 @@ def groups_section(moves: Sequence[Mapping[str, Any]]) -> str:
 
 def proof_section(statement: str, table: Any, *, passed: bool) -> str:
     """Returns the verdict of the verification, and its partitions."""
-    names = ("topic", "partition", "records", "missing", "duplicated", "out_of_order", "different", "unexpected")
     return section(
         "The proof",
         "A verification reads both clusters, apart from the code that copies, and compares every record on the exact "
         "map: key, value, headers, timestamp and offset.",
         f'<p class="{"good" if passed else "bad"}">{html.escape(printable(statement))}</p>'
-        + rows_table(names, ([_plain(row[name]) for name in names] for row in table.to_dict("records"))),
+        + rows_table(PROVEN, ([_plain(row[name]) for name in PROVEN] for row in table.to_dict("records"))),
     )
 
 
@@ -129,12 +129,66 @@ def _gates(ledger: Ledger) -> list[dict[str, Any]]:
     return [row.asDict() for row in counted.orderBy("suite", "expectation").collect()]
 
 
-def _runs(ledger: Ledger) -> list[tuple[int, int, int, int]]:
+def _map(ledger: Ledger, flow_name: str) -> tuple[str, list[tuple[int, int, int, int]]]:
+    """Returns the partition with the most runs, and its runs."""
+    from pyspark.sql import functions as F
+
     from mirrorlake.ledger import views
 
+    source, _, target = flow_name.partition("->")
+    found = views.read(ledger, "current_runs").filter((F.col("source") == source) & (F.col("target") == target))
+    longest = found.groupBy("topic", "partition").count().orderBy(F.desc("count"), "topic", "partition").first()
+    if longest is None:
+        return "no partition", []
     columns = ("upstream_start", "upstream_end", "downstream_start", "downstream_end")
-    found = views.read(ledger, "current_runs").filter(f"topic = '{TOPIC}' AND partition = {PARTITION}")
-    return [tuple(row) for row in found.select(*columns).orderBy("upstream_start").collect()]
+    mine = found.filter((F.col("topic") == longest["topic"]) & (F.col("partition") == longest["partition"]))
+    runs: list[Any] = [tuple(row) for row in mine.select(*columns).orderBy("upstream_start").collect()]
+    return f"{longest['topic']}-{longest['partition']}", runs
+
+
+def story_page(
+    ledger: Ledger,
+    flow_name: str,
+    moves: Sequence[Mapping[str, Any]],
+    proof: str,
+    *,
+    hours: str = "1",
+    until: str = "",
+) -> str:
+    """Makes the page from the tables, the moves of groups, and the section about the proof.
+
+    Args:
+        ledger: the tables.
+        flow_name: the flow, for the map.
+        moves: the fields of `Move` of each position.
+        proof: see `proof_section`.
+        hours, until: the period of the report, as for `make_report`.
+    """
+    from mirrorlake.notebook import figures, report_figures
+    from mirrorlake.notebook.report import make_report
+
+    report = make_report(ledger, flows=flow_name, hours=hours, until=until)
+    name, runs = _map(ledger, flow_name)
+    sections = [
+        groups_section(moves),
+        proof,
+        section(
+            "The map",
+            f"The exact offsets of {name} on both clusters. Each step is a gap on the source: markers of transactions, "
+            "and records of aborted ones.",
+            image(
+                figures.map_figure(runs, f"{name}: {len(runs):,} runs"), "offset on b minus offset on a, by offset on a"
+            ),
+        ),
+        gate_section(_gates(ledger)),
+        section("Lag", "Offsets that were not mirrored.", image(report_figures.lag_figure(report), "lag over time")),
+        section(
+            "Throughput",
+            "Records and bytes committed on b.",
+            image(report_figures.throughput_figure(report), "records and bytes per second over time"),
+        ),
+    ]
+    return page(report_figures.cards(report), sections)
 
 
 def main(directory: Path) -> int:
@@ -146,42 +200,21 @@ def main(directory: Path) -> int:
     from mirrorlake.jobs.verification.scope import VerificationScope
     from mirrorlake.ledger.store import Ledger
     from mirrorlake.local.session import local_session
-    from mirrorlake.notebook import figures, report_figures
-    from mirrorlake.notebook.report import make_report
 
     flow = Flow.load(directory / "mirrorlake.properties", FLOW)
     spark = local_session(resources.home(), "demo page")
     try:
         ledger = Ledger(spark, "spark_catalog", "mirrorlake", str(directory / "warehouse")).ensure_tables()
         suite = resources.expectations() / "verification.json"
-        proof = Verification(spark, flow, ledger, suite).run(VerificationScope.parse(mode="full"))
-        report = make_report(ledger, flows="", hours="1")
-        runs, gates = _runs(ledger), _gates(ledger)
+        found = Verification(spark, flow, ledger, suite).run(VerificationScope.parse(mode="full"))
+        proof = proof_section(found.statement(), found.table(), passed=found.passed)
+        text = story_page(ledger, FLOW, json.loads(sys.stdin.read()), proof)
     finally:
         spark.stop()
-    moves = json.loads(sys.stdin.read())
-    title = f"{TOPIC}-{PARTITION}: {len(runs):,} runs"
-    sections = [
-        groups_section(moves),
-        proof_section(proof.statement(), proof.table(), passed=proof.passed),
-        section(
-            "The map",
-            f"The exact offsets of {TOPIC}-{PARTITION} on both clusters. Each step is a gap on the source: markers of "
-            "transactions, and records of aborted ones.",
-            image(figures.map_figure(runs, title), "offset on b minus offset on a, by offset on a"),
-        ),
-        gate_section(gates),
-        section("Lag", "Offsets that were not mirrored.", image(report_figures.lag_figure(report), "lag over time")),
-        section(
-            "Throughput",
-            "Records and bytes committed on b.",
-            image(report_figures.throughput_figure(report), "records and bytes per second over time"),
-        ),
-    ]
     file = directory / PAGE
-    file.write_text(page(report_figures.cards(report), sections))
+    file.write_text(text)
     print(f"{PAGE}: {file.stat().st_size / 1024:,.0f} KiB")
-    return 0
+    return 0 if found.passed else 1
 
 
 if __name__ == "__main__":
