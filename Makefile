@@ -15,6 +15,7 @@ RESULTS ?= .local/bench/results.json
 VENV := .venv/.ready
 JARS := .local/jars/.ready
 AUDIT := .local/audit
+DOCS := .local/docs
 LOCK := .local/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
@@ -67,6 +68,10 @@ test: setup $(REGISTRY) $(OLDER) browser prometheus  ## Every test, against real
 .PHONY: test-versions
 test-versions: setup $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 $(VERSIONS))  ## Source and target of older releases: VERSIONS
 	@MIRRORLAKE_TEST_VERSIONS='$(VERSIONS)' $(PYTEST) tests/kafka/test_versions.py
+
+.PHONY: test-upgrade
+test-upgrade: setup  ## Jobs of an earlier version (FROM, a revision of a full clone) and of this one, one after the other and at the same time
+	@MIRRORLAKE_TEST_UPGRADE_FROM='$(FROM)' $(PYTEST) tests/upgrade
 
 .PHONY: test-unit
 test-unit: setup  ## Pure functions, seconds
@@ -129,8 +134,12 @@ audit: setup $(AUDIT)/.ready  ## A list of all packages and jars (.local/sbom.js
 	@$(AUDIT)/bin/python tools/sbom.py $(AUDIT)/packages.json .local/jars .local/sbom.json
 	@$(AUDIT)/bin/python tools/advisories.py $(AUDIT)/bin/pip-audit requirements.lock tools/accepted_advisories.txt
 
+.PHONY: docs
+docs: $(DOCS)/.ready  ## The documentation as a site that loads nothing from elsewhere (.local/site/index.html); fails for a link that leads nowhere
+	@set -o pipefail; NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict 2>&1 | { grep -v ^INFO || true; }  # --quiet would hide the warnings from --strict, too
+
 .PHONY: bench
-bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, all, or names), ROUNDS (3)
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, far, all, or names), ROUNDS (3)
 	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
 
 .PHONY: bench-check
@@ -175,10 +184,11 @@ bench-ledger: setup  ## How large the ledger gets, and how long translation take
 setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every other target
 
 .PHONY: lock
-lock:  ## Pin what requirements.txt and tools/audit.txt pull in, with hashes: requirements.lock, tools/audit.lock
+lock:  ## Pin what requirements.txt, tools/audit.txt and tools/docs.txt pull in, with hashes: requirements.lock, tools/*.lock
 	@"$(PYTHON)" -m venv .local/lock && .local/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
 	@$(LOCK) requirements.txt --output-file requirements.lock
 	@$(LOCK) tools/audit.txt --output-file tools/audit.lock
+	@$(LOCK) tools/docs.txt --output-file tools/docs.lock
 
 .PHONY: browser
 browser:
@@ -204,6 +214,12 @@ $(AUDIT)/.ready: tools/audit.lock
 	@echo "setting up: the tools of make audit into $(AUDIT)"
 	@"$(PYTHON)" -m venv $(AUDIT)
 	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/audit.lock
+	@touch $@
+
+$(DOCS)/.ready: tools/docs.lock
+	@echo "setting up: the tools of make docs into $(DOCS)"
+	@"$(PYTHON)" -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r tools/docs.lock
 	@touch $@
 
 $(JARS): pom.xml | $(VENV)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ def filled() -> Metrics:
 # -- served -------------------------------------------------------------------------------------------
 
 
-def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job() -> None:
+def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
     port, metrics = free_port(), filled()
     with JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics) as telemetry:
         status, kind, body = get(port, "/metrics")
@@ -89,6 +90,10 @@ def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job() -> Non
         assert (report["flow"], report["job"], report["ready"], report["error"]) == ("a->b", "mirror", True, None)
         assert report["last_progress"].endswith("+00:00")
         assert get(port, "/")[0] == 404
+        with socket.create_connection(("127.0.0.1", port)) as hasty:  # gone before its answer
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            hasty.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert get(port, "/health")[0] == 200
         with JobTelemetry(flow(mirrorlake_metrics_port=str(port - 1)), "checkpoint", metrics), logged() as said:
             pass
         assert not said
@@ -97,6 +102,7 @@ def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job() -> Non
         assert "metrics_not_served" in said[0], "the second job goes on without"
     with pytest.raises(OSError, match="refused"):
         urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirrorlake.config.connection import Connection
@@ -64,12 +64,20 @@ class Flow:
     of options (`config.options`) has their defaults, bounds and meaning.
 
     Attributes:
-        source, target: the aliases of the clusters.
-        batch_max_records, batch_max_transformed_records: the limits of one micro-batch of the whole flow.
-        batch_max_bytes, batch_max_ms: the limits of one micro-batch of each slot.
+        source: the alias of the cluster that is read.
+        target: the alias of the cluster that is written.
+        batch_max_records: the offsets of one micro-batch of the whole flow.
+        batch_max_transformed_records: of these, the offsets in topics with a transform.
+        batch_max_bytes: the bytes of one micro-batch of each slot.
+        batch_max_ms: the time of one micro-batch of each slot.
+        batch_memory_bytes: the limit of what one slot holds at a time.
+        fetch_connections: the connections of a slot to one broker of the source; 0 to suit the round trip.
+        produce_connections: the same for the target.
+        max_bytes_per_s: the rate of the whole flow; 0 for no limit.
+        backfill_max_bytes_per_s: the rate of its `backfill_topics`; 0 for no limit.
         batch_max_decompressed_bytes: the limit of one record batch that must be opened.
-        refresh_topics_interval_s, refresh_groups_interval_s: the time between two looks for new ones; 0 if there is one
-            look only.
+        refresh_topics_interval_s: the time between two looks for new topics; 0 if there is one look only.
+        refresh_groups_interval_s: the same for groups.
         topic_creation: the properties that remote topics are created with, whatever the source has.
         emit_heartbeats_back: whether the flow back would emit heartbeats. The target's clients learn of this source by
             them.
@@ -103,7 +111,14 @@ class Flow:
     batch_max_transformed_records: int
     batch_max_bytes: int
     batch_max_ms: int
+    batch_memory_bytes: int
     batch_max_decompressed_bytes: int
+    fetch_connections: int
+    produce_connections: int
+    # Tasks keep their connections while a rate changes.
+    max_bytes_per_s: int = field(compare=False)
+    backfill_max_bytes_per_s: int = field(compare=False)
+    backfill_topics: NameFilter
     transaction_timeout_ms: int
     retry_timeout_ms: int
     connect_timeout_ms: int
@@ -217,6 +232,16 @@ class Flow:
     def is_paused(self, topic: str) -> bool:
         """Tells whether a topic is not copied for now. Its positions stay."""
         return self.paused or topic in self.topics_paused
+
+    def is_backfill(self, topic: str) -> bool:
+        """Tells whether a topic gives way to others."""
+        return topic in self.backfill_topics
+
+    def shared_by(self, slots: int) -> Flow:
+        """Returns the flow with the share of its rates that each of several slots has."""
+        rates = {name: getattr(self, name) for name in ("max_bytes_per_s", "backfill_max_bytes_per_s")}
+        shares = {name: max(1, rate // max(1, slots)) for name, rate in rates.items() if rate}
+        return replace(self, **shares) if shares else self
 
     def remote_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """Finds the remote name of each source topic.

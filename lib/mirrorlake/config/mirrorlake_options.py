@@ -56,6 +56,33 @@ BATCHES = (
         field="batch_max_ms",
     ),
     Option(
+        "mirrorlake.batch.memory.bytes",
+        Integer(1 << 20),
+        str(48 << 20),
+        "Bytes of fetched batches that one slot holds at a time, shared out over the leaders that it reads from. One "
+        "batch of each is held in any case.",
+        field="batch_memory_bytes",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.fetch.connections",
+        Integer(0, 64),
+        "0",
+        "Connections of one slot to each broker of the source, as far as it has partitions there. 0: one, and more "
+        "where a round trip takes 20 ms or longer, up to eight.",
+        field="fetch_connections",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.produce.connections",
+        Integer(0, 64),
+        "0",
+        "Connections of one slot to each broker of the target, in the same way. A partition stays on one of them in a "
+        "transaction.",
+        field="produce_connections",
+        is_live=True,
+    ),
+    Option(
         "mirrorlake.batch.max.decompressed.bytes",
         Integer(1 << 20),
         str(256 << 20),
@@ -92,6 +119,34 @@ BATCHES = (
         "Time from the start of a job to its first append to `offset_syncs`, and between two appends, for which no "
         "other step waits. The last append is at the end. 0: only that one.",
         field="ledger_interval_s",
+    ),
+)
+
+RATES = (
+    Option(
+        "mirrorlake.max.bytes.per.second",
+        Integer(0),
+        "0",
+        "Bytes that the flow writes in a second, about; 0 for no limit. The slots that have work share it.",
+        field="max_bytes_per_s",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.backfill.topics",
+        Patterns(),
+        "",
+        "Topics that give way to others. A slot copies them after its other topics, in micro-batches of a second at "
+        "most.",
+        field="backfill_topics",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.backfill.max.bytes.per.second",
+        Integer(0),
+        "0",
+        "Bytes that the flow writes in a second of these topics, about; 0 for no limit of their own.",
+        field="backfill_max_bytes_per_s",
+        is_live=True,
     ),
 )
 

@@ -296,7 +296,7 @@ class Ledger:
         frame = self.spark.createDataFrame(
             [tuple(_plain(value.get(column)) for column in schema.names) for value in values], _nullable(schema)
         )
-        self.append_frame(name, frame)
+        self.append_frame(name, frame.coalesce(1))  # one file, however many cores there are
 
     def append_frame(self, name: str, frame: DataFrame) -> None:
         """Appends a frame that has the columns of the table.

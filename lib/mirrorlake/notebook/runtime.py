@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mirrorlake.config import secret_reference
+from mirrorlake.config.security import config_provider
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook import log_output
 from mirrorlake.parameters import databricks_utilities, kernel_variable, resolve, seconds
@@ -91,7 +91,7 @@ def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os
     """
     log_output.install(environment)
     if (dbutils := databricks_utilities()) is not None:
-        secret_reference.ask_first("secrets", partial(_from_scope, dbutils.secrets))
+        config_provider.ask_first("secrets", partial(_from_scope, dbutils.secrets))
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
     return Parameters(**resolve(namespace, defaults, environment))
 

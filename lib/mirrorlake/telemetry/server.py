@@ -54,6 +54,9 @@ class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a client that does not read must not hold up the end of the job
 
+    def handle_error(self, *_: Any) -> None:
+        """Says nothing of a client that has gone before its answer; the default prints a stack trace."""
+
 
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry

@@ -77,6 +77,7 @@ from mirrorlake.telemetry.job_telemetry import JobTelemetry
 
 log = logging.getLogger(__name__)
 
+INTERVAL_S = 0.3  # from one micro-batch to the next, where nothing else is asked for
 HISTORY = 1_000  # micro-batches kept for the result's figure
 IDLE_NOTE_S = 60.0  # interval at which an idle job records a cycle
 PAUSE_LOOK_S = 1.0  # between two looks of a job that waits for the end of a pause, most of which ask nobody
@@ -216,8 +217,6 @@ class MirrorJob:
                 JobRun(
                     config=self.config,
                     flow=self.flow,
-                    name=f"mirror {self.flow.name} {self._job_id}",
-                    checkpoint=self._places.enter_context(self.ledger.checkpoint("mirror")),
                     interval_s=interval_s,
                     run_for_s=run_for_s,
                     handle=self._mirror,
@@ -421,15 +420,15 @@ class MirrorJob:
         """Handles one plan of the engine."""
         if not self._has_work(plan):
             return
-        cycle_id = f"{self._job_id}-{number}"
+        began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
         outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
         if outcome.committed:
-            stages_ms = stages(plan.plan_ms, plan.planned_at_ms, clock, outcome.committed)
+            stages_ms = stages(plan.plan_ms, clock, outcome.committed)
             self._report(number, cycle_id, outcome.committed, stages_ms)
-            self._detail(plan.planned_at_ms, outcome.committed)
+            self._detail(began_ms, outcome.committed)
             self._mm2.offset_syncs(
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
