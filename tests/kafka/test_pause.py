@@ -43,6 +43,7 @@ def end(world: World, topic: str) -> int:
 
 
 def test_running_jobs_follow_a_pause_and_go_on_after_it(world: World) -> None:
+    world.write_config(**{"sync.group.offsets.interval.seconds": "1"})
     topic = world.topic()
     world.produce(topic, 100)
     group = world.commit("readers", {(topic, 0): 5})
