@@ -168,6 +168,7 @@ def test_the_assessment_says_what_is_left_out_and_why_and_who_reads_uncommitted_
         code, found = look(world, "assess")
     finally:
         open_one.abort_transaction(30)
+    (found,) = found["flows"]
     topics = {one["topic"]: one for one in found["topic_list"]}
     groups = {one["group_id"]: one for one in found["group_list"]}
     assert code == ExitCode.OK

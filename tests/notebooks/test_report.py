@@ -145,7 +145,11 @@ def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_gro
         {"group": "fraud", "partition": "orders-1", **offsets, "again": 1},
     ]
     path = tmp_path / "demo.html"
-    proof = proof_section("verified to <now>, 2 records, 0 differences", pd.DataFrame(columns=PROVEN), passed=True)
+    proof = proof_section(
+        "verified to <now>, 2 records, 0 differences",
+        pd.DataFrame([["orders", 0, 2, 0, 0, 0, 0, None]], columns=PROVEN),
+        passed=True,
+    )
     path.write_text(story_page(ledger, "west->east", moves, proof, hours=str(HOURS), until=str(UNTIL)))
     assert path.stat().st_size < 400_000
     browser.set_window_size(width, 900)
@@ -154,6 +158,7 @@ def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_gro
     assert "2 positions moved, 1 wrong." in body
     assert "<b>billing" in body
     assert "verified to <now>, 2 records, 0 differences" in body
+    assert "orders 0 2 0 0 0 0 -" in body
     assert "west → east" in body
     pictures = script(browser, "[...document.images].map(one => one.complete && one.naturalWidth > 500 && !!one.alt)")
     assert pictures == [True] * 3

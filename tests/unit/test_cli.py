@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import fields
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 from mirrorlake.cli import exit_code, options, output
 from mirrorlake.cli.app import main
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
+from mirrorlake.cli.running import stopped_by_signals
 from mirrorlake.errors import KINDS, FencedError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
@@ -219,3 +221,19 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
     assert (found.not_equal, found.problem) == (1, "the last verification found differences in 1 partitions")
     assert FlowHistory().problem == ""
+
+
+def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
+    class Job:
+        stops = 0
+
+        def stop(self) -> None:
+            self.stops += 1
+
+    job, before = Job(), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stopped_by_signals(job):
+        signal.raise_signal(signal.SIGTERM)
+        assert job.stops == 1
+        signal.raise_signal(signal.SIGINT)
+    assert job.stops == 1
+    assert signal.getsignal(signal.SIGINT) is before

@@ -118,7 +118,9 @@ def page(cards: str, sections: Iterable[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return int(value) if not isinstance(value, str) and value == value else "-"
+    if isinstance(value, str):
+        return value
+    return "-" if value is None or value != value else int(value)
 
 
 def _gates(ledger: Ledger) -> list[dict[str, Any]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from mirrorlake import resources
 from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
 
@@ -18,7 +20,7 @@ SHOWN = 30  # topics and groups of each table
 
 @click.command()
 @options.config
-@options.flow
+@options.flows
 @options.parameter("mb_per_s", "50", "throughput to estimate the duration of the first run with, in MB/s")
 @options.common
 def assess(config: str, flow: str, mb_per_s: str) -> int:
@@ -30,13 +32,19 @@ def assess(config: str, flow: str, mb_per_s: str) -> int:
     from mirrorlake.jobs.inspection.assessment.assess import throughput
 
     running.set_up_log("ERROR")
-    found = assess_flow(options.load_flow(config, flow), throughput(mb_per_s))
+    mb, chosen = throughput(mb_per_s), options.choose(config, flow)
+    found = [assess_flow(options.load_flow(config, name), mb) for name in chosen.names]
     if output.is_json():
-        topics, groups = (table.to_dict("records") for table in (found.topics_table(), found.groups_table()))
-        output.emit("assess", {**found.to_json(), "topic_list": _plain(topics), "group_list": _plain(groups)})
+        output.emit("assess", {"flows": [_values(one) for one in found]})
     else:
-        _show(found, config)
-    return ExitCode.OK if found.mirrored else ExitCode.FINDINGS
+        for one in found:
+            _show(one, config)
+    return ExitCode.OK if all(one.mirrored for one in found) else ExitCode.FINDINGS
+
+
+def _values(found: Assessment) -> dict[str, Any]:
+    topics, groups = (table.to_dict("records") for table in (found.topics_table(), found.groups_table()))
+    return {**found.to_json(), "topic_list": _plain(topics), "group_list": _plain(groups)}
 
 
 def _show(found: Assessment, config: str) -> None:
@@ -56,7 +64,7 @@ def _show(found: Assessment, config: str) -> None:
             )
             for one in sorted(taken, key=lambda one: -(one.size or 0))[:SHOWN]
         ),
-        f"Mirrored: {len(taken):,} topics, {output.size(found.size)}",
+        f"{found.flow}: {len(taken):,} topics are mirrored, {output.size(found.size)}",
     )
     _more(len(taken))
     if left:
@@ -85,7 +93,8 @@ def _show(found: Assessment, config: str) -> None:
             f"{found.mb_per_s:g} MB/s (--mb-per-s; docs/performance.md), while the source grows by "
             f"{found.growth_mb_per_s:,.1f} MB/s."
         )
-    output.say(f"\nnext: {found.next_command}{'' if config == options.CONFIG else f' --config {config}'}")
+    here = "./" if resources.checkout() == Path.cwd() else ""
+    output.say(f"\nnext: {here}{found.next_command}{'' if config == options.CONFIG else f' --config {config}'}\n")
 
 
 def _more(count: int) -> None:
