@@ -15,6 +15,7 @@ from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.range_source import KafkaRanges
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.spark.query_loop import Batches
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.slot_report import SlotReport
@@ -41,7 +42,7 @@ class SparkEngine:
 
     @property
     def parallelism(self) -> int:
-        return self.spark.sparkContext.defaultParallelism
+        return copying_tasks(self.spark)
 
     def require_usable(self, flow: Flow) -> None:
         if self.spark.conf.get("spark.speculation", "false") == "true":
