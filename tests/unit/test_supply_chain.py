@@ -13,7 +13,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
-LOCKS = [("requirements.txt", "requirements.lock"), ("tools/audit.txt", "tools/audit.lock")]
+LOCKS = [
+    ("requirements.txt", "requirements.lock"),
+    ("requirements-runtime.txt", "requirements-runtime.lock"),
+    ("tools/audit.txt", "tools/audit.lock"),
+]
 
 
 def tool(name: str) -> ModuleType:
