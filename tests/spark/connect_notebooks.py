@@ -128,10 +128,21 @@ def main(address: str, warehouse: str) -> None:
         positions = json.dumps({"orders": {"0": 510, "1": 390}})
         found["translate"] = run(spark, "translate", **given, positions=positions, source_is_gone="true")
     found["changes"], found["commits"] = sent, versions(spark, "example") != before
+    (place,) = spark.range(1).mapInArrow(_place, "place STRING").collect()
+    found["package"] = place["place"]
     found["widgets"] = _defaults(spark)
     os.environ["SPARK_REMOTE"] = address
     found["remote"] = _without_databricks(spark)
     print(json.dumps(found))
+
+
+def _place(batches: Any) -> Any:
+    """Names the file of a module of the package, in a task."""
+    import pyarrow
+    from mirrorlake.jobs.mirror.copy import task
+
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"place": [task.__file__] * batch.num_rows})
 
 
 def _schema(row: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,10 @@ def test_readers_need_no_more_than_select_and_views_are_made_by_maintenance(foun
     assert "Run notebooks/maintain.ipynb once" in found["without views"]
     assert found["created"] == found["changes"] == []
     assert found["commits"] is False
+
+
+def test_tasks_find_the_package_that_a_notebook_of_a_checkout_has_shipped(found: dict[str, Any]) -> None:
+    assert re.search(r"/mirrorlake-[0-9a-f]{8}\.zip/mirrorlake/jobs/mirror/copy/task\.py$", found["package"])
 
 
 def test_rows_are_inserted_once_and_a_notebook_opened_in_a_workspace_has_defaults_that_fit(

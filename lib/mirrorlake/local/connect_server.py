@@ -1,10 +1,14 @@
-"""A Spark Connect server on this machine: what notebooks meet on serverless compute, where there is no SparkContext."""
+"""A Spark Connect server on this machine: what notebooks meet on serverless compute, where there is no SparkContext.
+
+As there, its Python processes do not have the package unless a client ships it.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +18,7 @@ import pyspark
 
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import HOST, free_port
-from mirrorlake.local.session import MASTER, properties, worker_environment
+from mirrorlake.local.session import MASTER, properties
 from mirrorlake.log import private
 
 READY_DEADLINE_S = 120
@@ -36,7 +40,7 @@ def connect_server(root: Path, directory: Path) -> Iterator[str]:
     """
     port, log = free_port(0, set()), directory / "connect.log"
     confs = {
-        **properties(root, quick_start=True),
+        **{name: value for name, value in properties(root, quick_start=True).items() if "python" not in name.lower()},
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.connect.grpc.binding.address": HOST,
         "spark.connect.grpc.binding.port": str(port),
@@ -44,7 +48,8 @@ def connect_server(root: Path, directory: Path) -> Iterator[str]:
     words = [str(Path(pyspark.__path__[0]) / "bin/spark-submit"), "--class", SERVER, "--master", MASTER]
     words += ["--driver-java-options", confs.pop(JAVA_OPTIONS)]
     words += [word for name, value in confs.items() for word in ("--conf", f"{name}={value}")]
-    environment = {**os.environ, **worker_environment(), "TZ": "UTC", "SPARK_LOCAL_IP": HOST}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"PYSPARK_PYTHON": sys.executable, "TZ": "UTC", "SPARK_LOCAL_IP": HOST}
     with open(log, "ab", opener=private) as file:
         process = subprocess.Popen([*words, "spark-internal"], stdout=file, stderr=file, env=environment)
     try:
