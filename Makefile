@@ -184,9 +184,9 @@ setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every o
 .PHONY: lock
 lock:  ## Pin what requirements.txt, requirements-runtime.txt and tools/audit.txt pull in, with hashes, into files with .lock
 	@"$(PYTHON)" -m venv .local/lock && .local/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
-	@$(LOCK) --python-version 3.11.5 requirements.txt --output-file requirements.lock
+	@$(LOCK) --python-version 3.11 requirements.txt --output-file requirements.lock
 	@$(LOCK) --python-version 3.12 requirements.txt --override requirements-runtime.txt --output-file requirements-runtime.lock
-	@$(LOCK) --python-version 3.11.5 tools/audit.txt --output-file tools/audit.lock
+	@$(LOCK) --python-version 3.11 tools/audit.txt --output-file tools/audit.lock
 
 .PHONY: browser
 browser:

@@ -1,16 +1,23 @@
 """`python -m chaos`: runs seeds one after the other; prints what the checker finds, and the coverage table.
 
+Each seed gets the cells that the runs in the directory have hit least. A single seed that was run here before gets the
+same ones again.
+
 Exit codes: 0 nothing was found; 1 something was, or a full run has left a cell empty.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import time
 from pathlib import Path
 
+from mirrorlake.local.proxy.faults import Fault
+
+from chaos.cells import Cell
 from chaos.clusters import ROOT, clusters
 from chaos.coverage import Coverage
 from chaos.jobs import warm_up
@@ -36,7 +43,9 @@ def main() -> int:
     with clusters(given.directory / "clusters") as made:
         for seed in range(given.first, given.first + given.seeds):
             try:
-                verdict = run(scenario(seed), made, given.directory / f"seed-{seed}")
+                directory = given.directory / f"seed-{seed}"
+                plan = scenario(seed, _recorded(directory) if given.seeds == 1 else coverage.deal(seed))
+                verdict = run(plan, made, directory)
             except KeyboardInterrupt:
                 print(f"interrupted; make chaos FROM={seed} goes on", flush=True)
                 break
@@ -61,13 +70,21 @@ def main() -> int:
     return 1 if wrong or empty else 0
 
 
+def _recorded(directory: Path) -> list[Cell] | None:
+    """Returns the cells of a seed that was run here before, to repeat it; None for those that belong to it."""
+    file = directory / "cells.json"
+    if not file.exists():
+        return None
+    return [Cell(side, api, Fault(fault), is_older) for side, api, fault, is_older in json.loads(file.read_text())]
+
+
 def said(verdict: Verdict) -> str:
     """Returns the line about a run."""
     recovered = "never" if verdict.recovered_s is None else f"{verdict.recovered_s:.1f} s"
     faults = ", ".join(f"{side} {api} {fault}" for side, api, fault in verdict.made)
     return (
         f"seed {verdict.seed}: {'ok' if not verdict.findings else 'WRONG'}, {verdict.records} records, recovered after "
-        f"{recovered}, {verdict.restarts} restarts, {verdict.seconds:.1f} s; {faults}"
+        f"{recovered}, {verdict.restarts} restarts, {verdict.seconds:.1f} s {verdict.laps}; {faults}"
     )
 
 

@@ -103,9 +103,12 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
         "DescribeGroups",
         "ConsumerGroupDescribe",
         "CreateTopics",
+        "CreatePartitions",
         "DescribeConfigs",
+        "IncrementalAlterConfigs",
     ),
 }
+SILENT = frozenset({Fault.LOST, Fault.HALF_OPEN})  # the connection is out of use until its requests time out
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def faults_of(api: str) -> Iterator[Fault]:
     if api in REFUSABLE:
         yield from (Fault.LATE, Fault.DOUBLED)
     if api == "Fetch":
-        yield from (Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH)
+        yield from (Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH, Fault.MISPLACED)
 
 
 def codes_of(cell: Cell) -> tuple[int, ...]:

@@ -9,42 +9,45 @@ from pathlib import Path
 
 from mirrorlake.local.proxy.faults import Fault
 
-from chaos.cells import CELLS, OLDER_EACH, REQUESTS
-from chaos.scenario import CELLS_OF_A_SEED
+from chaos.cells import CELLS, REQUESTS, Cell
+from chaos.scenario import CELLS_OF_A_SEED, chosen, is_of_older
 
-DEALS = 8  # how often a full run deals out each cell; of some deals, the request is not sent in time
+DEALS = 5  # how many cells a full run deals out for each that there is; of some, the request is not sent in time
 
 
 class Coverage:
-    """Counts of faults by side, kind of request and fault; kept in a file."""
+    """Counts of faults by side, kind of request and fault, over all runs in a directory; kept in a file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         known = json.loads(file.read_text()) if file.exists() else []
-        self._before: Counter[tuple[str, str, str]] = Counter({(a, b, c): count for a, b, c, count in known})
-        self._made: Counter[tuple[str, str, str]] = Counter()
+        self._made: Counter[tuple[str, str, str]] = Counter({(a, b, c): count for a, b, c, count in known})
+        self._dealt: Counter[Cell] = Counter()
 
     @property
     def full_run(self) -> int:
         """The number of seeds after which no cell may be empty."""
-        return DEALS * len(CELLS) * OLDER_EACH // (OLDER_EACH - 1) // CELLS_OF_A_SEED + 1
+        return DEALS * len(CELLS) // CELLS_OF_A_SEED + 1
+
+    def deal(self, seed: int) -> list[Cell]:
+        """Returns the cells for a seed: those that were hit least, and of these the ones that were dealt least."""
+        first = sorted(CELLS, key=lambda cell: (self._made[_key(cell)], self._dealt[cell]))
+        dealt = chosen(first, is_older=is_of_older(seed))
+        self._dealt.update(dealt)
+        return dealt
 
     def add(self, made: Mapping[tuple[str, str, str], int]) -> None:
         """Adds the faults of a run."""
         self._made.update(made)
-        self._file.write_text(json.dumps([[*key, count] for key, count in sorted((self._before + self._made).items())]))
+        self._file.write_text(json.dumps([[*key, count] for key, count in sorted(self._made.items())]))
 
     def empty(self) -> list[str]:
-        """Lists the cells that were never hit in this run."""
-        return [
-            f"{cell.side} {cell.api} {cell.fault}"
-            for cell in CELLS
-            if not self._made[cell.side, cell.api, str(cell.fault)]
-        ]
+        """Lists the cells that were never hit."""
+        return [" ".join(_key(cell)) for cell in CELLS if not self._made[_key(cell)]]
 
     def table(self) -> str:
-        """Returns the table of this run; a dash is a fault that such a request can't have."""
-        possible = {(cell.side, cell.api, str(cell.fault)) for cell in CELLS}
+        """Returns the table; a dash is a fault that such a request can't have."""
+        possible = {_key(cell) for cell in CELLS}
         names = [str(fault) for fault in Fault]
         rows = [["", *names]]
         for side, requests in REQUESTS.items():
@@ -61,3 +64,7 @@ class Coverage:
             "  ".join([row[0].ljust(width), *(cell.rjust(size) for cell, size in zip(row[1:], widths, strict=True))])
             for row in rows
         )
+
+
+def _key(cell: Cell) -> tuple[str, str, str]:
+    return cell.side, cell.api, str(cell.fault)

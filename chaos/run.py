@@ -8,17 +8,18 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from chaos import evidence as read
+from chaos.cells import SILENT
 from chaos.checker import RECOVERY_S, Evidence, GroupPosition, Partition, Record, findings, is_in_place
 from chaos.clusters import Clusters, Side
 from chaos.disturbances import Disturbances
-from chaos.scenario import FAULTS_S, Scenario
+from chaos.scenario import FAULTS_S, SILENT_FROM_S, Scenario
 from chaos.supervisor import Supervisor
 from chaos.traffic import Traffic
 
@@ -33,6 +34,7 @@ class Verdict:
         findings: what the checker has found.
         seen: the requests by side and kind.
         made: the faults by side, kind of request and fault.
+        laps: the seconds that each part of the run took.
     """
 
     seed: int
@@ -44,6 +46,7 @@ class Verdict:
     seen: Counter[tuple[str, str]] = field(default_factory=Counter)
     made: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     restarts: int = 0
+    laps: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Returns everything as text; the keys of counters are joined by spaces."""
@@ -66,6 +69,7 @@ def run(plan: Scenario, clusters: Clusters, directory: Path) -> Verdict:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     (directory / "plan.txt").write_text("".join(f"{line}\n" for line in plan.lines()))
+    (directory / "cells.json").write_text(json.dumps([astuple(cell) for cell in plan.cells]))
     older, source = clusters.older_target, clusters.source
     target = older if plan.is_older and older is not None else clusters.target
     return _Run(plan, source, target, directory).carry_out(began)
@@ -76,6 +80,11 @@ class _Run:
         self._plan, self._source, self._target, self._directory = plan, source, target, directory
         self._alias = f"c{plan.seed}-{random.randrange(1 << 24):06x}"
         self._partitions: dict[str, int] = {}
+        self._seen: Counter[tuple[str, str]] = Counter()
+        self._made: Counter[tuple[str, str, str]] = Counter()
+        self._is_silent = False
+        self._laps: dict[str, float] = {}
+        self._lap_from = time.monotonic()
         self._groups = [f"{self._alias}-g{number}" for number in range(3)]
         self._admin = AdminClient({"bootstrap.servers": source.servers, "log_level": 0})
         self._live = read.LiveReader(target.servers)
@@ -98,22 +107,31 @@ class _Run:
         try:
             supervisor.start()
             faults_from = time.monotonic()
+            self._lap("start")
             for event in self._plan.events:
-                self._wait(faults_from + event.at_s, supervisor)
+                self._wait(faults_from + event.at_s, supervisor, faults_from)
                 disturbances.make(event)
-            self._wait(faults_from + FAULTS_S, supervisor)
+            self._wait(faults_from + FAULTS_S, supervisor, faults_from)
             disturbances.end()
             faults_s = time.monotonic() - faults_from
+            self._lap("faults")
             self._traffic.stop()
             expected = read.read_all(self._source.servers, self._partitions)
+            self._lap("read the source")
             recovered_s = self._recovery(expected, supervisor)
+            self._lap("recovery")
             stopped = supervisor.stop()
+            self._lap("stop the jobs")
             left = self._evidence(expected, recovered_s, [*stopped, *self._live.problems])
         finally:
             supervisor.kill()
             self._source.proxy.arm([])
             self._target.proxy.arm([])
             self._live.stop()
+        self._lap("evidence")
+        self._count()
+        self._clean()
+        self._lap("clean")
         verdict = Verdict(
             seed=self._plan.seed,
             findings=findings(left),
@@ -122,9 +140,10 @@ class _Run:
             records=sum(map(len, expected.values())),
             recovered_s=recovered_s,
             restarts=supervisor.restarts,
+            seen=self._seen,
+            made=self._made,
+            laps=self._laps,
         )
-        self._count(verdict)
-        self._clean()
         (self._directory / "verdict.json").write_text(verdict.to_json())
         return verdict
 
@@ -187,19 +206,34 @@ class _Run:
     # -- faults -------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
+        """Arms the faults after which connections go on."""
         for side, name in ((self._source, "source"), (self._target, "target")):
             side.proxy.faults()
-            side.proxy.arm(self._plan.rules[name])
+            side.proxy.arm([rule for rule in self._plan.rules[name] if rule.fault not in SILENT])
 
-    def _count(self, verdict: Verdict) -> None:
+    def _arm_silent(self) -> None:
+        """Arms what was not made yet, and the faults after which connections are silent."""
+        self._is_silent = True
+        self._count()
+        for side, name in ((self._source, "source"), (self._target, "target")):
+            made = Counter({(api, fault): count for (of, api, fault), count in self._made.items() if of == name})
+            left = []
+            for rule in self._plan.rules[name]:
+                key = rule.api, str(rule.fault)
+                left += [] if made[key] > 0 else [rule]
+                made[key] -= 1
+            side.proxy.arm(left)
+
+    def _count(self) -> None:
         for side, name in ((self._source, "source"), (self._target, "target")):
             seen, made = side.proxy.faults()
-            verdict.seen.update({(name, api): count for api, count in seen.items()})
-            verdict.made.update({(name, api, str(fault)): count for (api, fault), count in made.items()})
+            self._seen.update({(name, api): count for api, count in seen.items()})
+            self._made.update({(name, api, str(fault)): count for (api, fault), count in made.items()})
 
-    @staticmethod
-    def _wait(until: float, supervisor: Supervisor) -> None:
-        while time.monotonic() < until:
+    def _wait(self, until: float, supervisor: Supervisor, faults_from: float) -> None:
+        while (now := time.monotonic()) < until:
+            if not self._is_silent and now >= faults_from + SILENT_FROM_S:
+                self._arm_silent()
             supervisor.look()
             time.sleep(max(0.0, min(LOOK_S, until - time.monotonic())))
 
@@ -276,6 +310,10 @@ class _Run:
             stopped=stopped,
             recovered_s=recovered_s,
         )
+
+    def _lap(self, what: str) -> None:
+        now = time.monotonic()
+        self._laps[what], self._lap_from = round(now - self._lap_from, 2), now
 
     def _clean(self) -> None:
         for side in (self._source, self._target):

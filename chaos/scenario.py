@@ -1,24 +1,28 @@
 """What happens in a run: everything is drawn from its seed, before the run begins.
 
-The cells (kind of request and fault) are dealt out in a fixed order, a few to each seed, so that consecutive seeds
-reach all of them. Further faults are drawn freely.
+The cells (kind of request and fault) are dealt out, some to each seed: those that runs have hit least, or a few in a
+fixed order. Further faults are drawn freely.
+
+Faults after which a connection is silent come last, as nothing else happens to its requests for half a minute.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from mirrorlake.local.proxy.faults import Fault, Rule
 
-from chaos.cells import CELLS, OLDER_EACH, Cell, codes_of, most_skipped
+from chaos.cells import CELLS, LOGIN, OLDER_EACH, SILENT, Cell, codes_of, most_skipped
 from chaos.traffic import CODECS
 
-CELLS_OF_A_SEED = 10
+CELLS_OF_A_SEED = 16
+SILENT_CELLS = 3  # of these, at most
 FREE_FAULTS = 4
 FAULTS_S = 8.0
+SILENT_FROM_S = 5.0
 DELAYS_MS = (50, 300, 1_500, 3_000)
 PAUSES_MS = (50, 500, 1_500)
 LATE_MS = (200, 1_000, 3_000)
@@ -42,6 +46,13 @@ class Disturbance(StrEnum):
     NEW_CONFIG = "new_config"
 
 
+# Without these, some kinds of requests are not sent again in time.
+CAUSES: Mapping[str, Disturbance] = {
+    **dict.fromkeys(("ApiVersions", *LOGIN, "FindCoordinator", "InitProducerId"), Disturbance.KILL_MIRROR),
+    "CreateTopics": Disturbance.NEW_TOPIC,
+    "CreatePartitions": Disturbance.NEW_PARTITIONS,
+    "IncrementalAlterConfigs": Disturbance.NEW_CONFIG,
+}
 # A target of one broker is not to be without any for as long as one starts.
 OF_TWO_BROKERS = {Disturbance.RESTART_BROKER, Disturbance.CRASH_BROKER, Disturbance.MOVE_LEADERS}
 
@@ -62,6 +73,7 @@ class Scenario:
     Attributes:
         seed: what everything else is drawn from.
         is_older: True for the target with the transaction protocol of Kafka 3.
+        cells: the cells that were dealt to it.
         rules: the faults of single requests, by side.
         events: what happens to processes and lines, in order.
     """
@@ -73,6 +85,7 @@ class Scenario:
     codec: str
     size_bytes: int
     transactional: float
+    cells: tuple[Cell, ...]
     rules: Mapping[str, tuple[Rule, ...]]
     events: tuple[Event, ...]
 
@@ -90,16 +103,17 @@ class Scenario:
             yield f"{event.at_s:.1f} s: {event.what} ({event.number})"
 
 
-def scenario(seed: int, *, small: bool = False) -> Scenario:
-    """Draws the scenario of a seed; always the same.
+def scenario(seed: int, dealt: Sequence[Cell] | None = None, *, small: bool = False) -> Scenario:
+    """Draws the scenario of a seed; always the same with the same cells.
 
     Args:
         seed: the seed.
+        dealt: the cells; None for those that belong to the seed.
         small: True if there is no older target, and the target has one broker, which stays.
     """
     dice = random.Random(f"mirrorlake/{seed}")
-    is_older = seed % OLDER_EACH == 0 and not small
-    dealt = cells_of(seed, is_older=is_older)
+    is_older = is_of_older(seed) and not small
+    dealt = cells_of(seed, is_older=is_older) if dealt is None else dealt
     free = dice.sample([cell for cell in CELLS if cell.is_older in (None, is_older)], FREE_FAULTS)
     rules: dict[str, list[Rule]] = {"source": [], "target": []}
     for cell in [*dealt, *free]:
@@ -112,32 +126,52 @@ def scenario(seed: int, *, small: bool = False) -> Scenario:
         codec=dice.choice(CODECS),
         size_bytes=dice.choice([10, 200, 3_000]),
         transactional=dice.choice([0.0, 0.3, 0.8]),
+        cells=tuple(dealt),
         rules={side: tuple(given) for side, given in rules.items()},
-        events=tuple(sorted(_events(dice, is_alone=is_older or small), key=lambda event: event.at_s)),
+        events=tuple(sorted(_events(dice, dealt, is_alone=is_older or small), key=lambda event: event.at_s)),
     )
 
 
+def is_of_older(seed: int) -> bool:
+    """Returns True for a seed whose target has the transaction protocol of Kafka 3."""
+    return seed % OLDER_EACH == 0
+
+
+def chosen(cells: Sequence[Cell], *, is_older: bool) -> list[Cell]:
+    """Returns the first cells that one seed can have."""
+    found: list[Cell] = []
+    for cell in cells:
+        room = sum(one.fault in SILENT for one in found) < SILENT_CELLS or cell.fault not in SILENT
+        if cell.is_older in (None, is_older) and room and len(found) < CELLS_OF_A_SEED:
+            found.append(cell)
+    return found
+
+
 def cells_of(seed: int, *, is_older: bool) -> list[Cell]:
-    """Returns the cells that are dealt to a seed, of those that its target has."""
-    mine = [cell for cell in CELLS if bool(cell.is_older) == is_older]
-    turn = seed // OLDER_EACH if is_older else seed - seed // OLDER_EACH - 1
-    first = turn * CELLS_OF_A_SEED
-    return [mine[(first + step) % len(mine)] for step in range(min(CELLS_OF_A_SEED, len(mine)))]
+    """Returns the cells that belong to a seed, in a fixed order."""
+    first = seed * CELLS_OF_A_SEED % len(CELLS)
+    turned = [*CELLS[first:], *CELLS[:first]]
+    return chosen(sorted(turned, key=lambda cell: not cell.is_older), is_older=is_older)
 
 
 def _rule(cell: Cell, dice: random.Random) -> Rule:
+    most = most_skipped(cell)
     delays = {Fault.THROTTLED: PAUSES_MS, Fault.LATE: LATE_MS, Fault.DOUBLED: LATE_MS}.get(cell.fault, DELAYS_MS)
     return Rule(
         cell.api,
         cell.fault,
-        skip=dice.randint(0, most_skipped(cell)),
+        skip=dice.randint(0, min(1, most) if cell.fault in SILENT else most),
         delay_ms=dice.choice(delays),
         code=dice.choice(codes_of(cell)),
         pick=dice.randrange(1 << 20),
     )
 
 
-def _events(dice: random.Random, *, is_alone: bool) -> Iterator[Event]:
+def _events(dice: random.Random, cells: Sequence[Cell], *, is_alone: bool) -> Iterator[Event]:
+    causes = {(CAUSES[cell.api], cell.fault in SILENT) for cell in cells if cell.api in CAUSES}
+    for what, is_silent in sorted(causes):
+        begin = SILENT_FROM_S if is_silent else 0.5
+        yield Event(dice.uniform(begin + 0.1, begin + 1.5), what, dice.randrange(1 << 16))
     possible = [one for one in Disturbance if not (is_alone and one in OF_TWO_BROKERS)]
     for what in dice.sample(possible, dice.randint(1, 4)):
         yield Event(dice.uniform(1.0, FAULTS_S - 1), what, dice.randrange(1 << 16))

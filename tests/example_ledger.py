@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.reasons import PositionReason
 
 DAY = datetime(2026, 11, 20)
 WEST_EAST = {"source": "west", "target": "east"}
@@ -207,7 +208,7 @@ def fill(ledger: Ledger) -> Ledger:
                 "13:50:30",
                 source_lag=180,
                 sync="held",
-                reason="the group has members on the target",
+                reason=PositionReason.MEMBERS,
             ),
             checkpoint(
                 "reports",
@@ -217,7 +218,7 @@ def fill(ledger: Ledger) -> Ledger:
                 "13:58:00",
                 source_lag=0,
                 status="clamped",
-                reason="past what is mirrored",
+                reason=PositionReason.PAST_THE_MIRROR,
             ),
             checkpoint("trial", "orders", 1, (200, 80), "13:50:30", source_lag=200),
             checkpoint(
@@ -228,7 +229,7 @@ def fill(ledger: Ledger) -> Ledger:
                 "13:53:00",
                 status="deleted",
                 sync="held",
-                reason="the group was deleted on the source; it stays on the target",
+                reason=PositionReason.GROUP_GONE,
             ),
         ],
     )

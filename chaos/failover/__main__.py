@@ -85,7 +85,7 @@ def _tell(story: Story, ground: Ground, results: Path) -> Verdict:
             "seconds": run.seconds,
             **asdict(verdict),
         }
-        row |= {"errors": run.errors, "cycles": len(run.cycles), "findings": verdict.findings[:20]}
+        row |= {"errors": run.jobs.errors, "cycles": len(run.jobs.cycles), "findings": verdict.findings[:20]}
         file.write(json.dumps(row) + "\n")
     return verdict
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
-from mirrorlake.errors import ConfigurationError
+from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.failover.failback import Failback
-from mirrorlake.jobs.failover.lost_ends import LostEnd, lost_ends, require_refillable
+from mirrorlake.jobs.failover.lost_ends import LostEnd, lost_ends, require_refillable, set_back
 from mirrorlake.jobs.failover.plan import ALIVE, Choice
 from mirrorlake.jobs.failover.snapshot import connected
 from mirrorlake.model.gap import GapKind
@@ -112,3 +112,47 @@ def test_a_refill_that_could_not_be_whole_is_refused(world: World) -> None:
         eventually(lambda: states not in world.source_admin.list_topics(timeout=5).topics)
         with pytest.raises(ConfigurationError, match=rf"has lost records of {states}-\d+ as well"):
             failback._require_own_states(source)
+
+
+def test_what_the_flow_back_had_brought_and_is_lost_as_well_comes_home_again_once_the_loss_is_accepted(
+    world: World,
+) -> None:
+    home = both_ways(world, **IDENTITY)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 60, 1)
+    world.mirror()
+    home.produce(topic, 20, 1, seed=2)
+    assert home.mirror().records == 20
+    ours, theirs = (both[0] for both in (world.source_records(topic), world.target_records(topic)))
+    begin, at = ours[60][0], theirs[67][0]
+    with both_clusters(world) as (target, source):
+        carried = positions_of(home, source)
+        brought = carried[topic, 0]
+        for cluster in (source, target):
+            cluster.refresh([topic], 30_000)
+        lost = LostEnd(topic, 0, begin + 7, 90, GapKind.TRUNCATED)
+        ((position,), (gap,)) = set_back(home.flow, world.flow, world.ledger, [lost], carried, target, source)
+        assert (position.upstream_next, position.downstream_next, position.incarnation) == (at, 0, 1)
+        assert (gap.from_offset, gap.to_offset, gap.kind) == (at, brought.upstream_next, "target_recreated")
+        later = replace(lost, from_offset=brought.downstream_next)
+        assert set_back(home.flow, world.flow, world.ledger, [later], carried, target, source) == ((), ())
+
+        world.source_admin.delete_topics([topic])[topic].result()
+        eventually(lambda: topic not in world.source_admin.list_topics(timeout=5).topics)
+        world.topic(partitions=1)
+        home.produce(topic, 5, 1, seed=3)
+        with pytest.raises(TargetError, match="was deleted and created anew"):
+            home.mirror()
+        source.refresh([topic], 30_000)
+        states = read_all_states(target, world.flow.offset_syncs_topic, 30_000)
+        failback = Failback(world.spark, world.config, world.flow, world.ledger, ROOT / "expectations")
+        whole = LostEnd(topic, 0, 0, 60, GapKind.RECREATED, records=60, downstream_from=theirs[0][0])
+        signed = Choice(source=ALIVE, signed_by="ann")
+        failback._reset([whole], "accept", choice=signed, here=target, there=source, states=states)
+        with pytest.raises(ConfigurationError, match="was failed over"):
+            home.mirror()
+        assert failback._open(failback.home, source) > 0
+    assert home.mirror().records == 25
+    came = [record for _, record in world.source_records(topic)[0]]
+    assert came == [record for _, record in world.target_records(topic)[0][60:]]
+    assert "accept, signed by ann" in {row["action"] for row in home.rows("anomalies")}

@@ -33,6 +33,7 @@ from mirrorlake.protocol.log_reader import read_stretch
 from tests.world import World, eventually
 
 NOT_LEADER, NOT_COORDINATOR = 6, 16
+LIES = [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH, Fault.MISPLACED]
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def test_answers_say_errors_and_pauses_in_the_order_of_the_requests(client: Clie
     assert len(made(proxy)) == 3
 
 
-@pytest.mark.parametrize("fault", [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH])
+@pytest.mark.parametrize("fault", LIES)
 def test_fetched_records_lie(client: Client, proxy: Proxy, fault: Fault) -> None:
     proxy.arm([Rule("Fetch", fault, pick=7)])
     lie, truth = (client.ask(fetch(), FetchResponse[12]).responses[0].partitions[0].records for _ in range(2))
@@ -265,7 +266,7 @@ def world(cluster: LocalCluster, tmp_path: Path) -> World:
     return made
 
 
-@pytest.mark.parametrize("fault", [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH])
+@pytest.mark.parametrize("fault", LIES)
 def test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss(
     world: World, proxy: Proxy, fault: Fault
 ) -> None:

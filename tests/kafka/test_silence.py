@@ -5,10 +5,12 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.gate import Gate
+from mirrorlake.protocol.cluster import Cluster
 
 from tests.world import ROOT, World
 
@@ -44,3 +46,16 @@ def test_a_port_that_says_nothing_ends_the_job_within_the_connect_timeout(
     with pytest.raises(MirrorlakeError, match=f"can't be reached within {CONNECT_TIMEOUT_MS} ms"):
         plain_world.mirror()
     assert time.monotonic() - began < CONNECT_TIMEOUT_MS / 1_000 + SECOND_OPINION_S
+
+
+def test_a_host_that_is_gone_is_noticed_by_keepalives_within_seconds(plain_world: World) -> None:
+    """A slow broker's kernel answers them; Linux by itself begins to ask after two hours."""
+    with closing(Cluster(plain_world.flow.target_connection, "target", "test").connect()) as target:
+        sock = next(conn.transport._sock for conn in target._manager._conns.values() if conn.connected)
+        idle, between, count = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert idle + between * count <= 15
+        assert count >= 3, "a few lost packets are no end"

@@ -8,12 +8,42 @@ import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 
 from tests.world import DEADLINE_S, World
+
+
+def test_on_shared_topics_open_transactions_of_others_hold_back_no_job_and_a_marker_may_stand_at_the_position(
+    plain_world: World,
+) -> None:
+    world = plain_world
+    topic = world.topic(partitions=1)
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "10000"})
+    world.produce(topic, 5, 1)
+    world.mirror()
+    remote, flow = world.remote(topic), world.flow
+    end = world.target_records(topic)[0][-1][0] + 1
+    behind = Stretch(topic, 0, "", remote, 5, 5, end + 1, 6)  # as after a take-over: the marker of the flow is there
+    with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+        target.refresh([remote], 30_000)
+        require_ends(flow, target, [behind], generation=1)
+        assert target.limits.ends_checked == {(remote, 0): 1}
+
+    world.write_config(**{"mirrorlake.topics.shared": "true"})
+    producer = Producer({"bootstrap.servers": world.target_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce(remote, b"x", partition=0)
+    producer.flush(DEADLINE_S)
+    for seed in (1, 2):  # the second job begins behind records that can't be read yet
+        world.produce(topic, 5, 1, seed=seed)
+        assert world.mirror().records == 5
+    producer.abort_transaction(DEADLINE_S)
+    world.assert_equal(topic)
 
 
 def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_others_is_not(plain_world: World) -> None:

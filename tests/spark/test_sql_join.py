@@ -9,10 +9,9 @@ from chispa import assert_df_equality
 from mirrorlake.model.recent_runs import Nearby
 from mirrorlake.model.run import Run
 from mirrorlake.model.run import translate as by_definition
+from mirrorlake.reasons import PositionReason
 from mirrorlake.translation.sql_join import (
-    FORMER_LOG,
     MIRRORED,
-    NO_RUN,
     POSITION_NAMES,
     POSITIONS,
     Mirrored,
@@ -134,7 +133,7 @@ def test_every_status(spark: Any) -> None:
         "beyond": ("clamped", 24, "past the end of the source log"),
         "empty": ("exact", 0, None),
         "unread": ("clamped", 0, "past what is mirrored"),
-        "late ledger": ("not_covered", None, NO_RUN),
+        "late ledger": ("not_covered", None, PositionReason.NO_RUN),
         "late ledger, at its end": ("exact", 9, None),  # whatever comes later is mirrored behind this
         "elsewhere": (None, None, None),
     }
@@ -164,7 +163,7 @@ def test_without_a_run_of_the_present_log_a_place_is_behind_all_that_is_mirrored
     assert {
         (row["topic"], row["upstream_offset"]): (row["status"], row["downstream_offset"]) for row in rows
     } == expected
-    assert {row["reason"] for row in rows} >= {FORMER_LOG, NO_RUN}
+    assert {row["reason"] for row in rows} >= {PositionReason.FORMER_LOG, PositionReason.NO_RUN}
 
 
 def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:

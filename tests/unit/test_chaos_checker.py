@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from chaos.cells import CELLS
+from chaos.cells import CELLS, SILENT
 from chaos.checker import Evidence, GroupPosition, Piece, Record, findings
 from chaos.coverage import Coverage
-from chaos.scenario import OLDER_EACH, scenario
+from chaos.scenario import FAULTS_S, OLDER_EACH, SILENT_CELLS, SILENT_FROM_S, Disturbance, scenario
 
 PARTITION = ("orders", 0)
 MARKER = 3  # the source's offset of a marker between the records
@@ -122,6 +122,28 @@ def test_a_seed_gives_the_same_scenario_and_seeds_deal_out_every_cell(tmp_path: 
     }
     assert {(cell.side, cell.api, cell.fault) for cell in CELLS} == dealt
     assert {scenario(seed).is_older for seed in seeds if seed % OLDER_EACH == 0} == {True}
+
+
+def test_cells_that_were_never_made_come_first_and_few_seeds_have_them_all(tmp_path: Path) -> None:
+    coverage = Coverage(tmp_path / "coverage.json")
+    for seed in range(1, 41):
+        cells = coverage.deal(seed)
+        assert sum(cell.fault in SILENT for cell in cells) <= SILENT_CELLS
+        assert len(cells) == len(set(cells))
+        plan = scenario(seed, cells)
+        assert plan == scenario(seed, cells)
+        coverage.add({(cell.side, cell.api, str(cell.fault)): 1 for cell in cells})
+    assert coverage.empty() == []
+    assert Coverage(tmp_path / "coverage.json").empty() == [], "another run goes on"
+
+
+def test_a_cell_has_what_causes_its_request() -> None:
+    cells = [cell for cell in CELLS if cell.api == "CreatePartitions"]
+    events = {event.what: event.at_s for event in scenario(1, cells[:1]).events}
+    assert Disturbance.NEW_PARTITIONS in events
+    silent = [cell for cell in cells if cell.fault in SILENT]
+    at = [event.at_s for event in scenario(1, silent).events if event.what is Disturbance.NEW_PARTITIONS]
+    assert any(SILENT_FROM_S < one < FAULTS_S for one in at)
 
 
 def test_a_cell_that_was_never_made_is_named(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_references_are_resolved_from_environment_file_and_scope(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("${vault:a:b}", "unknown config provider 'vault'; allowed are env, file, secrets"),
+        ("${vault:a:b}", "unknown config provider 'vault'; allowed are directory, env, file, secrets"),
         ("${env:NOT_THERE}", "which does not exist here"),
     ],
 )

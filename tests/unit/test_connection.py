@@ -7,6 +7,7 @@ import contextlib
 import json
 import ssl
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,9 +28,11 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.config.security.jaas import Jaas
 from mirrorlake.config.security.login import ClientCredentials
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.protocol.clients.oauth_tokens import Token, TokenError, TokenProvider, provider
+from mirrorlake.protocol.clients.oauth_tokens import Token, TokenError, TokenProvider, fetched, provider
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from trustme import CA
+
+from tests.identity_provider import CLIENT, SECRET, IdentityProvider
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -383,6 +386,43 @@ def test_a_store_that_cannot_be_used_is_refused_by_name(
     assert "canary" not in str(raised.value)
 
 
+def test_a_key_store_says_nothing_to_the_jvm_that_reads_it(stores: Stores, tmp_path: Path) -> None:
+    """An argument that begins with -J is an option of the JVM, such as a command to run."""
+    odd = tmp_path / "odd.jks"
+    odd.write_bytes(stores.jks.read_bytes())
+    alias = ("-alias", "me", "-destalias", "-jvm", "-keypass", "key-canary")
+    keytool("-changealias", "-keystore", odd, "-storetype", "JKS", "-storepass", PASSWORD, *alias)
+    with pytest.raises(ConfigurationError, match=r"alias of the key in .*odd.jks begins with '-'. Rename it"):
+        kafka_python(over_tls(ssl_keystore_location=str(odd), ssl_keystore_password=PASSWORD))
+
+
+def test_a_path_of_a_key_store_is_no_option_of_the_jvm(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = "-J-XX:OnOutOfMemoryError=x"
+    Path(path).write_bytes(stores.trusted_jks.read_bytes())
+    tls = over_tls(ssl_truststore_location=path, ssl_truststore_password=PASSWORD).tls()
+    assert tls
+    assert tls.trusted.strip() == stores.trusted.decode().strip()
+
+
+def test_a_key_is_never_in_a_file_as_it_is(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = []
+    unlink = Path.unlink
+
+    def seen(path: Path) -> None:
+        written.append((path.stat().st_mode & 0o777, path.read_text()))
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", seen)
+    kafka_python(over_tls(ssl_keystore_type="PEM", ssl_keystore_location=str(stores.pem), ssl_truststore_type="PEM"))
+    ((mode, text),) = written
+    assert mode == 0o600
+    assert "ENCRYPTED PRIVATE KEY" in text
+    assert "BEGIN PRIVATE KEY" not in text
+
+
 def test_no_secret_is_in_what_a_connection_or_flow_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", "s3cret")
     for secret in ("${env:CANARY}", "s3cret"):
@@ -435,6 +475,7 @@ def test_client_credentials_are_read_by_their_old_and_their_new_names(options: s
         ("", {}, r"a\.sasl\.oauthbearer\.token\.endpoint\.url is missing"),
         ("", {"sasl_oauthbearer_token_endpoint_url": "https://h/t"}, "has no clientId or no clientSecret"),
         ("", {"sasl_oauthbearer_token_endpoint_url": "file:///token"}, "is not an https address"),
+        ("", {"sasl_oauthbearer_token_endpoint_url": "https://[x"}, "is not an https address"),
         ("", {"sasl_oauthbearer_token_endpoint_url": "http://h/t"}, "would cross the network unencrypted"),
         ('ssl.truststore.location="x"', CREDENTIALS, r"option ssl\.truststore\.location is not supported"),
     ],
@@ -455,6 +496,16 @@ def test_tokens_without_a_signature_hold_the_claims_of_the_login() -> None:
     assert (claims["sub"], claims["n"], claims["scope"], claims["exp"] - claims["iat"]) == ("u", 1.5, ["a", "b"], 60)
     assert expires_s == claims["exp"]
     assert connection.java()["sasl.jaas.config"].count("unsecuredLogin") == 4
+
+
+def test_a_client_secret_does_not_reach_a_proxy_unencrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An http address is on this machine. A proxy of the environment, where nobody listens here, is elsewhere."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with IdentityProvider().running() as issuer:
+        url = {"sasl_oauthbearer_token_endpoint_url": f"{issuer.url}/token"}
+        login = with_login("OAUTHBEARER", f'{LOGIN} clientId="{CLIENT}" clientSecret="{SECRET}";', **url).login()
+        assert fetched(login, time.time()).text == issuer.issued[0]
 
 
 def test_a_token_is_renewed_before_it_expires_and_used_on_while_the_endpoint_fails() -> None:

@@ -10,7 +10,7 @@ from mirrorlake.ledger.views import CAUSES, FUNCTIONS, VIEWS, Definition
 from mirrorlake.model.gap import EXPLAINED, LOSS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_test_that_a_document_names_exists() -> None:
@@ -24,7 +24,7 @@ def test_every_test_that_a_document_names_exists() -> None:
     assert named - there == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page.read_text())]
     assert [link for link in links if link and "://" not in link and not (page.parent / link).exists()] == []

@@ -140,13 +140,25 @@ def test_a_replacement_that_names_no_group_is_refused(replacement: str) -> None:
         RenameReplicationPolicy("s", regex="(a)(b)", replacement=replacement)
 
 
-def test_an_own_policy_is_a_python_class_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_own_policy_is_a_python_class_that_the_environment_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The property file alone makes nothing run: importing a module does."""
     (tmp_path / "own_policies.py").write_text(
-        "from mirrorlake.policy import IdentityReplicationPolicy\n\n\nclass Upper(IdentityReplicationPolicy):\n    def "
+        "from pathlib import Path\nfrom mirrorlake.policy import IdentityReplicationPolicy\n\n"
+        "(Path(__file__).parent / 'ran').touch()\n\n\nclass Upper(IdentityReplicationPolicy):\n    def "
         "remote_topic(self, topic):\n        return topic.upper()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert find_policy("own_policies.Upper")("s").remote_topic("t") == "T"
+    for others in ("", "own_policies, own_policies.Lower, own_policies.*"):
+        with pytest.raises(ConfigurationError, match=r"class is 'own_policies.Upper'.*MIRRORLAKE_POLICY_CLASSES names"):
+            find_policy("own_policies.Upper", {"MIRRORLAKE_POLICY_CLASSES": others})
+    assert not (tmp_path / "ran").exists()
+    allowed = {
+        "MIRRORLAKE_POLICY_CLASSES": "own_policies.Lower,nowhere.Policy, pathlib.Path, Upper, own_policies.Upper"
+    }
+    assert find_policy("own_policies.Upper", allowed)("s").remote_topic("t") == "T"
+    assert find_policy("own_policies.IdentityReplicationPolicy", allowed) is IdentityReplicationPolicy
     for wrong in ("own_policies.Lower", "nowhere.Policy", "pathlib.Path", "Upper"):
         with pytest.raises(ConfigurationError, match=r"replication.policy.class is"):
-            find_policy(wrong)
+            find_policy(wrong, allowed)

@@ -28,6 +28,9 @@ PLAIN = {"bootstrap.servers": "h:1", "security.protocol": "SASL_SSL", "sasl.mech
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s.properties").write_text(f"password = {CANARY}\nodd = a\\\\b\n")
     (tmp_path / "s.properties").chmod(0o600)
+    (tmp_path / "mounted").mkdir()
+    (tmp_path / "mounted/password").write_text(CANARY)
+    (tmp_path / "mounted/lines").write_text(f"{CANARY}\n")
     monkeypatch.setenv("CANARY", CANARY)
     monkeypatch.setenv("QUOTED", 'with"quote')
     monkeypatch.setenv("SECRET_KAFKA_PROD_PASS_WORD", CANARY)
@@ -40,6 +43,7 @@ def connection(reference: str, *, is_shaded: bool = False, **more: str) -> Conne
 def test_options_of_spark_have_references_that_kafka_resolves(tmp_path: Path) -> None:
     file = tmp_path / "s.properties"
     provider = "org.apache.kafka.common.config.provider"
+    mounted = tmp_path / "mounted"
     for reference, left, settings in [
         (
             "${env:CANARY}",
@@ -59,6 +63,11 @@ def test_options_of_spark_have_references_that_kafka_resolves(tmp_path: Path) ->
             f"${{file:{file}:password}}",
             {"file.class": f"{provider}.FileConfigProvider", "file.param.allowed.paths": str(file)},
         ),
+        (
+            f"${{directory:{mounted}:password}}",
+            f"${{directory:{mounted}:password}}",
+            {"directory.class": f"{provider}.DirectoryConfigProvider", "directory.param.allowed.paths": str(mounted)},
+        ),
     ]:
         options = connection(reference).spark()
         assert options["kafka.sasl.jaas.config"] == JAAS.format(left)
@@ -68,10 +77,67 @@ def test_options_of_spark_have_references_that_kafka_resolves(tmp_path: Path) ->
         assert CANARY not in str(options)
 
 
-@pytest.mark.parametrize("reference", ["${env:QUOTED}", "${file:{}/s.properties:odd}"])
+@pytest.mark.parametrize("reference", ["${env:QUOTED}", "${file:{}/s.properties:odd}", "${directory:{}/mounted:lines}"])
 def test_a_value_that_kafka_would_read_differently_is_resolved_here(reference: str, tmp_path: Path) -> None:
     options = connection(reference.replace("{}", str(tmp_path))).spark()
     assert "${" not in options["kafka.sasl.jaas.config"]
+    assert "kafka.config.providers" not in options
+
+
+def test_a_line_end_behind_a_secret_in_a_file_is_no_part_of_it(tmp_path: Path) -> None:
+    """Java's clients trim each property. Within a JAAS line, they take the line end for the end of the text."""
+    lines = f"${{directory:{tmp_path}/mounted:lines}}"
+    found = connection(lines, **{"ssl.truststore.password": lines})
+    login = found.login()
+    assert (login.password if login else "", found.resolved()["ssl.truststore.password"]) == (CANARY, CANARY)
+    assert found.spark()["kafka.ssl.truststore.password"] == lines
+
+
+@pytest.mark.parametrize("reference", ["${directory:{}:s.properties/../s.properties}", "${directory:{}:mounted}"])
+def test_a_directory_gives_its_own_files_only(reference: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="which does not exist here"):
+        connection(reference.replace("{}", str(tmp_path))).login()
+
+
+def test_providers_may_have_names_of_their_own_as_in_mirrormaker_2(tmp_path: Path) -> None:
+    provider, config = "org.apache.kafka.common.config.provider", tmp_path / "mirrorlake.properties"
+    config.write_text(
+        "clusters = a, b\na->b.enabled = true\nb.bootstrap.servers = h:2\nconfig.providers = dir, secrets\n"
+        f"config.providers.dir.class = {provider}.DirectoryConfigProvider\n"
+        f"config.providers.secrets.class = {provider}.FileConfigProvider\n"
+        + "".join(f"a.{name} = {value}\n" for name, value in connection("${dir:{0}/mounted:password}").properties)
+        + "a.ssl.truststore.password = ${secrets:{0}/s.properties:password}\n"
+    )
+    config.write_text(config.read_text().replace("{0}", str(tmp_path)))
+    found = Flow.load(config, "a->b").source_connection
+    login = found.login()
+    assert (login.password if login else "", found.resolved()["ssl.truststore.password"]) == (CANARY, CANARY)
+    assert CANARY not in str(found.spark())
+
+
+def test_files_of_secrets_are_utf_8_and_what_is_not_is_not_shown(tmp_path: Path) -> None:
+    file, reference = tmp_path / "odd.properties", f"${{file:{tmp_path}/odd.properties:password}}"
+    file.write_text("password = pässwörd\n", encoding="utf-8")
+    login = connection(reference).login()
+    assert login
+    assert login.password == "pässwörd"
+    for text in (b"password = c\\u4naryxx\n", "password = pässwörd".encode("latin-1")):
+        file.write_bytes(text)
+        with pytest.raises(
+            ConfigurationError, match=r"refers to .*odd.properties can't be read: it is not UTF-8"
+        ) as caught:
+            connection(reference).login()
+        assert "4nar" not in str(caught.value)
+    file.write_bytes(b"clusters = a, b\n# x\na.ssl.key.password = c\\u4naryxx\n")
+    with pytest.raises(ConfigurationError, match=r"not a Java property file: line 3 has a \\u without") as caught:
+        Properties.load(file)
+    assert "4nar" not in str(caught.value)
+
+
+def test_a_value_that_looks_like_a_reference_is_not_resolved_by_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAME", "${env:CANARY}")
+    options = connection("${env:CANARY}", **{"client.id": "${env:NAME}"}).spark()
+    assert options["kafka.client.id"] == "${env:CANARY}"
     assert "kafka.config.providers" not in options
 
 
@@ -150,9 +216,28 @@ def test_the_user_in_the_address_of_a_registry_is_taken_out(monkeypatch: pytest.
     with pytest.raises(Exception, match=r"\(http://127\.0\.0\.1:1/x\) can't be reached") as caught:
         RegistryClient(registry).schema(1)
     assert "c4nary" not in str(caught.value)
-    wrong = Properties({"clusters": "a, b", "a.schema.registry.url": "ftp://user:c4nary@host"})
-    with pytest.raises(ConfigurationError, match="'ftp://host'"):
-        SchemaRegistry.of(wrong, "a", "source")
+    for wrong, said in {
+        "ftp://user:c4nary@host": "is 'ftp://host'",
+        "http://user:c4/nary@host": "can't be used",
+        "http://host,http://user:c4nary@host": "can't be used",
+        "https://host/x?token=c4nary": "can't be used",
+        "http://h\nost": "is 'http",
+    }.items():
+        with pytest.raises(ConfigurationError, match=said) as refused:
+            SchemaRegistry.of(Properties({"clusters": "a, b", "a.schema.registry.url": wrong}), "a", "source")
+        assert not re.search("c4|nary", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("url", "is_told"),
+    [("http://u:p@h/x", True), ("https://u:p@h", False), ("http://u:p@[::1]:8081", False), ("http://h", False)],
+)
+def test_a_password_that_crosses_the_network_unencrypted_to_a_registry_is_told(url: str, is_told: bool) -> None:
+    values = {"clusters": "a, b", "a->b.enabled": "true", "a.bootstrap.servers": "h:1", "b.bootstrap.servers": "h:2"}
+    values |= {"a.schema.registry.url": url, "b.schema.registry.url": "https://h", "mirrorlake.transforms": "t"}
+    values |= {"mirrorlake.transform.t.topics": "x", "mirrorlake.transform.t.value.schema.ids": "translate"}
+    told = [one for one in Flow.from_properties(Properties(values), "a->b").warnings if "unencrypted" in one]
+    assert bool(told) == is_told
 
 
 def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> None:
@@ -162,15 +247,22 @@ def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> No
         "clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\na->b.enabled = true\n"
         f"a.ssl.keystore.type = PEM\na.ssl.keystore.location = {store}\n"
         f"b.ssl.key.password = ${{file:{secrets}:password}}\n"
+        f"b.ssl.truststore.password = ${{directory:{tmp_path}/mounted:password}}\n"
     )
     config.chmod(0o644)
+    mounted = tmp_path / "mounted/password"
+    mounted.chmod(0o600)
     assert Flow.load(config, "a->b").warnings == ()
+    mounted.chmod(0o644)
     secrets.chmod(0o640)
     store.chmod(0o604)
+    others = "others may read or change file"
     assert Flow.load(config, "a->b").warnings == (
-        f"property a.ssl.keystore.location: others may read or change file {store} (mode 0604). Set its mode to 0600",
-        f"property b.ssl.key.password: others may read or change file {secrets} (mode 0640). Set its mode to 0600",
+        f"property a.ssl.keystore.location: {others} {store} (mode 0604). Set its mode to 0600",
+        f"property b.ssl.key.password: {others} {secrets} (mode 0640). Set its mode to 0600",
+        f"property b.ssl.truststore.password: {others} {mounted} (mode 0644). Set its mode to 0600",
     )
+    mounted.chmod(0o600)
     secrets.chmod(0o600)
     store.chmod(0o400)
     config.write_text(f"{config.read_text()}a.ssl.key.password = {CANARY}\n")

@@ -18,7 +18,8 @@ from mirrorlake.jobs.mirror.copy import source_reader
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import SmallBatches
 from mirrorlake.jobs.mirror.copy.source_reader import SIGHTINGS, Intake
-from mirrorlake.jobs.verification.run_digests import has_digest
+from mirrorlake.jobs.verification import run_digests
+from mirrorlake.jobs.verification.run_digests import has_digest, merged_as
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, LZ4, NONE, ZSTD
@@ -77,11 +78,14 @@ class Reader:
         start, end = options.get("start", FIRST), options.get("end", 1 << 62)
         self.stretch = Stretch(*KEY, "id", "remote", start, start, 0, end)
         self.intake = Intake(flow, CompactedSource(), provenance, limits, {KEY: self.stretch})  # type: ignore[arg-type]
+        stable_end = options.get("stable_end", -1)
         for number in range(options.get("fetches", 1)):
-            fetched = FetchedLog(log)
+            fetched = FetchedLog(log, stable_end)
             if number:  # a broker answers from the position on
-                passed = sum(len(batch.raw) for batch in fetched if batch.end_offset <= self.stretch.upstream_next)
-                fetched = FetchedLog(log[passed:])
+                log = options.get("then", log)
+                whole = FetchedLog(log)
+                passed = sum(len(batch.raw) for batch in whole if batch.end_offset <= self.stretch.upstream_next)
+                fetched = FetchedLog(log[passed:], stable_end)
             reading = self.intake._read_log(self.stretch, fetched, AbortedTransactions(aborted))
             with pytest.raises(StopIteration):
                 reading.send(None)  # it waits for nothing
@@ -284,6 +288,58 @@ def test_a_corrupt_batch_among_small_ones_stops_the_flow_with_its_offsets(flow: 
     assert [offset for offset, *_ in read.records] == [*range(FIRST, FIRST + 66), *range(FIRST + 68, FIRST + 120)]
     with pytest.raises(SourceError, match=f"offsets {FIRST + 66} to {FIRST + 68}: the batch is corrupt"):
         Reader(replace(flow, passes_over_losses=False), b"".join(parts), [], fetches=SIGHTINGS)
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_a_first_offset_with_a_wrong_bit_is_no_hole_and_the_batch_is_fetched_again(flow: Flow, *, merges: bool) -> None:
+    """The CRC does not cover the first offset, and in a compacted log any hole is possible."""
+    dice, parts, at, spans = random.Random(1), list[bytes](), FIRST, list[tuple[int, int]]()
+    for count, hole in ((9, 0), (1, 0), (2, 4), (5, 0), (1, 1), *[(1, 0)] * (8 if merges else 0), (4, 3), (2, 70)):
+        at += hole
+        parts.append(encoded(records_of(dice, at, count, is_plain=True), LZ4))
+        spans.append((at, at + count))
+        at += count
+    end = at
+
+    def may_be_right(number: int, start: int) -> bool:
+        """Tells whether a batch would have room between its neighbours at an offset."""
+        before, behind = [(FIRST, FIRST), *spans][number][1], [*spans, (end, end)][number + 1][0]
+        return before <= start <= behind - (spans[number][1] - spans[number][0])
+
+    for stable_end in (end, end + 700):  # the response has all of the log, or not
+        whole = Reader(flow, b"".join(parts), [], fetches=3, stable_end=stable_end)
+        assert (len(whole.stretch.gaps), whole.stretch.upstream_next) == (4, end)
+        for number, part in enumerate(parts):
+            for bit in (*range(12), 31, 62, 63):
+                start = struct.unpack_from(">Q", part)[0] ^ 1 << bit
+                if may_be_right(number, start):
+                    continue
+                other = struct.pack(">Q", start) + part[8:]
+                log = b"".join([*parts[:number], other, *parts[number + 1 :]])
+                read = Reader(flow, log, [], fetches=3, stable_end=stable_end, then=b"".join(parts))
+                found = [gap for gap in read.stretch.gaps if gap not in whole.stretch.gaps]
+                assert not found, f"bit {bit} of batch {number}"
+                assert read.records == whole.records, f"bit {bit} of batch {number}"
+    again = b"".join([parts[0], struct.pack(">Q", FIRST + 20) + parts[1][8:], *parts[2:]])
+    with pytest.raises(SourceError, match=rf"offsets {FIRST + 9} to .*corrupt .*its offsets do not fit into the log"):
+        Reader(replace(flow, passes_over_losses=False), again, [], fetches=SIGHTINGS, stable_end=end)
+
+
+def test_each_small_batch_of_a_run_is_counted_once() -> None:
+    """Else the time grows with the square of their number."""
+    looks = list[int]()
+
+    class Counted:
+        @property
+        def records(self) -> int:
+            looks.append(1)
+            return 1
+
+    batches: Any = iter([Counted() for _ in range(200)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(run_digests, "_merged", lambda some, records: (len(some), records))
+        assert [*merged_as(batches, [150, 50])] == [(150, 150), (50, 50)]
+    assert len(looks) == 200
 
 
 def test_a_batch_that_cannot_be_opened_passes_and_its_neighbours_too(flow: Flow) -> None:

@@ -46,6 +46,20 @@ def test_everything_that_is_installed_is_locked_with_hashes(wanted: str, lock: s
     assert "://" not in text
 
 
+def test_the_oldest_python_is_the_same_everywhere() -> None:
+    """The lock is for all of its releases: 3.11 means 3.11.0 to uv. Debian 12 has 3.11.2."""
+    said = {
+        "pyproject.toml": r'requires-python = ">=(\S+)"',
+        "Makefile": r"--python-version (\S+)",
+        "tools/prerequisites.sh": r"need \"Python (\S+) or newer",
+        "README.md": r"Python (\S+) or newer",
+        "CONTRIBUTING.md": r"Python (\S+) or newer",
+    }
+    found = {name: re.search(pattern, (ROOT / name).read_text())[1] for name, pattern in said.items()}
+    assert set(found.values()) == {"3.11"}, found
+    assert "sys.version_info < (3, 11)" in (ROOT / "tools/prerequisites.sh").read_text()
+
+
 def test_make_setup_installs_nothing_without_its_hash() -> None:
     installs = re.findall(r"pip install .*", (ROOT / "Makefile").read_text())
     assert [line for line in installs if "--require-hashes" in line and "requirements.lock" in line]

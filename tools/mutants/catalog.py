@@ -54,6 +54,16 @@ TARGET_ENDS = (
     "tests/kafka/test_target_ends.py::test_a_target_that_has_lost_mirrored_records_is_refused_before_and_after_others_"
     "fill_their_offsets",
 )
+SHARED_ENDS = (
+    "tests/kafka/test_target_writer.py::test_on_shared_topics_open_transactions_of_others_hold_back_no_job_and_a_marker_"
+    "may_stand_at_the_position",
+)
+WRONG_BIT = (f"{SMALL}::test_a_first_offset_with_a_wrong_bit_is_no_hole_and_the_batch_is_fetched_again",)
+EACH_LEADER = ("tests/unit/test_log_reader.py::test_all_leaders_are_asked_at_once_for_a_bounded_number_of_partitions",)
+BROUGHT = (
+    "tests/kafka/test_lost_ends.py::test_what_the_flow_back_had_brought_and_is_lost_as_well_comes_home_again_once_the_"
+    "loss_is_accepted",
+)
 OPEN_BEFORE = (
     "tests/kafka/test_target_writer.py::test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_others_"
     "is_not",
@@ -70,9 +80,72 @@ COPYING = (
     Mutant(
         "an aborted record counts as the last mirrored one",
         f"{COPY}/target_ends.py",
-        "return batch.base_offset > offset or not is_aborted",
+        "return first.batch.base_offset > offset or not first.is_aborted",
         "return True",
         TARGET_ENDS,
+    ),
+    Mutant(
+        "a marker at the position counts as a loss on the target",
+        f"{COPY}/target_ends.py",
+        "or not first.is_aborted",
+        "or not (first.is_aborted or first.batch.is_control)",
+        SHARED_ENDS,
+    ),
+    Mutant(
+        "others' open transactions on a shared topic hold back a job that starts",
+        f"{COPY}/target_ends.py",
+        "    if flow.topics_shared:\n        return\n",
+        "",
+        SHARED_ENDS,
+    ),
+    Mutant(
+        "a batch behind the last stable offset is believed",
+        "protocol/batches/record_batch.py",
+        "        if 0 <= self.stable_end < end:\n            return False\n",
+        "",
+        WRONG_BIT,
+    ),
+    Mutant(
+        "a batch that reaches into the next one is believed",
+        "protocol/batches/record_batch.py",
+        "        return not offset <= following.base_offset < end\n",
+        "        return True\n",
+        WRONG_BIT,
+    ),
+    Mutant(
+        "a batch that seems to be before the position is left out",
+        "protocol/batches/record_batch.py",
+        "            return following.magic < 2 or following.base_offset <= offset\n",
+        "            return True\n",
+        WRONG_BIT,
+    ),
+    Mutant(
+        "a hole in front of the last batch of a response is believed",
+        f"{COPY}/source_reader.py",
+        '    return "it is behind a hole, and nothing is behind it" if is_last else ""\n',
+        '    return ""\n',
+        WRONG_BIT,
+    ),
+    Mutant(
+        "a batch that begins before the position is believed at once",
+        f"{COPY}/source_reader.py",
+        '        return "it begins before the position"\n',
+        '        return ""\n',
+        WRONG_BIT,
+    ),
+    Mutant(
+        "the ends of remote partitions are read leader by leader",
+        "protocol/log_reader.py",
+        "            for node, keys in by_leader.items()\n",
+        "            for node, keys in list(by_leader.items())[:1]\n",
+        EACH_LEADER,
+    ),
+    Mutant(
+        "the flow back goes on behind what it had brought and the source has lost",
+        f"{FAILOVER}/failback.py",
+        "            self._set_back(lost, action, here, there)\n",
+        "            pass\n",
+        BROUGHT,
     ),
     Mutant(
         "an earlier attempt's open transaction counts as that of another program",
@@ -451,8 +524,8 @@ TAKING_OVER = (
     Mutant(
         "a group of a topic without a remote topic is given place 0",
         "translation/group_cache.py",
-        "        return absent | {key: NOT_BEGUN",
-        "        return {key: NOT_BEGUN",
+        "        return absent | {key: PositionReason.NOT_BEGUN",
+        "        return {key: PositionReason.NOT_BEGUN",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
@@ -791,7 +864,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a batch that a line has damaged is a loss at once",
         f"{COPY}/source_reader.py",
-        "if not stretch.is_done and self._may_be_whole(stretch, batch):",
+        "if not stretch.is_done and self._may_be_whole(stretch, batch, damage):",
         "if not batch.raw:",
         DAMAGED,
     ),
@@ -1155,7 +1228,7 @@ REACHING_CLUSTERS = (
     Mutant(
         "a client key is not shown in the data path",
         "protocol/clients/settings.py",
-        "            _load_identity(context, tls)\n",
+        "            _load_identity(context, alias, tls)\n",
         "            pass\n",
         STORES,
     ),

@@ -8,8 +8,9 @@ NAMES_IN_SQL = "tests/spark/test_names_are_data.py"
 LITERALS = (f"{NAMES_IN_SQL}::test_a_literal_is_the_value_and_an_identifier_the_name",)
 REPORT = ("tests/unit/test_report.py::test_names_are_text_in_the_report",)
 MISSING_RIGHTS = (
-    "tests/kafka/test_refusals.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
+    "tests/kafka/test_permissions.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
 )
+SECRET_TESTS, CONNECTION = "tests/unit/test_secrets.py", "tests/unit/test_connection.py"
 LINES = ("tests/unit/test_log.py::test_a_long_value_is_shortened_in_a_line_and_in_an_error",)
 
 NAMES = (
@@ -78,8 +79,8 @@ SECRETS = (
     Mutant(
         "Kafka's client may read any file",
         "config/secret_reference.py",
-        '"allowed.paths"),',
-        '"other.paths"),',
+        'FileConfigProvider", "allowed.paths"),',
+        'FileConfigProvider", "other.paths"),',
         ("tests/unit/test_secrets.py::test_options_of_spark_have_references_that_kafka_resolves",),
     ),
     Mutant(
@@ -118,17 +119,104 @@ SECRETS = (
         ("tests/unit/test_secrets.py::test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment",),
     ),
     Mutant(
+        "what looks like a reference in a value is resolved by Kafka",
+        "config/secret_reference.py",
+        "        return dict(resolved)\n    if read:",
+        "        pass\n    if read:",
+        (f"{SECRET_TESTS}::test_a_value_that_looks_like_a_reference_is_not_resolved_by_kafka",),
+    ),
+    Mutant(
+        "a reference reads files outside of its directory",
+        "config/secret_reference.py",
+        'None if "/" in key else ',
+        "",
+        (f"{SECRET_TESTS}::test_a_directory_gives_its_own_files_only",),
+    ),
+    Mutant(
+        "the own name of a provider is not known",
+        "config/properties.py",
+        "secret_reference.by_built_in_names(javaproperties.loads(text))",
+        "dict(javaproperties.loads(text))",
+        (f"{SECRET_TESTS}::test_providers_may_have_names_of_their_own_as_in_mirrormaker_2",),
+    ),
+    Mutant(
+        "a malformed file of a reference is shown",
+        "config/secret_reference.py",
+        "        except ValueError:  # its",
+        "        except ZeroDivisionError:  # its",
+        (f"{SECRET_TESTS}::test_files_of_secrets_are_utf_8_and_what_is_not_is_not_shown",),
+    ),
+    Mutant(
+        "a password in the address of a registry that is not encoded is shown",
+        "config/registry.py",
+        "if MAY_BE_SECRET.search(url)",
+        "if False",
+        (f"{SECRET_TESTS}::test_the_user_in_the_address_of_a_registry_is_taken_out",),
+    ),
+    Mutant(
+        "a client secret reaches a proxy unencrypted",
+        "protocol/clients/oauth_tokens.py",
+        'not login.token_url.startswith("http://")',
+        "True",
+        (f"{CONNECTION}::test_a_client_secret_does_not_reach_a_proxy_unencrypted",),
+    ),
+    Mutant(
+        "nobody is told of a password that crosses the network unencrypted",
+        "config/flow.py",
+        "*(one.warning for one in registries or () if one.warning),",
+        "",
+        (f"{SECRET_TESTS}::test_a_password_that_crosses_the_network_unencrypted_to_a_registry_is_told",),
+    ),
+    Mutant(
+        "a client key is in a file as it is",
+        "protocol/clients/settings.py",
+        "pem.encrypted(alias, tls.key, password)",
+        "tls.key",
+        (f"{CONNECTION}::test_a_key_is_never_in_a_file_as_it_is",),
+    ),
+    Mutant(
+        "an alias of a key store is an option of the JVM",
+        "config/security/key_store.py",
+        '    if aliases[0].startswith("-"):',
+        "    if False:",
+        (f"{CONNECTION}::test_a_key_store_says_nothing_to_the_jvm_that_reads_it",),
+    ),
+    Mutant(
+        "a path of a key store is an option of the JVM",
+        "config/security/key_store.py",
+        "return str(Path(store.path).absolute())",
+        "return store.path",
+        (f"{CONNECTION}::test_a_path_of_a_key_store_is_no_option_of_the_jvm",),
+    ),
+    Mutant(
+        "the property file makes a module run",
+        "config/replication_policy.py",
+        "    if is_allowed:\n        try:",
+        "    if True:\n        try:",
+        (
+            "tests/unit/test_name_filter_and_policy.py::"
+            "test_an_own_policy_is_a_python_class_that_the_environment_allows",
+        ),
+    ),
+    Mutant(
         "a transform calls methods of the JVM",
         "transforms/validate.py",
-        "            if name in REACHING_OUT:\n",
+        "            if name in REACHING_OUT or name.startswith(AI):\n",
         '            if name == "read_files":\n',
+        ("tests/spark/test_transform.py::test_an_expression_that_can_not_be_used_is_refused_with_its_property",),
+    ),
+    Mutant(
+        "a transform reads files that a subquery hides",
+        "transforms/validate.py",
+        'kind.getSimpleName() != "PlanExpression"',
+        'kind.getSimpleName() not in ("ScalarSubquery", "ListQuery", "Exists")',
         ("tests/spark/test_transform.py::test_an_expression_that_can_not_be_used_is_refused_with_its_property",),
     ),
     Mutant(
         "a transform reads files",
         "transforms/validate.py",
-        '!= ["delta"]',
-        '== ["nothing"]',
+        "if len(names) != 2 or",
+        "if True or",
         ("tests/spark/test_transform.py::test_an_expression_that_can_not_be_used_is_refused_with_its_property",),
     ),
     Mutant(

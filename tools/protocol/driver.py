@@ -12,6 +12,7 @@ from tools.protocol.world import (
     Doing,
     Job,
     Position,
+    Range,
     Report,
     Rule,
     Scope,
@@ -23,6 +24,7 @@ from tools.protocol.world import (
     broken,
     merged,
     over,
+    promoted_in,
 )
 
 
@@ -99,11 +101,12 @@ def write_opening(scope: Scope, world: World, job: Job) -> Step:
 
 def opening_state(scope: Scope, job: Job) -> State:
     """Returns the opening state of the slot that the job is at."""
-    known = merged(job.read, scope.partitions, furthest=scope.has(Rule.FURTHEST))
+    rules = {"furthest": scope.has(Rule.FURTHEST), "newest_log": scope.has(Rule.NEWEST_LOG)}
+    known = merged(job.read, scope.partitions, **rules)
     newest = [state for state in job.read if state and state.generation == job.known]
     keeps = bool(newest) and all(state.slots == job.start.slots for state in newest)
     positions = [
-        Position(one.next, one.slot if keeps and one.slot >= 0 else partition % job.start.slots)
+        Position(one.next, one.slot if keeps and one.slot >= 0 else partition % job.start.slots, one.log)
         if one.slot >= 0 or not scope.is_new
         else None
         for partition, one in enumerate(known)
@@ -111,7 +114,9 @@ def opening_state(scope: Scope, job: Job) -> State:
     if not scope.has(Rule.ALL_POSITIONS):
         positions = [one if one and one.slot == job.at else None for one in positions]
     is_closing = job.start.closes or (is_closed(job.read) and scope.has(Rule.STAY_CLOSED))
-    return State(job.epochs[job.at], job.generation, job.start.slots, is_closing, tuple(positions))
+    promoted = {*(promoted_in(job.read) if scope.has(Rule.STAY_PROMOTED) else ()), *job.start.promotes}
+    slots, ordered = job.start.slots, tuple(sorted(promoted))
+    return State(job.epochs[job.at], job.generation, slots, is_closing, tuple(positions), ordered)
 
 
 def is_closed(states: tuple[State | None, ...]) -> bool:
@@ -125,7 +130,7 @@ def plan(scope: Scope, world: World, job: Job) -> Iterator[Step]:
     """Starts a task for each slot that has something to copy; ends a job that has no work, or is an older one."""
     states = all_last(world)
     newest = max((state.generation for state in states if state), default=0)
-    if newest > job.generation or job.plans == scope.plans or job.start.closes:
+    if newest > job.generation or job.plans == scope.plans or job.start.closes or job.start.promotes:
         yield f"job {job.number} stops", over(world, job)
         return
     if newest < job.generation:
@@ -133,7 +138,8 @@ def plan(scope: Scope, world: World, job: Job) -> Iterator[Step]:
     waiting = [
         (partition, position)
         for partition, position in enumerate(merged(states, scope.partitions))
-        if position.next < scope.records
+        if (position.next < scope.records or position.log < world.logs[partition])
+        and partition not in promoted_in(states)
     ]
     if not waiting:
         yield f"job {job.number} finds nothing to copy, and stops", over(world, job)
@@ -152,16 +158,14 @@ def plan(scope: Scope, world: World, job: Job) -> Iterator[Step]:
     ]
     for slots in product(*choices):
         ranges = [
-            (slot, partition, position.next)
+            Range(slot, partition, position.next if position.log == world.logs[partition] else 0, world.logs[partition])
             for slot, (partition, position) in zip(slots, waiting, strict=True)
             if slot >= 0
         ]
         if not ranges:
             continue
         planned = tuple(next(one for one in ranges if one[0] == slot) for slot in sorted({one[0] for one in ranges}))
-        new = {
-            partition: slot for slot, partition, _ in planned if merged(states, scope.partitions)[partition].slot < 0
-        }
+        new = {one.partition: one.slot for one in planned if merged(states, scope.partitions)[one.partition].slot < 0}
         copying = job._replace(
             doing=Doing.COPYING,
             planned=planned,
@@ -171,9 +175,9 @@ def plan(scope: Scope, world: World, job: Job) -> Iterator[Step]:
             plans=job.plans + 1,
         )
         started = become(world, copying)
-        for slot, partition, at in planned:
-            started = added(started, Attempt(job.number, slot, partition, at, job.generation))
-        words = ", ".join(f"partition {partition} in slot {slot} from {at}" for slot, partition, at in planned)
+        for one in planned:
+            started = added(started, Attempt(job.number, one, job.generation))
+        words = ", ".join(f"partition {one.partition} in slot {one.slot} from {one.start}" for one in planned)
         yield f"job {job.number} plans {words}", started
 
 
@@ -222,7 +226,8 @@ def opened(world: World, job: Job, report: Report) -> World:
         return world
     if world.opened[0] == job.generation and not world.has_forgotten:
         world = broken(world, Invariant.GENERATIONS, f"two jobs have opened generation {job.generation}")
-    return world._replace(opened=max(world.opened, (job.generation, job.start.closes)))
+    promoted = tuple(sorted({*world.promoted, *job.start.promotes}))
+    return world._replace(opened=max(world.opened, (job.generation, job.start.closes)), promoted=promoted)
 
 
 def behind(world: World, job: Job) -> Job:

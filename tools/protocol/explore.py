@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from tools.protocol.driver import driver_steps
@@ -16,7 +17,7 @@ from tools.protocol.faults import fault_steps
 from tools.protocol.invariant import Invariant
 from tools.protocol.target import all_last, settle
 from tools.protocol.task import task_steps
-from tools.protocol.world import Doing, Job, Scope, Start, Step, World, merged
+from tools.protocol.world import OF_A_LOG, Doing, Job, Scope, Start, Step, World, merged, promoted_in
 
 
 class Finding(NamedTuple):
@@ -107,21 +108,35 @@ def broken_in(scope: Scope, world: World) -> Finding | None:
     if world.wrong:
         return Finding(*world.wrong)
     for partition, records in enumerate(world.visible):
-        if records != tuple(range(len(records))):
+        if not are_in_order(records):
             return Finding(Invariant.ONCE, f"a reader gets the records {records} of partition {partition}")
     if world.has_forgotten:
         return None
     for partition, position in enumerate(merged(all_last(world), scope.partitions)):
-        there = len(world.visible[partition])
-        if position.next != there:
+        there = records_of(world.visible[partition], position.log)
+        if position.next != there or records_of(world.visible[partition], position.log + 1):
             how = f"partition {partition} is at {position.next}, and a reader gets {there} records"
             return Finding(Invariant.TRUE, how)
     return None
 
 
+def are_in_order(records: tuple[int, ...]) -> bool:
+    """Returns True for the first records of each log, log by log."""
+    return all(
+        record == before + 1 or (record % OF_A_LOG == 0 and record > before)
+        for before, record in pairwise((-1, *records))
+    )
+
+
+def records_of(records: tuple[int, ...], log: int) -> int:
+    """Returns how many of the records are of a log."""
+    return sum(record // OF_A_LOG == log for record in records)
+
+
 def at_rest(world: World) -> World:
     """Returns a world in which every process has died."""
-    return World(world.slots, world.visible, world.opened, has_forgotten=world.has_forgotten)
+    kept = {name: getattr(world, name) for name in ("has_forgotten", "logs", "promoted")}
+    return World(world.slots, world.visible, world.opened, **kept)
 
 
 def resumed(scope: Scope, world: World) -> Finding | None:
@@ -141,6 +156,9 @@ def resumed(scope: Scope, world: World) -> Finding | None:
         return None
     if world.jobs[0].doing is not Doing.OVER or any(slot.open for slot in world.slots):
         return Finding(Invariant.RESUMES, "a new job ends with a transaction open, or not at all", (*taken,))
-    if not world.has_forgotten and any(len(records) < scope.records for records in world.visible):
+    there = [records_of(records, log) for records, log in zip(world.visible, world.logs, strict=True)]
+    promoted = promoted_in(all_last(world))  # also by a generation that was not opened in every slot
+    wanted = [there[partition] for partition in range(scope.partitions) if partition not in promoted]
+    if not world.has_forgotten and any(count < scope.records for count in wanted):
         return Finding(Invariant.RESUMES, f"a new job copies no further than {world.visible}", (*taken,))
     return None

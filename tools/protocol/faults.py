@@ -20,6 +20,15 @@ def fault_steps(scope: Scope, world: World) -> Iterator[Step]:
         yield f"{name(attempt)} dies", lost(world, attempt)
         if scope.goes_stale and attempt.doing == "compare" and len(world.slots[attempt.slot].states) > 1:
             yield compare(scope, world, attempt, world.slots[attempt.slot].states[-2], is_stale=True)
+    yield from faults_of_clusters(scope, world)
+
+
+def faults_of_clusters(scope: Scope, world: World) -> Iterator[Step]:
+    """Yields what may go wrong on the source and on the target."""
+    for partition, log in enumerate(world.logs):
+        if scope.renews and not log:
+            logs = (*world.logs[:partition], 1, *world.logs[partition + 1 :])
+            yield f"the topic of partition {partition} is created anew", world._replace(logs=logs)
     for slot, known in enumerate(world.slots):
         for transaction in known.open:
             if not transaction.is_decided:
@@ -34,11 +43,11 @@ def fault_steps(scope: Scope, world: World) -> Iterator[Step]:
 def faults_of(scope: Scope, world: World, job: Job) -> Iterator[Step]:
     """Yields the faults of one job."""
     if job.doing is Doing.COPYING:
-        for slot, partition, start in job.planned:
-            running = sum((one.job, one.slot) == (job.number, slot) for one in world.attempts)
+        for planned in job.planned:
+            running = sum((one.job, one.slot) == (job.number, planned.slot) for one in world.attempts)
             if 0 < running < scope.attempts:
-                again = Attempt(job.number, slot, partition, start, job.generation)
-                yield f"job {job.number} repeats its task in slot {slot}", added(world, again)
+                again = Attempt(job.number, planned, job.generation)
+                yield f"job {job.number} repeats its task in slot {planned.slot}", added(world, again)
         if len(job.reports) == len(job.planned):
             yield f"the gate of job {job.number} fails", rejected(scope, world, job)
     if job.doing is Doing.READING and scope.goes_stale:

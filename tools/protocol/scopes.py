@@ -22,6 +22,9 @@ SCOPES: Mapping[str, Scope] = {
     "brokers that are not the leader any more": Scope(
         partitions=1, records=2, jobs=(ONE, ONE), goes_stale=True, plans=2
     ),
+    "a topic that is created anew": Scope(partitions=1, records=2, jobs=(ONE, ONE), renews=True),
+    "a topic that is created anew, and fewer slots": Scope(partitions=1, records=2, jobs=(TWO, ONE), renews=True),
+    "a failover of one topic beside a job": Scope(jobs=(TWO, Start(2, promotes=(0,)))),
     "a target that loses a state": Scope(
         partitions=1, records=2, jobs=(ONE, ONE), forgets=True, checks_writers=True, plans=2
     ),
@@ -41,6 +44,9 @@ BREAKS: Mapping[Rule, tuple[str, Invariant]] = {
     Rule.STAY_CLOSED: ("a failover closes the flow beside a job", Invariant.CLOSED),
     Rule.GATE: ("partitions without a position", Invariant.GATED),
     Rule.KEEP_SLOT: ("partitions without a position", Invariant.ONCE),
+    Rule.NEWEST_LOG: ("a topic that is created anew, and fewer slots", Invariant.TRUE),
+    Rule.PLANNED_LOG: ("a topic that is created anew", Invariant.TRUE),
+    Rule.STAY_PROMOTED: ("a failover of one topic beside a job", Invariant.CLOSED),
     Rule.BEHIND_THE_READ: ("brokers that are not the leader any more", Invariant.GENERATIONS),
     Rule.SOLE_WRITER: ("a target that loses a state", Invariant.ONCE),
 }

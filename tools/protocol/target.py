@@ -81,6 +81,9 @@ def decided(world: World, slot: int, transaction: Transaction) -> World:
             f"slot {slot} goes back from generation {before.generation} to {state.generation}",
         )
     generation = state.generation if state else 0
+    for partition, _ in transaction.writes:
+        if partition in world.promoted and not world.has_forgotten:
+            return broken(world, Invariant.CLOSED, f"partition {partition} was promoted, and is copied")
     if transaction.writes and generation < world.opened[0] and not world.has_forgotten:
         return broken(
             world,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tools.protocol.driver import rejected
 from tools.protocol.target import begin, end, last, produce, settle
 from tools.protocol.world import (
+    OF_A_LOG,
     Attempt,
     Doing,
     Position,
@@ -50,12 +51,14 @@ def compare(scope: Scope, world: World, attempt: Attempt, state: State | None, *
         return f"{name(attempt)} finds states lost", failed(scope, world, attempt)
     if state.generation > attempt.generation and scope.has(Rule.REFUSE_NEWER):
         return f"{name(attempt)} finds a newer generation", failed(scope, world, attempt)
-    position = state.positions[attempt.partition]
-    found = position.next if position and position.slot == attempt.slot else attempt.start
-    at = found if scope.has(Rule.COMPARE) else attempt.start
-    if at > attempt.start:
+    planned, position = attempt.range, state.positions[attempt.range.partition]
+    log, found = planned.log, planned.start
+    if position and position.slot == attempt.slot:
+        log, found = (position.log, position.next) if position.log >= planned.log else (planned.log, 0)
+    at = found if scope.has(Rule.COMPARE) else planned.start
+    if (log, at) > (planned.log, planned.start):
         return f"{name(attempt)} finds its work done", reported(world, attempt, -1)
-    if at < attempt.start:
+    if at < planned.start:
         return f"{name(attempt)} finds positions lost", failed(scope, world, attempt)
     after = attempt._replace(doing="copy", next=at, is_stale=is_stale, before=state)
     words = " by an older state, from a broker that is not the leader any more" if is_stale else ""
@@ -64,23 +67,27 @@ def compare(scope: Scope, world: World, attempt: Attempt, state: State | None, *
 
 def copy(scope: Scope, world: World, attempt: Attempt) -> Step:
     """The attempt writes its record, unless the target has records of the flow behind the position."""
+    planned, log = attempt.range, world.logs[attempt.range.partition]
+    if planned.log != log and scope.has(Rule.PLANNED_LOG):
+        return f"{name(attempt)} finds the topic created anew", lost(world, attempt)
     if scope.checks_writers and scope.has(Rule.SOLE_WRITER):
         others = any(
-            partition == attempt.partition
+            partition == planned.partition
             for slot, known in enumerate(world.slots)
             for transaction in known.open
             for partition, _ in transaction.writes
             if slot != attempt.slot
         )
-        if len(world.visible[attempt.partition]) > attempt.next or others:
+        if len(world.visible[planned.partition]) > attempt.next or others:
             return f"{name(attempt)} finds records behind the position", failed(scope, world, attempt)
     if not scope.has(Rule.ONE_TRANSACTION):  # the state comes first, in a transaction of its own
         world = committed_state(scope, world, attempt)
-    written = produce(scope, world, attempt.slot, attempt.epoch, write=(attempt.partition, attempt.next))
+    record = log * OF_A_LOG + attempt.next
+    written = produce(scope, world, attempt.slot, attempt.epoch, write=(planned.partition, record))
     if written is None:
         return f"{name(attempt)} is fenced", lost(world, attempt)
     return (
-        f"{name(attempt)} writes record {attempt.next} of partition {attempt.partition}",
+        f"{name(attempt)} writes record {record} of partition {planned.partition}",
         changed(written, attempt, attempt._replace(doing="state")),
     )
 
@@ -109,7 +116,7 @@ def new_state(attempt: Attempt) -> State:
     before = attempt.before
     assert before is not None
     positions = [one if one and one.slot == attempt.slot else None for one in before.positions]
-    positions[attempt.partition] = Position(attempt.next + 1, attempt.slot)
+    positions[attempt.range.partition] = Position(attempt.next + 1, attempt.slot, attempt.range.log)
     return before._replace(epoch=attempt.epoch, generation=attempt.generation, positions=tuple(positions))
 
 
@@ -120,7 +127,7 @@ def reported(world: World, attempt: Attempt, epoch: int) -> World:
     """Ends an attempt; its driver takes the first report of each slot."""
     world = removed(world, attempt)
     job = world.jobs[attempt.job]
-    is_waited_for = (attempt.slot, attempt.partition, attempt.start) in job.planned
+    is_waited_for = attempt.range in job.planned
     if job.doing is Doing.COPYING and is_waited_for and all(one.slot != attempt.slot for one in job.reports):
         return become(world, job._replace(reports=tuple(sorted((*job.reports, Report(attempt.slot, epoch))))))
     return world

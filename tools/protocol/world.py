@@ -1,8 +1,8 @@
 """The worlds of the model: the target's slots, jobs and attempts of tasks, as plain values.
 
 A world has what decides about positions: epochs, transactions, states, and what each process knows. A record of the
-model stands for all that a micro-batch copies of one partition. The source, batches and the ledger are left out, as
-they decide nothing.
+model stands for all that a micro-batch copies of one partition. Of the source, a world has which log a topic has, as it
+may be created anew. Batches and the ledger are left out, as they decide nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 KEPT_STATES = 2  # of each slot: nobody reads earlier ones
+OF_A_LOG = 10  # records have numbers from this on in the second log of a partition
 
 
 class Rule(StrEnum):
@@ -31,6 +32,9 @@ class Rule(StrEnum):
     GATE = "a driver commits only what the gate has passed"
     BEHIND_THE_READ = "a state counts only directly behind the states that its writer has read"
     SOLE_WRITER = "a task stops if the target has the flow's own records behind the position"
+    NEWEST_LOG = "a position in a topic's newest log counts before a further one in an earlier log"
+    PLANNED_LOG = "a task copies only from the log that was planned"
+    STAY_PROMOTED = "a job leaves out topics that were promoted by themselves"
     KEEP_SLOT = "a partition without a position is planned only for a slot that no unsettled transaction contradicts"
 
 
@@ -50,25 +54,36 @@ KEPT_BY: dict[Rule, tuple[str, ...]] = {
     Rule.GATE: ("jobs.mirror.micro_batch:MicroBatch._pass_gate",),
     Rule.BEHIND_THE_READ: ("state.fencing:write_state",),
     Rule.SOLE_WRITER: ("jobs.mirror.copy.target_writer:Outlet.require_sole_writer",),
+    Rule.NEWEST_LOG: ("model.slot:merge_positions",),
+    Rule.PLANNED_LOG: ("jobs.mirror.copy.source_reader:Intake.require_topics",),
+    Rule.STAY_PROMOTED: ("state.closure:promoted_topics", "state.generation:_open_generation"),
     Rule.KEEP_SLOT: ("jobs.mirror.planning.planner:Planner._plan", "model.copy_plan:make_plan"),
 }
 
 
 class Position(NamedTuple):
-    """The next record of a partition, and the slot that copies it; no slot (-1) before the first transaction."""
+    """The next record of a partition, and the slot that copies it; no slot (-1) before the first transaction.
+
+    `log` is the log of the source: 1 after the topic was created anew.
+    """
 
     next: int
     slot: int
+    log: int = 0
 
 
 class State(NamedTuple):
-    """A state of a slot: the positions that its transaction has written, by partition (None: not in this state)."""
+    """A state of a slot: the positions that its transaction has written, by partition (None: not in this state).
+
+    `promoted` has the partitions that were promoted by themselves.
+    """
 
     epoch: int
     generation: int
     slots: int
     is_closed: bool
     positions: tuple[Position | None, ...]
+    promoted: tuple[int, ...] = ()
 
 
 class Transaction(NamedTuple):
@@ -103,10 +118,20 @@ class Doing(StrEnum):
 
 
 class Start(NamedTuple):
-    """A job that is started: its number of slots, and whether its generation closes the flow."""
+    """A job that is started: its number of slots, whether its generation closes the flow, and what it promotes."""
 
     slots: int
     closes: bool = False
+    promotes: tuple[int, ...] = ()
+
+
+class Range(NamedTuple):
+    """What a plan has for a slot: a partition, from a record on, of a log."""
+
+    slot: int
+    partition: int
+    start: int
+    log: int = 0
 
 
 class Report(NamedTuple):
@@ -125,7 +150,7 @@ class Job(NamedTuple):
         read: the states that the job opens its generation from.
         is_stale: true if a broker that is not the leader any more has returned them.
         placed: the slots that its planner has given to partitions without a position.
-        planned: slot, partition and start of each range.
+        planned: the ranges of its plan.
         has_passed: true once the gate has passed the reports.
         is_repeating: true if the answer to an EndTxn was lost.
     """
@@ -140,7 +165,7 @@ class Job(NamedTuple):
     read: tuple[State | None, ...] = ()
     is_stale: bool = False
     placed: tuple[tuple[int, int], ...] = ()  # partition, slot
-    planned: tuple[tuple[int, int, int], ...] = ()
+    planned: tuple[Range, ...] = ()
     reports: tuple[Report, ...] = ()
     has_passed: bool = False
     plans: int = 0
@@ -151,15 +176,17 @@ class Attempt(NamedTuple):
     """An attempt of a copying task; it may outlive its job."""
 
     job: int
-    slot: int
-    partition: int
-    start: int
+    range: Range
     generation: int
     doing: str = "init"  # then compare, copy, state
     epoch: int = 0
     next: int = 0
     is_stale: bool = False
     before: State | None = None  # the state that it goes on from
+
+    @property
+    def slot(self) -> int:
+        return self.range.slot
 
 
 class World(NamedTuple):
@@ -173,6 +200,8 @@ class World(NamedTuple):
         attempts: the attempts that run.
         faults: the number of faults that may still happen.
         has_forgotten: true once the target has lost a committed state.
+        logs: the newest log of each partition on the source.
+        promoted: the partitions that a generation has promoted by themselves.
         wrong: the invariant that the last step has broken by itself, and how.
     """
 
@@ -183,6 +212,8 @@ class World(NamedTuple):
     attempts: tuple[Attempt, ...] = ()
     faults: int = 0
     has_forgotten: bool = False
+    logs: tuple[int, ...] = ()
+    promoted: tuple[int, ...] = ()
     wrong: tuple[str, str] | None = None
 
 
@@ -201,6 +232,7 @@ class Scope(NamedTuple):
         is_new: true if the partitions have no position before their first transaction.
         checks_writers: true if tasks look for records behind the position. They don't where a transform sets
             partitions. No rule but SOLE_WRITER may depend on it.
+        renews: true if a topic of the source may be deleted and created anew, once; a fault.
         without: the rules that this model lacks.
     """
 
@@ -214,6 +246,7 @@ class Scope(NamedTuple):
     goes_stale: bool = False
     is_new: bool = False
     checks_writers: bool = False
+    renews: bool = False
     without: frozenset[Rule] = frozenset()
 
     def has(self, rule: Rule) -> bool:
@@ -222,26 +255,36 @@ class Scope(NamedTuple):
     def first(self) -> World:
         """Returns the world before the first job."""
         slots = max(start.slots for start in self.jobs)
-        return World((Slot(),) * slots, ((),) * self.partitions, faults=self.faults)
+        return World((Slot(),) * slots, ((),) * self.partitions, faults=self.faults, logs=(0,) * self.partitions)
 
 
 Step = tuple[str, World]
 
 
-def merged(states: Iterable[State | None], partitions: int, *, furthest: bool = True) -> tuple[Position, ...]:
+def merged(
+    states: Iterable[State | None], partitions: int, *, furthest: bool = True, newest_log: bool = True
+) -> tuple[Position, ...]:
     """Merges the positions of all slots as `model.slot.merge_positions` does.
 
-    The furthest position of each partition counts, with the owner of the newest generation.
+    The furthest position in the newest log of each partition counts, with the owner of the newest generation.
     """
-    nexts, owners = [0] * partitions, [(-1, -1)] * partitions
+    found, owners = [(0, 0)] * partitions, [(-1, -1)] * partitions  # log and next, generation and slot
     for state in sorted((one for one in states if one is not None), key=lambda one: one.generation):
         for partition, position in enumerate(state.positions):
             if position is None:
                 continue
             is_newer = state.generation > owners[partition][0]
-            nexts[partition] = position.next if is_newer and not furthest else max(nexts[partition], position.next)
+            here = position.log, position.next
+            is_behind = found[partition] > here if newest_log else found[partition][1] > here[1]
+            if not is_behind or (is_newer and not furthest):
+                found[partition] = here
             owners[partition] = max(owners[partition], (state.generation, position.slot))
-    return tuple(Position(place, slot) for place, (_, slot) in zip(nexts, owners, strict=True))
+    return tuple(Position(place, slot, log) for (log, place), (_, slot) in zip(found, owners, strict=True))
+
+
+def promoted_in(states: Iterable[State | None]) -> tuple[int, ...]:
+    """Returns the partitions that were promoted by themselves."""
+    return tuple(sorted({partition for state in states if state for partition in state.promoted}))
 
 
 # -- changes of processes -----------------------------------------------------------------------------

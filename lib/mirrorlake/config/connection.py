@@ -201,7 +201,11 @@ class Connection:
         return SHADED + name if self.is_shaded else name
 
     def _resolve(self, name: str, value: str) -> str:
-        return secret_reference.resolve(f"{self.alias}.{name}", value)
+        """Resolves references. A file with one secret often ends with a line end; Java's clients trim all values."""
+        if not secret_reference.REFERENCE.search(value):
+            return value
+        found = secret_reference.resolve(f"{self.alias}.{name}", value)
+        return found.rstrip("\r\n") if name == JAAS else found.strip()
 
     def _jaas(self, line: str) -> Jaas:
         """Parses the login; one copied from Databricks has the names of classes that it has elsewhere."""

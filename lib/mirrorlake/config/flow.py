@@ -21,13 +21,13 @@ from mirrorlake.config.security import client_roles
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.reasons import TopicHeld
 from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
 # The reason to record for a group's position in a topic that `Flow.scatters`.
-SCATTERED = "the topic's transform sets the partition, so no single offset on the target corresponds to the position"
 
 
 @dataclass(frozen=True)
@@ -215,17 +215,14 @@ class Flow:
             name = self.policy.remote_topic(topic)
             same.setdefault(name, []).append(topic)
             if not is_topic_name(name) or self.policy.is_internal_topic(name):
-                reasons[topic] = (
-                    f"flow {self.name}: topic {topic} would be called '{name}' on cluster {self.target}, which is "
-                    "not a valid topic name (1 to 249 letters, digits, . _ -, and not an internal topic). Correct "
-                    "the replication policy, or exclude the topic (topics.exclude)"
+                reasons[topic] = TopicHeld.NAME_NOT_VALID.about(
+                    flow=self.name, topic=topic, remote=name, target=self.target
                 )
         for name, several in same.items():
             if len(several) > 1 and not self.topics_shared:
-                why = (
-                    f"flow {self.name}: topics {several[0]} and {several[1]} would both be called {name} on cluster "
-                    f"{self.target}. Correct the replication policy. To merge both topics, set "
-                    "mirrorlake.topics.shared = true"
+                first, second = several[:2]
+                why = TopicHeld.NAME_TAKEN.about(
+                    flow=self.name, topic=first, other=second, remote=name, target=self.target
                 )
                 reasons.update({topic: why for topic in several if topic not in mirrored})
         return reasons
@@ -250,6 +247,7 @@ class Flow:
         connections = {alias: properties.connection(alias) for alias in (scope.source, scope.target)}
         clusters = {alias: dict(found.properties) for alias, found in connections.items()}
         client_roles.check_flow(scope.source, scope.target, properties.values, clusters)
+        registries = SchemaRegistry.pair(scope, transforms)
         flow = cls(
             **scope.plain_fields(),
             source=scope.source,
@@ -268,10 +266,14 @@ class Flow:
             minds_provenance=_minds_provenance(scope, back),
             passes_over_losses=scope.read("mirrorlake.on.loss") == "continue",
             transforms=transforms,
-            registries=SchemaRegistry.pair(scope, transforms),
+            registries=registries,
             remote_topics_writer=_remote_topics_writer(scope),
             dead_letter_topic=_dead_letter_topic(scope),
-            warnings=(*properties.warnings(), *Transform.unused(scope)),
+            warnings=(
+                *properties.warnings(),
+                *Transform.unused(scope),
+                *(one.warning for one in registries or () if one.warning),
+            ),
         )
         _require_no_contradiction(flow)
         return flow

@@ -29,8 +29,19 @@ SIDE = OneOf(("source", "target"))
 
 CLUSTERS = (
     Option("clusters", Names(), "", "Aliases of the clusters. Required."),
-    Option("config.providers", Names(), "", "No effect: the providers of [secrets](#secrets) are always there."),
-    Option("config.providers.<provider>", Text(), "", "No effect, as `config.providers`."),
+    Option(
+        "config.providers",
+        Names(),
+        "",
+        "Further names of providers in references. Those of [secrets](#secrets) are always there.",
+    ),
+    Option(
+        "config.providers.<provider>",
+        Text(),
+        "",
+        "`class`: Kafka's EnvVarConfigProvider, FileConfigProvider or DirectoryConfigProvider, with its package. "
+        "`param.*` has no effect.",
+    ),
 )
 
 CLIENTS = (

@@ -65,12 +65,16 @@ class Properties:
             ConfigurationError: the file can't be read or parsed.
         """
         try:
-            with Path(path).open("rb") as file:
-                return cls(dict(javaproperties.load(file)), str(path), DATABRICKS in environment)
+            text = Path(path).read_bytes()
+            values = secret_reference.by_built_in_names(javaproperties.loads(text))
         except OSError as error:
             raise ConfigurationError(f"configuration file {path} can't be read: {error.strerror}") from None
-        except (ValueError, javaproperties.InvalidUEscapeError) as error:
-            raise ConfigurationError(f"configuration file {path} is not a Java property file: {error}") from None
+        except ValueError:  # its message would show a part of the file
+            raise ConfigurationError(
+                f"configuration file {path} is not a Java property file: line {_malformed_line(text)} has a \\u "
+                "without four hexadecimal digits. Write a backslash as \\\\"
+            ) from None
+        return cls(values, str(path), DATABRICKS in environment)
 
     @property
     def clusters(self) -> tuple[str, ...]:
@@ -241,6 +245,16 @@ class Scope:
             return NameFilter(found[0].name, *values)
         (value,) = values
         return value
+
+
+def _malformed_line(text: bytes) -> int:
+    """Returns the number of the first line that is no line of a Java property file."""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            javaproperties.loads(line)
+        except ValueError:
+            return number
+    return 1
 
 
 def is_client_property(name: str) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from mirrorlake.config.properties import Properties, Scope
+from mirrorlake.config.security.login import LOOPBACK
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
+
+ADDRESS = re.compile(r"https?://(\[[0-9a-fA-F:]+\]|[^\s/?#@,:\[\]]+)(:\d{1,5})?(/[^\s?#@,]*)?")
+MAY_BE_SECRET = re.compile(r"[?#@,]")  # a password that is not encoded, a token in the query, a second address
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,10 +41,12 @@ class SchemaRegistry:
         """
         url = properties.values.get(f"{alias}.schema.registry.url", "").strip().rstrip("/")
         url, in_url = _without_user(url)
-        if url and not url.startswith(("http://", "https://")):
+        if url and not ADDRESS.fullmatch(url):
+            shown = "can't be used" if MAY_BE_SECRET.search(url) else f"is '{url}'"
             raise ConfigurationError(
-                f"property {alias}.schema.registry.url is '{url}'; allowed is an address that begins with http:// or "
-                "https://"
+                f"property {alias}.schema.registry.url {shown}; allowed is one address of the form https://host/path "
+                "or http://host/path. Encode what is special to URLs in a user name or password, or set "
+                f"{alias}.schema.registry.basic.auth.user.info"
             )
         if not url:
             return None
@@ -70,6 +77,18 @@ class SchemaRegistry:
                 f"flow {scope.flow}: property {needed_by[0]} is translate, but {missing}.schema.registry.url is missing"
             )
         return source, target
+
+    @property
+    def warning(self) -> str | None:
+        """A line for the operator if a password crosses the network unencrypted."""
+        found = ADDRESS.fullmatch(self.url)
+        is_local = found is not None and found[1].strip("[]").lower() in LOOPBACK
+        if not self.user_info or not self.url.startswith("http://") or is_local:
+            return None
+        return (
+            f"property {self.alias}.schema.registry.url begins with http: its user name and password cross the network "
+            "unencrypted. Use an https address"
+        )
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.alias}: {self.url})"

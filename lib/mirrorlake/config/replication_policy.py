@@ -7,17 +7,20 @@ KIP-1074 for the topics that are internal since 4.0.
 from __future__ import annotations
 
 import importlib
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from mirrorlake.config.name_filter import compile_patterns
+from mirrorlake.config.name_filter import compile_patterns, split_list
 from mirrorlake.config.properties import Scope
 from mirrorlake.errors import ConfigurationError
 
 HEARTBEATS = "heartbeats"
 TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_TOPIC_NAME = 249
+OWN_POLICIES = "MIRRORLAKE_POLICY_CLASSES"  # the environment variable with the classes that may be imported
 GROUP = re.compile(r"\$(?:(\d+)|\{(\w+)\})")
 
 
@@ -141,27 +144,35 @@ POLICIES: dict[str, type[DefaultReplicationPolicy]] = {
 }
 
 
-def find_policy(name: str) -> type[DefaultReplicationPolicy]:
+def find_policy(name: str, environment: Mapping[str, str] = os.environ) -> type[DefaultReplicationPolicy]:
     """Finds the policy class of a name.
 
     A class of POLICIES may be named with or without a package, as in MirrorMaker 2's files. A user's own class is named
-    as `package.module.Class`, and must derive from one of them.
+    as `package.module.Class`, and must derive from one of them. It is imported only if the environment allows it
+    (OWN_POLICIES), as importing a module runs it.
+
+    Args:
+        name: the value of `replication.policy.class`.
+        environment: the environment of this process, which the authors of property files don't decide.
 
     Raises:
-        ConfigurationError: there is no such class, or it is not a policy.
+        ConfigurationError: there is no such class, it is not allowed, or it is not a policy.
     """
     module, _, simple = name.rpartition(".")
-    if simple in POLICIES:
+    is_allowed = name in split_list(environment.get(OWN_POLICIES, ""))
+    if not is_allowed and simple in POLICIES:
         return POLICIES[simple]
-    why = ""
-    try:
-        found = getattr(importlib.import_module(module), simple) if module else None
-    except (ImportError, AttributeError) as error:
-        found, why = None, f" ({error})"
+    found, why = None, ""
+    if is_allowed:
+        try:
+            found = getattr(importlib.import_module(module), simple) if module else None
+        except (ImportError, AttributeError) as error:
+            why = f" ({error})"
     if not (isinstance(found, type) and issubclass(found, DefaultReplicationPolicy)):
         raise ConfigurationError(
-            f"property replication.policy.class is '{name}'{why}; supported are {', '.join(POLICIES)}, and "
-            "package.module.Class of a Python class derived from one of them"
+            f"property replication.policy.class is '{name}'{why}; supported are {', '.join(POLICIES)}, and Python "
+            f"classes derived from one of them that the environment variable {OWN_POLICIES} names as "
+            "package.module.Class, separated by commas, where the job is started"
         )
     return found
 

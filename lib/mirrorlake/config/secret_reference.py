@@ -1,9 +1,9 @@
-"""Config-provider references: `${env:NAME}`, `${file:path:key}`, `${secrets:scope:key}`, resolved where a client is
-built.
+"""Config-provider references: `${env:NAME}`, `${file:path:key}`, `${directory:path:file}`, `${secrets:scope:key}`,
+resolved where a client is built.
 
 The syntax is Kafka's (KIP-297: `${provider:[path:]key}`). A property keeps its reference for as long as possible:
 references travel to Spark workers and into the options of Spark's Kafka source, values don't. No message of this module
-holds a value.
+holds a value. Sources: `EnvVarConfigProvider`, `FileConfigProvider` and `DirectoryConfigProvider` of Kafka 4.3.0.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MASK = "[hidden]"
 KAFKA_PROVIDERS = {
     "env": ("org.apache.kafka.common.config.provider.EnvVarConfigProvider", "allowlist.pattern"),
     "file": ("org.apache.kafka.common.config.provider.FileConfigProvider", "allowed.paths"),
+    "directory": ("org.apache.kafka.common.config.provider.DirectoryConfigProvider", "allowed.paths"),
 }
 ENDS_TEXT = re.compile(r"""["'\\\r\n]""")  # within the quotes of a JAAS line
 
@@ -42,10 +43,18 @@ def from_environment(_path: str, key: str) -> str | None:
 
 
 def from_file(path: str, key: str) -> str | None:
-    """Resolves `${file:/path/to.properties:key}`: one key of a property file."""
+    """Resolves `${file:/path/to.properties:key}`: one key of a property file, which is UTF-8 to Kafka's provider."""
     try:
-        with Path(path).open("rb") as file:
+        with Path(path).open(encoding="utf-8") as file:
             return javaproperties.load(file).get(key)
+    except OSError:
+        return None
+
+
+def from_directory(path: str, key: str) -> str | None:
+    """Resolves `${directory:/path:file}`: the contents of a file in a directory, as Kubernetes mounts secrets."""
+    try:
+        return None if "/" in key else (Path(path) / key).read_text("utf-8")
     except OSError:
         return None
 
@@ -61,7 +70,13 @@ def scope_variable(scope: str, key: str) -> str:
     return "_".join(["SECRET", *(re.sub(r"\W", "_", part).upper() for part in (scope, key))])
 
 
-PROVIDERS: dict[str, Provider] = {"env": from_environment, "file": from_file, "secrets": from_scope_environment}
+BUILT_IN: Mapping[str, Provider] = {
+    "env": from_environment,
+    "file": from_file,
+    "directory": from_directory,
+    "secrets": from_scope_environment,
+}
+PROVIDERS = dict(BUILT_IN)
 
 
 def ask_first(name: str, provider: Provider) -> None:
@@ -69,13 +84,33 @@ def ask_first(name: str, provider: Provider) -> None:
 
     Entry points call this, once. Spark's workers are other processes: they have the built-in providers only.
     """
-    built_in = {"env": from_environment, "file": from_file, "secrets": from_scope_environment}[name]
+    built_in = BUILT_IN[name]
 
     def found(path: str, key: str) -> str | None:
         value = provider(path, key)
         return built_in(path, key) if value is None else value
 
     PROVIDERS[name] = found
+
+
+def by_built_in_names(values: Mapping[str, str]) -> dict[str, str]:
+    """Renames the providers in references to those of this module, where a file gives them names of its own.
+
+    Args:
+        values: every property of the file; `config.providers.<name>.class` says which of Kafka's providers has a name.
+    """
+    kinds = {kind: name for name, (kind, _) in KAFKA_PROVIDERS.items()}
+    own = {
+        name: kinds[kind]
+        for name in map(str.strip, values.get("config.providers", "").split(","))
+        if (kind := values.get(f"config.providers.{name}.class", "").strip()) in kinds
+    }
+
+    def renamed(match: re.Match[str]) -> str:
+        provider = match.group(1)
+        return "${" + own.get(provider, provider) + match.group(0)[2 + len(provider) :]
+
+    return {name: REFERENCE.sub(renamed, value) for name, value in values.items()} if own else dict(values)
 
 
 def is_secret(name: str) -> bool:
@@ -97,7 +132,7 @@ def resolve(name: str, value: str, providers: Mapping[str, Provider] = PROVIDERS
         providers: functions of (path, key) by the provider's name. They return None for a key that they don't have.
 
     Raises:
-        ConfigurationError: a reference names an unknown provider, or something that does not exist.
+        ConfigurationError: a reference names an unknown provider, or something that does not exist or is not text.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -107,7 +142,17 @@ def resolve(name: str, value: str, providers: Mapping[str, Provider] = PROVIDERS
                 f"property {name} refers to {match.group(0)}: unknown config provider '{provider}'; allowed are "
                 f"{', '.join(sorted(providers))}"
             )
-        found = providers[provider](path, key)
+        try:
+            found = providers[provider](path, key)
+        except ValueError:  # its message would show a part of the file
+            raise ConfigurationError(
+                f"property {name} refers to {match.group(0)}, and {path} can't be read: it is not UTF-8"
+                + (
+                    ", or has a \\u without four hexadecimal digits. Write a backslash as \\\\"
+                    if provider == "file"
+                    else ""
+                )
+            ) from None
         if found is None:
             raise ConfigurationError(f"property {name} refers to {match.group(0)}, which does not exist here")
         return found
@@ -119,7 +164,8 @@ def left_to_kafka(written: Mapping[str, str], resolved: Mapping[str, str]) -> di
     """Renders properties for a Java client that resolves the references to secrets itself, by Kafka's own providers.
 
     Other references are resolved, and those that Kafka reads differently: a value within a JAAS line that would end its
-    quotes, a secret that this process alone knows.
+    quotes, a secret that this process alone knows. All are resolved if a value looks like a reference, as Kafka would
+    take it for one.
 
     Args:
         written: properties with references. One that is missing is resolved.
@@ -137,6 +183,8 @@ def left_to_kafka(written: Mapping[str, str], resolved: Mapping[str, str]) -> di
             rendered[name] = REFERENCE.sub(lambda _, texts=texts: next(texts), value)  # type: ignore[misc]
             for _, provider, allowed in left:
                 read.setdefault(provider, set()).add(allowed)
+    if any(REFERENCE.search(value) for name, value in rendered.items() if value == resolved[name]):
+        return dict(resolved)
     if read:
         rendered["config.providers"] = ",".join(sorted(read))
     for provider, several in read.items():
@@ -154,8 +202,8 @@ def _for_kafka(provider: str, path: str, key: str) -> tuple[str, str, str] | Non
         provider, path, key = "env", "", scope_variable(path, key)
     if provider == "env":
         return (f"${{env:{key}}}", provider, re.escape(key)) if not path and key in os.environ else None
-    file = str(Path(path).absolute())
-    return None if ":" in file or "," in file else (f"${{file:{file}:{key}}}", provider, file)
+    place = str(Path(path).absolute())
+    return None if ":" in place or "," in place else (f"${{{provider}:{place}:{key}}}", provider, place)
 
 
 def _ends_text(name: str, value: str, references: Iterable[tuple[str, ...]]) -> bool:
@@ -177,6 +225,9 @@ def open_to_others(properties: Iterable[tuple[str, str]]) -> Iterator[tuple[str,
     """
     for name, value in properties:
         files = [match.group(2) or "" for match in REFERENCE.finditer(value) if match.group(1) == "file"]
+        files += [
+            f"{match.group(2)}/{match.group(3)}" for match in REFERENCE.finditer(value) if match.group(1) == "directory"
+        ]
         if name.endswith("ssl.keystore.location") and not REFERENCE.search(value):
             files.append(value)
         for file in files:

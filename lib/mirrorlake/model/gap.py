@@ -47,8 +47,8 @@ RESETS: Mapping[GapKind, str] = {
     "these offsets are mirrored after the earlier ones",
     GapKind.RECREATED: "the topic was deleted and created anew on the source; the new topic is mirrored from its "
     "first record",
-    GapKind.TARGET_RECREATED: "the remote topic was deleted and created anew; all records that the source still has "
-    "are mirrored again",
+    GapKind.TARGET_RECREATED: "the remote topic was deleted and created anew, or a failback has found that it lost its "
+    "end; what the source still has of it is mirrored again",
 }
 LOSS: Mapping[GapKind, str] = {
     GapKind.RETENTION: "deleted on the source before they were mirrored (retention or DeleteRecords)",

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
+from mirrorlake.printable import printable
 from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
 from mirrorlake.protocol.clients.settings import librdkafka
 from mirrorlake.protocol.topic_changes import Entry
@@ -276,7 +277,7 @@ class Admin:
                     found[group] = future.result().state in IDLE_STATES
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                        raise self._refused(f"describing group {group}", "DESCRIBE", error) from None
+                        raise self._refused(f"describing group {printable(group)}", "DESCRIBE", error) from None
                     found[group] = True
         return found
 

@@ -56,9 +56,14 @@ OLDEST_BROKER = (2, 8)
 LISTING_S = 2.0
 LOOK_S = 1.0
 RECEIVE_LIMIT_BYTES = 512 << 20
+# A host that is gone while a request waits for its answer is noticed after 5 + 4 * 2 s without a sign of its kernel. A
+# slow broker's kernel answers. No TCP_USER_TIMEOUT: it would also end connections to a broker that is still busy with
+# the request before, and does not read on meanwhile.
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 4}
 SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in KEEPALIVE.items() if hasattr(socket, name)),
     (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20),
 )
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0

@@ -17,6 +17,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.printable import printable
 from mirrorlake.protocol.cluster import IN_FLIGHT, Cluster, ResponseError, by, check
 from mirrorlake.protocol.error_codes import ErrorCode
 
@@ -79,7 +80,7 @@ def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> d
         chunk = names[at : at + GROUPS_PER_REQUEST]
         found.update(
             cluster.call(
-                f"reading the offsets of GROUP {chunk[0]} and {len(chunk) - 1} more (needs DESCRIBE)",
+                f"reading the offsets of GROUP {printable(chunk[0])} and {len(chunk) - 1} more (needs DESCRIBE)",
                 partial(_group_offsets, cluster, chunk),
                 timeout_ms,
             )
@@ -99,7 +100,7 @@ def commit_group_offsets(
     refused: dict[str, ResponseError] = {}
     for at in range(0, len(names), GROUPS_PER_REQUEST):
         chunk = {group: offsets[group] for group in names[at : at + GROUPS_PER_REQUEST]}
-        what = f"committing offsets of GROUP {names[at]} and {len(chunk) - 1} more (needs READ)"
+        what = f"committing offsets of GROUP {printable(names[at])} and {len(chunk) - 1} more (needs READ)"
         refused.update(cluster.call(what, partial(_commit_group_offsets, cluster, chunk), timeout_ms))
     return refused
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
-from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster, ResponseError, check
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, FetchedLog
+from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster, Fetched, ResponseError, by, check
 from mirrorlake.protocol.error_codes import ErrorCode
 
 FETCH_WAIT_MS = 100
+EACH_BYTES, EACH_PARTITION_BYTES, EACH_PARTITIONS = 8 << 20, 1 << 20, 1_000  # of a request of `read_each`
 
 
 class NothingThereError(ResponseError):
@@ -58,17 +60,96 @@ async def read_stretch(
         )
         (partition,) = cluster.fetched(response)
         check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
-        aborted, before = AbortedTransactions(partition.aborted), at
-        for batch in read_log(partition.records):
-            if not (batch.is_whole if even_damaged else batch.crc_is_right):
-                raise ResponseError(
-                    ErrorCode.CORRUPT_MESSAGE, f"{key[0]}-{key[1]} at offset {at}: the batch is damaged"
-                )
-            is_aborted = aborted.drops(batch)
+        before, stable_end = at, partition.last_stable_offset if isolation == READ_COMMITTED else -1
+        for batch, is_aborted in _batches(partition, before, stable_end, even_damaged=even_damaged):
             at = batch.end_offset
-            if batch.base_offset < end and at > before:
+            if batch.base_offset < end:
                 yield batch, is_aborted
+            if at >= end:
+                break
         if at == before:
             raise NothingThereError(
                 f"the leader of {key[0]}-{key[1]} returns no batch at offset {at}, below the end offset {end}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first batch of a partition that has an offset or a later one.
+
+    Attributes:
+        key: topic and partition.
+        error_code: the error of the partition; else 0.
+        batch: the batch; None after an error.
+        is_aborted: True if its transaction was aborted.
+    """
+
+    key: PartitionKey
+    error_code: int
+    batch: Batch | None = None
+    is_aborted: bool = False
+
+
+async def read_each(cluster: Cluster, offsets: Mapping[PartitionKey, int]) -> AsyncIterator[First]:
+    """Yields the first committed or aborted batch of many partitions from an offset on, in any order.
+
+    All leaders are asked at the same time, each for at most EACH_PARTITIONS.
+
+    Args:
+        cluster: the cluster that has the logs.
+        offsets: the offset of each partition.
+
+    Raises:
+        ResponseError: a batch is damaged, or leaders return no batch. Another attempt may succeed.
+    """
+    left = dict(offsets)
+    while left:
+        by_leader = by(lambda key: cluster.leader(*key), left)
+        asked = [
+            cluster.fetch(
+                node,
+                {key: left[key] for key in keys[:EACH_PARTITIONS]},
+                EACH_BYTES,
+                EACH_PARTITION_BYTES,
+                FETCH_WAIT_MS,
+            )
+            for node, keys in by_leader.items()
+        ]
+        before = len(left)
+        for future in asked:
+            for fetched in cluster.fetched(await future):
+                if (found := _first(fetched, left[fetched.topic, fetched.partition])) is not None:
+                    del left[found.key]
+                    yield found
+        if len(left) == before:
+            key, offset = next(iter(left.items()))
+            raise NothingThereError(f"the leader of {key[0]}-{key[1]} returns no batch at offset {offset}")
+
+
+def _first(fetched: Fetched, offset: int) -> First | None:
+    key = fetched.topic, fetched.partition
+    if fetched.error_code:
+        return First(key, fetched.error_code)
+    batches = _batches(fetched, offset, fetched.last_stable_offset)
+    return next((First(key, 0, batch, is_aborted) for batch, is_aborted in batches), None)
+
+
+def _batches(
+    fetched: Fetched, offset: int, stable_end: int, *, even_damaged: bool = False
+) -> Iterator[tuple[Batch, bool]]:
+    """Yields the batches of a Fetch response from an offset on, each with True if its transaction was aborted.
+
+    A batch whose offsets do not fit ends them: it is fetched again.
+    """
+    log, aborted, at = FetchedLog(fetched.records, stable_end), AbortedTransactions(fetched.aborted), offset
+    for number, batch in enumerate(log):
+        if not (batch.is_whole if even_damaged else batch.crc_is_right):
+            raise ResponseError(
+                ErrorCode.CORRUPT_MESSAGE, f"{fetched.topic}-{fetched.partition} at offset {at}: the batch is damaged"
+            )
+        if not log.fits(batch, number, at):
+            return
+        is_aborted = aborted.drops(batch)
+        if batch.end_offset > at:
+            at = batch.end_offset
+            yield batch, is_aborted

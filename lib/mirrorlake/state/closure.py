@@ -16,7 +16,6 @@ CLOSED = {
     ClosedFor.FAILOVER: "was failed over (generation {generation}): its target is in use, and the "
     "diverged tail of the source needs a decision. Open the flow again with notebooks/failback.ipynb",
 }
-PROMOTED = "the topic was promoted: its groups continue on the target, and others write to the remote topic"
 CLOSED_TO_GROUPS = {
     ClosedFor.HANDBACK: "was handed back to MirrorMaker 2 (generation {generation}), which syncs its groups now. "
     "Remove the schedule of the checkpoint job, or take the flow over again with notebooks/takeover.ipynb",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.transform import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE, WHERE, Transform
 from mirrorlake.errors import ConfigurationError, root_cause
+from mirrorlake.ledger.sql_text import identifier
 from mirrorlake.transforms.evaluate import HEADERS_TYPE, SEEN_AS, apply, decoded, seen, with_data_or_raise
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ SAFE = frozenset(
     """.split()
 )
 
-# Functions that call any method of the JVM, read secrets or files, or send data away; some are of Databricks only.
+# Functions that call any method of the JVM, read secrets, logs or files, or send data away, on Spark or Databricks.
 REACHING_OUT = frozenset(
     """
-    reflect java_method try_reflect secret try_secret http_request ai_query
+    reflect java_method try_reflect secret try_secret list_secrets http_request vector_search python_worker_logs
     read_files read_kafka read_kinesis read_pubsub read_pulsar read_statestore cloud_files remote_query
     """.split()
 )
+AI = "ai_"  # functions that send their arguments to a model
 
 # Plan nodes allowed above the comparison of a subquery with a record. A LIMIT there takes one row in total instead of
 # one for each record (Spark 4.1.3, unless the comparison is with a plain column). Windows may have the same problem.
@@ -98,7 +100,7 @@ def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
     parsed = records.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text)
     if any(_is_open_star(node) for node in _nodes(parsed)):
         yield "* stands for all columns that exist. Name the columns"
-    yield from _reaches(parsed)
+    yield from _reaches(records.sparkSession, parsed)
     result = records.select(F.expr(text).alias("it"))
     records.filter(F.expr(text).isNull())  # Spark refuses aggregates, windows and generators in a filter
     found = result.schema["it"].dataType
@@ -107,35 +109,52 @@ def _problems(records: DataFrame, part: str, text: str) -> Iterator[str]:
     yield from _dangers(result, records)
 
 
-def _reaches(parsed: Any) -> Iterator[str]:
+def _reaches(spark: SparkSession, parsed: Any) -> Iterator[str]:
     """Yields the reasons why an expression, as it was parsed, could reach something other than records and tables."""
     for node in _nodes_within(parsed):
         kind = _kind(node)
         if kind in ("UnresolvedFunction", "UnresolvedTableValuedFunction"):
             name = str(_list(node.nameParts() if kind == "UnresolvedFunction" else node.name())[-1]).lower()
-            if name in REACHING_OUT:
+            if name in REACHING_OUT or name.startswith(AI):
                 yield f"function {name} reaches beyond records and tables, and is not allowed in a transform"
         elif kind == "UnresolvedRelation":
-            *schema, table = map(str, _list(node.multipartIdentifier()))
-            if ("/" in table or ":" in table) and [name.lower() for name in schema] != ["delta"]:
-                yield f"it reads the files at {table}. Read a table, by its name or as delta.`{table}`"
+            names = [str(name) for name in _list(node.multipartIdentifier())]
+            if _is_of_files(spark, names):
+                yield f"it reads the files at {names[1]}. Read a table, by its name or as delta.`{names[1]}`"
         elif kind == "UnresolvedWith":
             yield "WITH is not allowed in a transform. Write the query in its place"
+        elif kind in ("ExpressionWithUnresolvedIdentifier", "PlanWithUnresolvedIdentifier"):
+            yield "IDENTIFIER(...) is not allowed in a transform. Write the name in its place"
+
+
+def _is_of_files(spark: SparkSession, names: list[str]) -> bool:
+    """Tells whether Spark takes the name of a relation for a source and a path, as it does where no table has it."""
+    if len(names) != 2 or names[0].lower() == "delta":
+        return False
+    return not spark.catalog.tableExists(identifier(*names))
 
 
 def _nodes_within(node: Any) -> Iterator[Any]:
     """Yields an expression that was parsed, its subexpressions, and the plans of its subqueries with theirs."""
     for expression in _nodes(node):
         yield expression
-        if _kind(expression) in ("ScalarSubquery", "ListQuery", "Exists"):
+        if _is_subquery(expression):
             yield from _plan_within(expression.plan())
-        elif _kind(expression) == "InSubquery":
-            yield from _plan_within(expression.query().plan())
+
+
+def _is_subquery(expression: Any) -> bool:
+    """Tells whether an expression holds a plan, of whatever kind, which is none of its children."""
+    kind = expression.getClass()
+    while kind is not None and kind.getSimpleName() != "PlanExpression":
+        kind = kind.getSuperclass()
+    return kind is not None
 
 
 def _plan_within(plan: Any) -> Iterator[Any]:
     for below in _plans(plan):
         yield below
+        if _kind(below) == "RelationTimeTravel":
+            yield from _plan_within(below.relation())
         for expression in _list(below.expressions()):
             yield from _nodes_within(expression)
 

@@ -3,23 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.model.slot import Position
-
-NO_REMOTE = (
-    "the remote topic or its partition does not exist yet (or DESCRIBE is missing); the group gets an offset once the "
-    "mirror job has made it"
-)
-NOT_BEGUN = (
-    "the remote partition has records, and the mirror job has not begun it; the group gets an offset once the mirror "
-    "job, or a take-over, has"
-)
-RECREATED = (
-    "the topic was created anew on the source, and the mirror job has not begun the new one; the group gets an offset "
-    "once it has"
-)
-TRUNCATED = (
-    "the log on the source ends before what is mirrored of it, so it was truncated, and the offset may be that of a "
-    "new record; the group gets an offset once the mirror job has found where the logs differ"
-)
+from mirrorlake.reasons import PositionReason
 
 
 def why_awaited(position: Position, topic_id: str | None, log_end: int, mirrored_to: int) -> str | None:
@@ -35,5 +19,5 @@ def why_awaited(position: Position, topic_id: str | None, log_end: int, mirrored
         The reason to wait; None if the log is the same, as far as this shows.
     """
     if position.topic_id and topic_id and position.topic_id != topic_id:
-        return RECREATED
-    return TRUNCATED if log_end < mirrored_to else None
+        return PositionReason.RECREATED
+    return PositionReason.TRUNCATED if log_end < mirrored_to else None

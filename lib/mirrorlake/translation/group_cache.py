@@ -18,9 +18,10 @@ from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
-from mirrorlake.state.closure import PROMOTED, promoted_topics
+from mirrorlake.reasons import PositionReason
+from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import NewStates
-from mirrorlake.translation.awaited import NO_REMOTE, NOT_BEGUN, why_awaited
+from mirrorlake.translation.awaited import why_awaited
 from mirrorlake.translation.live_map import LiveMap
 from mirrorlake.translation.sql_join import (
     MIRRORED,
@@ -36,7 +37,6 @@ from mirrorlake.translation.sql_join import (
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-NO_SPARK = "the position is before the runs that this job has in memory, and it runs without Spark"
 
 Asked = tuple[str, int, int]  # topic, partition, upstream offset
 
@@ -104,7 +104,7 @@ class GroupTranslation:
             partition = mirrored.get(asked[:2])
             near = self._recent.near(self._positions.get(asked[:2]), asked[2]) if partition else None
             if position["topic"] in self._promoted:
-                found.append(_without_place(position, Status.NOT_COVERED, PROMOTED))
+                found.append(_without_place(position, Status.NOT_COVERED, PositionReason.PROMOTED))
             elif partition is None:
                 found.append(_without_place(position, None, None))
             elif asked[:2] in awaiting:
@@ -126,10 +126,12 @@ class GroupTranslation:
         new = {key: (self._flow.policy.remote_topic(key[0]), key[1]) for key in keys if key not in self._positions}
         there = self._target.existing(new.values(), timeout_ms, operations=True)
         ends = self._target.offsets(there, LATEST_TIMESTAMP, timeout_ms) if there else {}
-        absent = {key: NO_REMOTE for key, remote in new.items() if remote not in ends}
+        absent: dict[PartitionKey, str] = {
+            key: PositionReason.NO_REMOTE for key, remote in new.items() if remote not in ends
+        }
         if self._flow.topics_shared:
             return absent
-        return absent | {key: NOT_BEGUN for key, remote in new.items() if ends.get(remote)}
+        return absent | {key: PositionReason.NOT_BEGUN for key, remote in new.items() if ends.get(remote)}
 
     def _replaced(
         self, logs: Iterable[Mapping[str, Any]], before: Mapping[PartitionKey, Position]
@@ -160,7 +162,7 @@ class GroupTranslation:
         if not positions:
             return []
         if session is None or self.flow_map is None:
-            return [_without_place(position, Status.NOT_COVERED, NO_SPARK) for position in positions]
+            return [_without_place(position, Status.NOT_COVERED, PositionReason.NO_SPARK) for position in positions]
         import pyarrow as pa
 
         fields = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.string())

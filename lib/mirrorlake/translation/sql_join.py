@@ -30,6 +30,7 @@ from mirrorlake.model.gap import RESETS, GapKind
 from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.reasons import PositionReason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,14 +43,6 @@ MIRRORED = (
     "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, "
     "downstream_next BIGINT, resumed_at BIGINT"
 )
-PAST_THE_LOG = "past the end of the source log"
-LEDGER_BEHIND = "the ledger is behind the mirror"
-PAST_THE_MIRROR = "past what is mirrored"
-FORMER_LOG = (
-    "the log has begun anew on the source, and the group's offset is past its end; the group gets an offset once it "
-    "has committed one of the new log"
-)
-NO_RUN = "the map has no record of the partition; the group gets an offset once it has read what was mirrored before"
 
 # The query names statuses and reasons by these keys; Spark quotes the values.
 WORDS: dict[str, Any] = {
@@ -63,11 +56,11 @@ WORDS: dict[str, Any] = {
             Status.NOT_MIRRORED_YET,
         )
     },
-    "past_the_log": PAST_THE_LOG,
-    "ledger_behind": LEDGER_BEHIND,
-    "past_the_mirror": PAST_THE_MIRROR,
-    "former_log": FORMER_LOG,
-    "no_run": NO_RUN,
+    "past_the_log": PositionReason.PAST_THE_LOG,
+    "ledger_behind": PositionReason.LEDGER_BEHIND,
+    "past_the_mirror": PositionReason.PAST_THE_MIRROR,
+    "former_log": PositionReason.FORMER_LOG,
+    "no_run": PositionReason.NO_RUN,
 }
 
 CURRENT_RUNS = """
@@ -261,11 +254,11 @@ def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearb
         is_passed = offset <= mirrored.upstream_next and last.downstream_end == mirrored.downstream_next
         status = Status.EXACT if offset <= last.upstream_end or is_passed else Status.CLAMPED
         if offset > mirrored.log_end:
-            reason = PAST_THE_LOG
+            reason = PositionReason.PAST_THE_LOG
         elif last.downstream_end < mirrored.downstream_next:
-            reason = LEDGER_BEHIND
+            reason = PositionReason.LEDGER_BEHIND
         elif offset > max(mirrored.upstream_next, mirrored.log_start):
-            reason = PAST_THE_MIRROR
+            reason = PositionReason.PAST_THE_MIRROR
     return {
         **{name: position[name] for name in POSITION_NAMES},
         "target_topic": mirrored.target_topic,

@@ -152,9 +152,14 @@ def _converted(store: Store, password: str) -> bytes:
         raise ConfigurationError(
             f"property {store.name}: {store.path} holds {len(aliases)} private keys. Leave one in it"
         )
+    if aliases[0].startswith("-"):  # -J... would be an option of the JVM
+        raise ConfigurationError(
+            f"property {store.name}: the alias of the key in {store.path} begins with '-'. Rename it with: keytool "
+            "-changealias"
+        )
     with tempfile.TemporaryDirectory(prefix="mirrorlake-") as directory:  # 0700
         target = Path(directory) / "store.p12"
-        arguments = ("-importkeystore", "-noprompt", "-srckeystore", store.path, "-srcalias", aliases[0])
+        arguments = ("-importkeystore", "-noprompt", "-srckeystore", _absolute(store), "-srcalias", aliases[0])
         passwords = ("-srcstorepass:env", "STORE", "-srckeypass:env", "KEY", "-deststorepass:env", "OWN")
         _keytool(
             store, *arguments, *passwords, "-destkeystore", str(target), "-deststoretype", "PKCS12",
@@ -164,8 +169,13 @@ def _converted(store: Store, password: str) -> bytes:
 
 
 def _opening(store: Store) -> tuple[str, ...]:
-    opening = ("-keystore", store.path)
+    opening = ("-keystore", _absolute(store))
     return (*opening, "-storepass:env", "STORE") if store.password else opening
+
+
+def _absolute(store: Store) -> str:
+    """Returns the path of a store, which keytool can't take for an option, as -J... of the JVM."""
+    return str(Path(store.path).absolute())
 
 
 def _keytool(store: Store, *arguments: str, **passwords: str) -> bytes:

@@ -118,7 +118,10 @@ def client_credentials_jaas(jaas: Jaas, values: Mapping[str, str]) -> Jaas:
 
 def _client_credentials(alias: str, jaas: Jaas, values: Mapping[str, str]) -> ClientCredentials:
     _require_known(alias, jaas, ("clientId", "clientSecret", "scope"), (EXTENSION,))
-    url = urlsplit(values[TOKEN_URL])
+    try:
+        url = urlsplit(values[TOKEN_URL])
+    except ValueError:
+        url = urlsplit("")
     if url.scheme not in ("https", "http") or not url.hostname or url.username or url.password:
         raise ConfigurationError(
             f"property {alias}.{TOKEN_URL} is not an https address without credentials. Set it to the token endpoint "

@@ -54,6 +54,30 @@ def private_key(name: str, text: str, password_name: str, password: str) -> str:
     return _block(label, body)
 
 
+def encrypted(alias: str, key: str, password: str) -> str:
+    """Returns an unencrypted private key with encryption.
+
+    Raises:
+        ConfigurationError: the key is malformed.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        PrivateFormat,
+        load_pem_private_key,
+    )
+
+    try:
+        found = load_pem_private_key(key.encode(), None)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigurationError(
+            f"cluster {alias}: the client's private key can't be used: malformed. Check {alias}.ssl.keystore.*"
+        ) from None
+    encryption = BestAvailableEncryption(password.encode())
+    return found.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
+
+
 def decrypted(alias: str, key: str, password: str) -> str:
     """Returns an encrypted private key without its encryption.
 

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake import errors
-from mirrorlake.config.flow import SCATTERED, Flow
+from mirrorlake.config.flow import Flow
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint import target_groups
@@ -39,8 +39,9 @@ from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
+from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.timing import Stopwatch
-from mirrorlake.state.closure import PROMOTED, require_open_to_groups
+from mirrorlake.state.closure import require_open_to_groups
 from mirrorlake.translation.group_cache import GroupTranslation
 
 if TYPE_CHECKING:
@@ -48,23 +49,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-
-GONE = (
-    "the group has no committed offset on the source any more (it was deleted, or its offsets have expired); it stays "
-    "on the target"
-)
-EXPIRED = (
-    "the group has no committed offset in this partition on the source any more (it has expired, or the topic was "
-    "deleted); its offset on the target stays"
-)
-SHARE_GROUP = (
-    "a share group (KIP-932) has no committed offset for each partition; on the target it starts at its "
-    "share.auto.offset.reset"
-)
-SHARED = (
-    "other programs write to the remote topic too (mirrorlake.topics.shared), so no single offset there corresponds "
-    "to the group's position"
-)
 
 
 @dataclass(frozen=True)
@@ -240,9 +224,13 @@ class CheckpointJob:
         gone = self._gone({row["group_id"] for row in rows.get("offset", ())} | {*shared})
         ended = self._ended({row.key for row in synced}, {*gone})
         whole = [
-            *self._about([(group, None, None) for group in shared], Status.NOT_COVERED, SHARE_GROUP, cycle_id, now),
-            *self._about([(group, None, None) for group in gone], Status.DELETED, GONE, cycle_id, now),
-            *self._about(ended, Status.DELETED, EXPIRED, cycle_id, now),
+            *self._about(
+                [(group, None, None) for group in shared], Status.NOT_COVERED, PositionReason.SHARE_GROUP, cycle_id, now
+            ),
+            *self._about(
+                [(group, None, None) for group in gone], Status.DELETED, PositionReason.GROUP_GONE, cycle_id, now
+            ),
+            *self._about(ended, Status.DELETED, PositionReason.OFFSET_GONE, cycle_id, now),
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
@@ -334,10 +322,10 @@ class CheckpointJob:
     def _why_not(self, topic: str) -> tuple[Status, str]:
         """Returns status and reason of positions in a topic that can't be translated."""
         if not self.flow.mirrors_topic(topic):
-            return Status.NOT_MIRRORED, "the topic does not belong to the flow"
+            return Status.NOT_MIRRORED, PositionReason.NOT_OF_FLOW
         if self.flow.scatters(topic):
-            return Status.NOT_COVERED, SCATTERED
-        return Status.NOT_MIRRORED, "the topic does not exist on the source"
+            return Status.NOT_COVERED, PositionReason.SCATTERED
+        return Status.NOT_MIRRORED, PositionReason.NO_TOPIC
 
     def _gone(self, groups: set[str]) -> list[str]:
         """Returns the groups that had a position, and have none in any topic now."""
@@ -396,7 +384,11 @@ class CheckpointJob:
             return [row if row.downstream_offset is None else self._waiting(row) for row in checkpoints]
         if self.flow.topics_shared:
             return [
-                replace(row, sync=SyncOutcome.HELD, reason="; ".join(part for part in (row.reason, SHARED) if part))
+                replace(
+                    row,
+                    sync=SyncOutcome.HELD,
+                    reason="; ".join(part for part in (row.reason, PositionReason.SHARED) if part),
+                )
                 if row in movable
                 else row
                 for row in checkpoints
@@ -443,7 +435,8 @@ class CheckpointJob:
                 del commits[group][remote]
             commits = {group: offsets for group, offsets in commits.items() if offsets}
             decided = [
-                replace(row, sync=SyncOutcome.HELD, reason=PROMOTED) if row.key in held else row for row in decided
+                replace(row, sync=SyncOutcome.HELD, reason=PositionReason.PROMOTED) if row.key in held else row
+                for row in decided
             ]
         refusals = target_groups.commit(self._target, commits, self.flow)
         self._sync_due = time.monotonic() + self.flow.sync_group_offsets_interval_s

@@ -16,6 +16,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import GROUP_ACTIVE, UNAUTHORIZED
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.reasons import PositionReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,29 +84,27 @@ def decide(
     if current == downstream_offset:
         return Decision(SyncOutcome.IN_STEP, None)
     if not group.is_idle:
-        return Decision(SyncOutcome.HELD, "a consumer uses this group on the target")
+        return Decision(SyncOutcome.HELD, PositionReason.MEMBERS)
     if current is None or current < downstream_offset:
         return Decision(SyncOutcome.COMMITTED, None)
     if previous_upstream is not None and upstream_offset < previous_upstream and current == last_synced:
         return Decision(
             SyncOutcome.COMMITTED,
-            f"its owner moved the group back on the source, from {previous_upstream} to {upstream_offset}",
+            PositionReason.MOVED_BACK.about(before=previous_upstream, offset=upstream_offset),
         )
-    return Decision(
-        SyncOutcome.HELD, f"the group is ahead on the target, at {current}; the job never moves a group back there"
-    )
+    return Decision(SyncOutcome.HELD, PositionReason.AHEAD.about(offset=current))
 
 
 def commit(
     target: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]], flow: Flow
 ) -> dict[str, str]:
     """Commits (offset, metadata) for groups without members; returns the reason for each refused group."""
-    reasons = {}
+    reasons: dict[str, str] = {}
     for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
         if error.code in GROUP_ACTIVE:
-            reasons[group] = "a consumer has joined this group on the target"
+            reasons[group] = PositionReason.JOINED
         elif error.code in UNAUTHORIZED:
-            reasons[group] = f"not authorised: the principal needs READ on this {UNAUTHORIZED[error.code]}"
+            reasons[group] = PositionReason.NOT_AUTHORISED.about(resource=UNAUTHORIZED[error.code])
         else:
             reasons[group] = str(error)
     return reasons

@@ -35,6 +35,7 @@ from mirrorlake.jobs.failover.lost_ends import (
     require_refillable,
     require_same_cluster,
     resets,
+    set_back,
 )
 from mirrorlake.jobs.failover.lost_ends import table as lost_ends_table
 from mirrorlake.jobs.failover.plan import ALIVE, Choice, FailoverMode
@@ -48,6 +49,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import of_process
 from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.gap import Gap
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
@@ -317,8 +319,40 @@ class Failback:
                 f"decided. Run this notebook with mode = {FailoverMode.BEGIN} again"
             )
 
-    def _close_home(self, here: Cluster, there: Cluster) -> None:
-        """Closes the flow home until the lost records are there: any other run would leave them out."""
+    def _set_back(self, lost: Sequence[LostEnd], action: str, here: Cluster, there: Cluster) -> None:
+        """Sets the flow home back to what it had brought and the source has lost; it is opened again by `begin`."""
+
+        def found() -> tuple[tuple[Position, ...], tuple[Gap, ...]]:
+            return set_back(self.home, self.away, self.ledger, lost, self._carried(there), here, there)
+
+        if not found()[0]:
+            return
+        self._close_home(here, there)  # a closed flow stays where it is, and takes other positions
+        self._catch_up(here, there)
+        positions, gaps = found()
+        detail = f"brought to {self.away.source} before, and no longer there; mirrored again"
+        rows = [
+            Anomaly.of_flow(
+                self.home,
+                gap.kind,
+                action,
+                detail,
+                topic=gap.topic,
+                partition=gap.partition,
+                from_offset=gap.from_offset,
+                to_offset=gap.to_offset,
+            )
+            for gap in gaps
+        ]
+        self.ledger.append("anomalies", rows)
+        self._close_home(here, there, positions, gaps)
+        self._catch_up(here, there)
+        log.warning(event("flow_set_back", flow=self.home.name, partitions=len(positions), decision=action))
+
+    def _close_home(
+        self, here: Cluster, there: Cluster, positions: tuple[Position, ...] = (), gaps: tuple[Gap, ...] = ()
+    ) -> None:
+        """Closes the flow home, for as long as another run of it would do the wrong; with other positions, if given."""
         states = offset_syncs.read_all_states(there, self.home.offset_syncs_topic, self.home.connect_timeout_ms)
         slots = max((state.slots for state in states.values()), default=self.home.slots_on(1))
         admins = (
@@ -331,7 +365,7 @@ class Failback:
             here.cluster_id,
             target=there,
             slots=slots,
-            beginning=lambda known: Beginning(closes=ClosedFor.FAILOVER),
+            beginning=lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
         )
 
     def _require_own_states(self, there: Cluster) -> None:
@@ -362,13 +396,15 @@ class Failback:
         states: dict[int, SlotState],
     ) -> None:
         """Makes the map of the flow away void where the source has lost what was mirrored; the flow stays closed."""
+        action = f"{decided}, signed by {choice.signed_by}"
         if decided == REFILL:
             self._require_own_states(there)
             require_refillable(self.home, self.away, lost, self._carried(there), here)
             self._close_home(here, there)
+        else:
+            self._set_back(lost, action, here, there)
         # Recorded first: a repetition after a crash finds nothing that is lost.
         detail = f"mirrored before the failover, and no longer on {self.away.source}"
-        action = f"{decided}, signed by {choice.signed_by}"
         self.ledger.append("anomalies", decisions(self.away, lost, action, detail))
         positions, gaps = resets(self.away, there, merge_positions(states.values()), lost)
         begin_generation(

@@ -11,6 +11,9 @@ The operator chooses one of two. In both cases the flow records a reset: its map
   records that were written there since. Not possible where both sides were written at once, or where the source has
   lost records that the flow back had brought.
 - **accept**: they stay on the target for good.
+
+The source may also have lost what the flow back had brought. That exists on the target, too, and the flow back mirrors
+it again with **accept**: it is set back to the first of these records.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACCEPT, REFILL, REFILLED = "accept", "refill", "refilled"
+KEY = ["topic", "partition"]
 PROBE_BYTES = 1  # a broker compares the leader epochs before it reads
 
 
@@ -229,6 +233,85 @@ def resets(
             )
         )
     return tuple(new), tuple(gaps)
+
+
+def set_back(
+    home: Flow,
+    away: Flow,
+    ledger: Ledger,
+    lost: Iterable[LostEnd],
+    carried: Mapping[PartitionKey, Position],
+    here: Cluster,
+    there: Cluster,
+) -> tuple[tuple[Position, ...], tuple[Gap, ...]]:
+    """Returns the positions from which the flow back has to mirror again what the source has lost, and the resets.
+
+    Args:
+        home: the flow back.
+        away: the flow that was failed over.
+        ledger: tables with the map of `home`.
+        lost: the lost ends of the source of `away`.
+        carried: the positions of `home`, by topic and partition of the target of `away`.
+        here: the target of `away`, which has the records.
+        there: the source of `away`.
+
+    Raises:
+        SourceError, TargetError: a cluster can't be read.
+    """
+    ends = {(away.policy.remote_topic(one.topic), one.partition): one for one in lost}
+    reached = {
+        key: (position, ends[key])
+        for key, position in carried.items()
+        if key in ends
+        and home.policy.remote_topic(key[0]) == ends[key].topic
+        and (ends[key].kind is GapKind.RECREATED or position.downstream_next > ends[key].from_offset)
+    }
+    if not reached:
+        return (), ()
+    truncated = [(*key, one.from_offset) for key, (_, one) in reached.items() if one.kind is GapKind.TRUNCATED]
+    begins = _begins(rows_of_pair(views.read(ledger, "current_runs"), home.source, home.target), truncated)
+    keys, timeout_ms = here.existing([*reached], away.connect_timeout_ms), away.connect_timeout_ms
+    first = here.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms) if keys else {}
+    new, gaps = [], []
+    for key, (position, one) in reached.items():
+        start = begins.get(key, position.upstream_next) if one.kind is GapKind.TRUNCATED else 0
+        topic = there.topics.get(one.topic)
+        new.append(
+            replace(
+                position,
+                upstream_next=max(start, first.get(key, 0)),
+                downstream_next=0,
+                slot=NO_SLOT,
+                incarnation=position.incarnation + 1,
+                target_topic_id=topic.topic_id if topic else "",
+                leader_epoch=-1,
+                epoch_from=-1,
+            )
+        )
+        gaps.append(
+            Gap(
+                *key,
+                from_offset=start,
+                to_offset=max(start, position.upstream_next),
+                kind=GapKind.TARGET_RECREATED,
+                incarnation=position.incarnation,
+                downstream_offset=position.downstream_next,
+            )
+        )
+    return tuple(new), tuple(gaps)
+
+
+def _begins(runs: DataFrame, ends: list[tuple[str, int, int]]) -> dict[PartitionKey, int]:
+    """Returns the first upstream offset of each partition whose record is at or behind an offset on the target."""
+    from pyspark.sql import functions as F
+
+    rows = (
+        runs.join(runs.sparkSession.createDataFrame(ends, "topic STRING, partition INT, end BIGINT"), KEY)
+        .filter("downstream_end > end")
+        .groupBy(*KEY)
+        .agg(F.min(F.expr("upstream_start + greatest(0, end - downstream_start)")).alias("start"))
+    )
+    return {(row["topic"], row["partition"]): row["start"] for row in rows.collect()}
 
 
 def require_refillable(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.config.flow import SCATTERED, Flow
+from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import SeenIn, Standing
 from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
@@ -23,6 +23,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
 from mirrorlake.protocol.permission_probes import denied_commits
+from mirrorlake.reasons import PositionReason
 from mirrorlake.state.backlog import uncarried
 from mirrorlake.translation import two_way
 from mirrorlake.translation.sql_join import POSITIONS
@@ -301,7 +302,7 @@ class PlanMaker:
         if one.topic is None:
             return Status.NOT_COVERED, SHARE_GROUP
         if self.flow.scatters(one.topic):
-            return Status.NOT_COVERED, SCATTERED
+            return Status.NOT_COVERED, PositionReason.SCATTERED
         if reason := self._situation.awaited.get((one.topic, one.partition or 0)):
             return Status.NOT_MIRRORED_YET, reason
         exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends

@@ -55,7 +55,7 @@ from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.state.closure import PROMOTED
+from mirrorlake.reasons import NotCompared
 from mirrorlake.translation.versioned_map import Versions, current_map, last_states
 
 if TYPE_CHECKING:
@@ -211,13 +211,13 @@ class Verification:
         for key in sorted(key for key in known | there.keys() if scope.has(key[0])):
             transform = self.flow.transform_of(key[0])
             if key[0] in promoted:
-                reason = PROMOTED
+                reason = NotCompared.PROMOTED.value
             elif transform is not None:
-                reason = f"transform {transform.name} changes the records"
+                reason = NotCompared.TRANSFORMED.about(transform=transform.name)
             elif key in known:
                 continue
             else:
-                reason = "this version of the map has no record of the partition"
+                reason = NotCompared.NOT_IN_MAP.value
             start, end = there.get(key, (None, None))
             found[key] = PartitionVerification(
                 *key, upstream_from=start, upstream_to=end, is_covered=False, notes=[reason]

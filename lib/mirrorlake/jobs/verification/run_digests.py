@@ -165,11 +165,12 @@ def merged_as(batches: Iterator[Batch], shape: Shape) -> Iterator[Batch]:
         CorruptBatchError, OversizedBatchError: a batch can't be opened.
     """
     for records in shape:
-        some = list[Batch]()
-        while sum(batch.records for batch in some) < records:
+        some, found = list[Batch](), 0
+        while found < records:
             if (batch := next(batches, None)) is None:
                 raise NotComparable
             some.append(batch)
+            found += batch.records
         yield some[0] if len(some) == 1 else _merged(some, records)
 
 

@@ -6,6 +6,7 @@ the same bytes is left alone.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,7 @@ BLANKS = {
 }
 HEADER_OF_BATCH = 61  # bytes before the records of a batch
 LENGTH_IN_BATCH = 8  # where a batch says its length
+OFFSET, MOVED_BITS = struct.Struct(">q"), 40
 
 
 class UnalterableError(Exception):
@@ -91,6 +93,13 @@ def lying(records: bytearray, pick: int) -> bytearray:
     """Changes the length that the first batch has by its header."""
     (length,) = LENGTH.unpack_from(records, LENGTH_IN_BATCH)
     LENGTH.pack_into(records, LENGTH_IN_BATCH, (length // 2, 2 * length, 0, -1, 2**31 - 1)[pick % 5])
+    return records
+
+
+def misplaced(records: bytearray, pick: int) -> bytearray:
+    """Changes one bit of the first offset of the first batch, which no CRC covers."""
+    (offset,) = OFFSET.unpack_from(records)
+    OFFSET.pack_into(records, 0, offset ^ 1 << pick % MOVED_BITS)
     return records
 
 

@@ -20,6 +20,7 @@ RECORDS = {
     Fault.CORRUPTED: answers.corrupted,
     Fault.CUT_OFF: answers.cut_off,
     Fault.LYING_LENGTH: answers.lying,
+    Fault.MISPLACED: answers.misplaced,
 }
 # The broker does not apply these if they are refused; all other requests only read, or their answers can't be made.
 WRITES = {"Produce", "OffsetCommit", "AddPartitionsToTxn", "EndTxn", "InitProducerId"}

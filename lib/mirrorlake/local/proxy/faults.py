@@ -34,6 +34,7 @@ class Fault(StrEnum):
     CORRUPTED = "corrupted"  # a byte of the fetched records is another one
     CUT_OFF = "cut_off"  # the fetched records end in the middle of a batch
     LYING_LENGTH = "lying_length"  # a fetched batch says that it has another length
+    MISPLACED = "misplaced"  # a fetched batch says that it has another first offset
 
 
 @dataclass(frozen=True)

@@ -198,10 +198,11 @@ class FetchedLog:
         view: the bytes of the log.
         bounds: where the batches begin, and where the last one ends. A batch whose length is wrong ends with the log.
         whole: the number of batches before the one whose length is wrong.
+        stable_end: the last stable offset, before which all of the log lies; -1 if it is unknown.
     """
 
-    def __init__(self, data: bytes | bytearray) -> None:
-        self.view = memoryview(data)
+    def __init__(self, data: bytes | bytearray, stable_end: int = -1) -> None:
+        self.view, self.stable_end = memoryview(data), stable_end
         bounds, at, end, is_broken = [0], 0, len(data), False
         while at + PREFIX.size <= end and not is_broken:
             _, length, magic = PREFIX.unpack_from(data, at)
@@ -222,6 +223,31 @@ class FetchedLog:
         if number >= self.whole:
             return _broken(raw, offset)
         return _old_entry(raw, offset) if magic < 2 else _batch(raw)
+
+    def fits(self, batch: Batch, number: int, offset: int) -> bool:
+        """Returns False if a batch can't have its offsets, of which the CRC does not cover the first one.
+
+        Offsets grow from batch to batch, up to the last stable offset. That one may have been read just before the log,
+        so a batch that does not fit may do so when it is fetched again.
+
+        Args:
+            batch: the batch.
+            number: its number.
+            offset: the offset that is to be read next: that of the Fetch request, or the end of the batch before.
+        """
+        start, end = batch.base_offset, batch.end_offset
+        if 0 <= self.stable_end < end:
+            return False
+        if start == offset:
+            return True
+        if offset < end and start < offset:  # only the batch that has the offset of the request may begin before it
+            return not number or self[number - 1].end_offset < offset
+        following = self[number + 1] if number + 1 < len(self) else None
+        if following is None:
+            return True
+        if end <= offset:
+            return following.magic < 2 or following.base_offset <= offset
+        return not offset <= following.base_offset < end
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[number] for number in range(len(self)))

@@ -131,6 +131,8 @@ def fetched(login: ClientCredentials, now_s: float) -> Token:
     try:
         with requests.Session() as session:
             session.auth = _no_other_login  # else a .netrc would win
+            # A proxy would read the secret, which leaves this machine by https only.
+            session.trust_env = not login.token_url.startswith("http://")
             with session.post(
                 login.token_url,
                 data=form,

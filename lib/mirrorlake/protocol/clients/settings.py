@@ -7,6 +7,7 @@ Equal settings are equal objects: whoever holds a client can tell whether it has
 from __future__ import annotations
 
 import os
+import secrets
 import ssl
 import tempfile
 from functools import lru_cache
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mirrorlake.config.connection import Connection
+from mirrorlake.config.security import pem
 from mirrorlake.config.security.login import Password
 from mirrorlake.config.security.tls import Tls
 from mirrorlake.errors import ConfigurationError
@@ -90,7 +92,7 @@ def _context(alias: str, tls: Tls) -> ssl.SSLContext:
         else:
             context.load_default_certs()
         if tls.key:
-            _load_identity(context, tls)
+            _load_identity(context, alias, tls)
     except ssl.SSLError as error:
         raise ConfigurationError(
             f"cluster {alias}: the certificates, the key, or its password can't be used: "
@@ -100,12 +102,17 @@ def _context(alias: str, tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def _load_identity(context: ssl.SSLContext, tls: Tls) -> None:
-    """Loads certificate and key, for which Python's ssl knows files only: one of this user, deleted at once."""
+def _load_identity(context: ssl.SSLContext, alias: str, tls: Tls) -> None:
+    """Loads certificate and key, for which Python's ssl knows files only: one of this user, deleted at once.
+
+    Its key is encrypted, so that a process that is killed in between leaves nothing of use.
+    """
+    password = tls.key_password or secrets.token_urlsafe(24)
+    key = tls.key if tls.key_password else pem.encrypted(alias, tls.key, password)
     handle, path = tempfile.mkstemp(prefix="mirrorlake-", suffix=".pem")  # 0600
     try:
         with os.fdopen(handle, "w") as file:
-            file.write(tls.key + tls.chain)
-        context.load_cert_chain(path, password=tls.key_password)
+            file.write(key + tls.chain)
+        context.load_cert_chain(path, password=password)
     finally:
         Path(path).unlink()

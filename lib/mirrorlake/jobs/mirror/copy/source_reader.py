@@ -159,7 +159,7 @@ class Intake:
     async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
         answers = [
-            (fetched, FetchedLog(fetched.records))
+            (fetched, FetchedLog(fetched.records, fetched.last_stable_offset))
             for fetched in self.source.fetched(response)
             if self._stretches[key := (fetched.topic, fetched.partition)].upstream_next == asked.get(key)
         ]
@@ -242,13 +242,16 @@ class Intake:
 
     async def _read_batch(self, stretch: Stretch, log: FetchedLog, number: int, aborted: AbortedTransactions) -> bool:
         """Takes one batch of a log; returns False if the transaction should hold no more of the stretch."""
-        batch = log[number]
-        if not batch.crc_is_right:  # it is recomputed for the target, so a corrupt batch would look healthy there
-            if not stretch.is_done and self._may_be_whole(stretch, batch):
+        batch, before = log[number], stretch.upstream_next
+        if damage := _damage(log, number, batch, before):
+            if not stretch.is_done and self._may_be_whole(stretch, batch, damage):
                 return False  # the next Fetch asks for it once more
-            before = stretch.upstream_next
-            self._corrupt(stretch, batch, log[number + 1].base_offset if number + 1 < len(log) else None)
+            following = log[number + 1].base_offset if number + 1 < len(log) else None
+            self._corrupt(stretch, batch, following, damage)
             return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
+        doubt = "" if stretch.is_done else _doubt(log, number, batch, before)
+        if doubt and self._may_be_whole(stretch, batch, doubt, sightings=2):
+            return False
         is_aborted = aborted.drops(batch)
         if batch.end_offset <= stretch.upstream_next:
             return True  # for a compacted log, a batch may end before the requested offset
@@ -318,8 +321,8 @@ class Intake:
         else:
             await self._open(stretch, batch)
 
-    def _may_be_whole(self, stretch: Stretch, batch: Batch) -> bool:
-        """Returns True until the same damage has been fetched SIGHTINGS times.
+    def _may_be_whole(self, stretch: Stretch, batch: Batch, damage: str, sightings: int = SIGHTINGS) -> bool:
+        """Returns True until the same damage has been fetched so many times.
 
         A line may have damaged the batch, and a part of it may be missing. A disk that has damaged it answers the same
         bytes again and again. Of a batch whose length is wrong, only the header is compared, as the bytes behind it may
@@ -327,18 +330,18 @@ class Intake:
         """
         offset, found = stretch.upstream_next, crc32c(batch.raw if batch.is_whole else batch.raw[:HEADER_BYTES])
         before = self._damaged.get(stretch.key)
-        sightings = 1 + (before[2] if before and before[:2] == (offset, found) else 0)
-        self._damaged[stretch.key] = offset, found, sightings
-        if sightings >= SIGHTINGS:
+        seen = 1 + (before[2] if before and before[:2] == (offset, found) else 0)
+        self._damaged[stretch.key] = offset, found, seen
+        if seen >= sightings:
             return False
         self.problem = SourceError(
             f"{self._name(stretch)}: the batch of offset {stretch.upstream_next} has arrived damaged from cluster "
-            f"{self.flow.source} (CRC); it is fetched again",
+            f"{self.flow.source} ({damage}); it is fetched again",
             retriable=True,
         )
         return True
 
-    def _corrupt(self, stretch: Stretch, batch: Batch, next_offset: int | None) -> None:
+    def _corrupt(self, stretch: Stretch, batch: Batch, next_offset: int | None, damage: str) -> None:
         """Skips a corrupt batch if the flow continues after losses.
 
         The batch's header is unreliable. The skipped range therefore ends at the next batch, or at a plausible offset.
@@ -353,7 +356,7 @@ class Intake:
                 stretch,
                 GapKind.CORRUPT,
                 next_offset,
-                f"the batch is corrupt on cluster {self.flow.source} (CRC). Check the cluster's disks",
+                f"the batch is corrupt on cluster {self.flow.source} ({damage}). Check the cluster's disks",
             )
 
     def _nothing_to_copy(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> GapKind | None:
@@ -573,6 +576,30 @@ def where(stretches: Any) -> str:
     return ", ".join(
         f"{stretch.topic}-{stretch.partition} from offset {stretch.upstream_from}" for stretch in list(stretches)[:5]
     )
+
+
+def _damage(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
+    """Returns what is wrong with a batch, of which `offset` or a later one is to be read next; empty if nothing is.
+
+    The target gets another CRC and other offsets, so a corrupt batch would look healthy there.
+    """
+    if not batch.crc_is_right:
+        return "CRC"
+    return "" if log.fits(batch, number, offset) else "its offsets do not fit into the log"
+
+
+def _doubt(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
+    """Returns why a batch whose offsets fit is believed only if it comes a second time; empty if there is no reason.
+
+    Positions are at the ends of batches, except where a flow begins. Behind a hole, the next batch shows that the first
+    offset is right, if the response has it.
+    """
+    if batch.magic < 2 or batch.base_offset == offset or batch.end_offset <= offset:
+        return ""
+    if batch.base_offset < offset:
+        return "it begins before the position"
+    is_last = number + 1 == len(log) and batch.end_offset < log.stable_end
+    return "it is behind a hole, and nothing is behind it" if is_last else ""
 
 
 def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, object]:

@@ -6,20 +6,16 @@ offsets of the lost ones, or those of an aborted attempt would fill the range, a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.record_batch import AbortedTransactions, FetchedLog
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, ResponseError, check
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, check
 from mirrorlake.protocol.error_codes import UNAUTHORIZED, ErrorCode
-from mirrorlake.protocol.log_reader import NothingThereError
-
-FETCH_BYTES, PARTITION_FETCH_BYTES = 16 << 20, 1 << 20
-FETCH_WAIT_MS = 100
+from mirrorlake.protocol.log_reader import First, read_each
 
 
 def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], generation: int) -> None:
@@ -68,53 +64,31 @@ def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], gene
         )
 
 
-async def _looked_up(target: Cluster, offsets: dict[PartitionKey, int]) -> AsyncIterator[tuple[PartitionKey, bool]]:
+async def _looked_up(target: Cluster, offsets: Mapping[PartitionKey, int]) -> AsyncIterator[tuple[PartitionKey, bool]]:
     """Yields for each partition whether the record of an offset may be the one that was mirrored."""
-    left = await _kept(target, offsets)
-    for key in offsets.keys() - left.keys():
+    kept = await _kept(target, offsets)
+    for key in offsets.keys() - kept.keys():
         yield key, True
-    while left:
-        node = target.leader(*next(iter(left)))
-        asked = {key: offset for key, offset in left.items() if target.leader(*key) == node}
-        response = await target.fetch(node, asked, FETCH_BYTES, PARTITION_FETCH_BYTES, FETCH_WAIT_MS)
-        found = {
-            key: is_there
-            for fetched in target.fetched(response)
-            if (is_there := _is_there(fetched, left[key := (fetched.topic, fetched.partition)])) is not None
-        }
-        if not found:  # the response had room for at least one
-            key, offset = next(iter(left.items()))
-            raise NothingThereError(f"the leader of {key[0]}-{key[1]} returns no batch at offset {offset}")
-        gone = [key for key, is_there in found.items() if not is_there]
-        expired = {*gone} - (await _kept(target, {key: left[key] for key in gone})).keys() if gone else set()
-        for key, is_there in found.items():
-            del left[key]
-            yield key, is_there or key in expired
+    async for first in read_each(target, kept):
+        is_there = _is_there(first, kept[first.key])
+        yield first.key, is_there or not await _kept(target, {first.key: kept[first.key]})
 
 
-async def _kept(target: Cluster, offsets: dict[PartitionKey, int]) -> dict[PartitionKey, int]:
+async def _kept(target: Cluster, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, int]:
     """Returns the offsets that retention has not deleted."""
     first = await target.list_offsets([*offsets], EARLIEST_TIMESTAMP) if offsets else {}
     return {key: offset for key, offset in offsets.items() if first.get(key, offset + 1) <= offset}
 
 
-def _is_there(fetched: Fetched, offset: int) -> bool | None:
-    """Tells whether the record of an offset may be the one that was mirrored; None if the response does not show it.
+def _is_there(first: First, offset: int) -> bool:
+    """Returns True if the record of an offset may be the one that was mirrored.
 
     A marker may stand there: after a take-over, the position is behind everything that the log had.
     """
-    if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+    if first.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return False
-    if fetched.error_code in UNAUTHORIZED:
+    if first.error_code in UNAUTHORIZED:
         return True
-    check(fetched.error_code, f"{fetched.topic}-{fetched.partition} at offset {offset}")
-    aborted = AbortedTransactions(fetched.aborted)
-    for batch in FetchedLog(fetched.records):
-        if not batch.crc_is_right:
-            raise ResponseError(
-                ErrorCode.CORRUPT_MESSAGE, f"{fetched.topic}-{fetched.partition} at offset {offset}: it is damaged"
-            )
-        is_aborted = aborted.drops(batch)
-        if batch.end_offset > offset:
-            return batch.base_offset > offset or not is_aborted  # a batch behind it: compaction has removed it
-    return None
+    check(first.error_code, f"{first.key[0]}-{first.key[1]} at offset {offset}")
+    assert first.batch is not None
+    return first.batch.base_offset > offset or not first.is_aborted  # a batch behind it: compaction has removed it

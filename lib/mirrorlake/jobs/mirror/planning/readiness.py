@@ -20,6 +20,7 @@ from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import DESCRIBE, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ, WRITE, Cluster, Topic
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.reasons import TopicHeld
 
 WAIT_S = 15.0  # until every broker knows a new topic
 FETCH_BYTES = 1 << 20
@@ -97,9 +98,8 @@ class Readiness:
                 return lacks(flow, operation, remote, flow.target)
         if found is None or found.partitions < partitions:
             self._missing_since.setdefault(topic, time.monotonic())
-            return (
-                f"flow {flow.name}: topic {remote} on cluster {flow.target} does not have all {partitions} "
-                "partitions yet"
+            return TopicHeld.FEWER_PARTITIONS.about(
+                flow=flow.name, remote=remote, target=flow.target, partitions=partitions
             )
         self._missing_since.pop(topic, None)
         if flow.scatters(topic) and any(known == topic for known, _ in positions):
@@ -112,12 +112,10 @@ class Readiness:
         occupied = None if flow.topics_shared else first_record(target, new, flow.connect_timeout_ms)
         if occupied is None:
             return None
-        return (
-            f"flow {flow.name}: topic {occupied[0]}, partition {occupied[1]} on cluster {flow.target} holds records "
-            f"already, but {flow.offset_syncs_topic} has no position for the partition. The flow might copy these "
-            "records a second time. If MirrorMaker 2 wrote them, take the flow over. If other programs write to the "
-            f"topic on purpose, set mirrorlake.topics.shared = true. If {flow.offset_syncs_topic} was lost, restore "
-            "it. Otherwise delete the remote topics, or choose another alias"
+        remote, partition = occupied
+        syncs = flow.offset_syncs_topic
+        return TopicHeld.OCCUPIED.about(
+            flow=flow.name, remote=remote, partition=partition, target=flow.target, offset_syncs=syncs
         )
 
 
@@ -130,10 +128,7 @@ def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
         topic: topic that the permission is for.
         cluster: alias of the topic's cluster.
     """
-    return (
-        f"flow {flow.name}: topic {topic} (needs {operation}): the principal of cluster {cluster} lacks a permission "
-        "on this TOPIC; grant it"
-    )
+    return TopicHeld.NOT_PERMITTED.about(flow=flow.name, topic=topic, operation=operation, cluster=cluster)
 
 
 def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) -> PartitionKey | None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import SlotState
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.reasons import PartitionHeld
 
 SILENT_S = 5.0  # elections take less
 FIRST_REST_S, LONGEST_REST_S = 1.0, 300.0
@@ -72,7 +73,7 @@ class StuckPartitions:
         now = self._clock()
         self._silent = {key: self._silent.get(key, (now, why)) for key, why in failed.items()}
         return {
-            key: f"the leader of {key[0]}-{key[1]} does not answer: {why}"
+            key: PartitionHeld.NO_LEADER.about(topic=key[0], partition=key[1], error=why)
             for key, (since, why) in self._silent.items()
             if now >= since + SILENT_S
         }
@@ -103,12 +104,9 @@ class StuckPartitions:
             start, since, text = self._starts.get(key, (-1, now, ""))
             starts[key] = (start, since, text) if start == planned.start else (planned.start, now, _now())
             if planned.slot in late:
-                reasons[key] = (
-                    f"slot {planned.slot} has committed nothing since {late[planned.slot].since_text}: each attempt "
-                    "fails (slots_failed in the log names the error)"
-                )
+                reasons[key] = PartitionHeld.SLOT_FAILS.about(slot=planned.slot, since=late[planned.slot].since_text)
             elif start == planned.start and now >= since + after_s:
-                reasons[key] = f"nothing was copied from offset {start} on since {text}, though the log goes on"
+                reasons[key] = PartitionHeld.STANDS_STILL.about(offset=start, since=text)
         self._starts = starts
         return reasons
 

@@ -1,0 +1,29 @@
+"""The SQL of the pages runs on the example ledger. test_views.py compares the results of docs/sql.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.local.sql import statements
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^( *)```sql\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+PAGES = {
+    page.name: [text for _, text in BLOCK.findall(page.read_text())]
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if page.name != "sql.md"
+}
+
+
+@pytest.mark.parametrize("page", sorted(name for name, blocks in PAGES.items() if blocks))
+def test_the_sql_of_a_page_runs(page: str, example: Ledger, spark: Any) -> None:
+    spark.sql("USE spark_catalog.example")
+    for block in PAGES[page]:
+        for statement in statements(block.splitlines()):
+            frame = spark.sql(statement)  # unknown tables and columns are found here
+            assert frame.columns
+            frame.collect()
