@@ -8,7 +8,7 @@ NAMES_IN_SQL = "tests/spark/test_names_are_data.py"
 LITERALS = (f"{NAMES_IN_SQL}::test_a_literal_is_the_value_and_an_identifier_the_name",)
 REPORT = ("tests/unit/test_report.py::test_names_are_text_in_the_report",)
 MISSING_RIGHTS = (
-    "tests/kafka/test_permissions.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
+    "tests/kafka/test_refusals.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
 )
 SECRET_TESTS, CONNECTION = "tests/unit/test_secrets.py", "tests/unit/test_connection.py"
 LINES = ("tests/unit/test_log.py::test_a_long_value_is_shortened_in_a_line_and_in_an_error",)
