@@ -1,8 +1,8 @@
 """Runs notebooks in this process as serverless compute does: on Spark Connect, with Databricks' own names.
 
-`python connect_notebooks.py ADDRESS WAREHOUSE` prints the results as JSON; an error of a notebook ends it. What Connect
-lacks (`sparkContext`, `_jvm`, RDDs) raises an error there. Notebooks that only read may send no statement that changes
-anything.
+`python connect_notebooks.py ADDRESS SCHEMA CONFIG` prints the results as JSON; an error of a notebook ends it. What
+Connect lacks (`sparkContext`, `_jvm`, RDDs) raises an error there. Notebooks that only read may send no statement that
+changes anything.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from mirrorlake.ledger.store import Ledger  # noqa: E402
 from mirrorlake.local.session import use_utc  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
-from tests.empty_ledger import ledger_in  # noqa: E402
-from tests.example_ledger import checkpoint, fill, write_flow  # noqa: E402
+from tests.example_ledger import checkpoint  # noqa: E402
 
 CHANGES = re.compile(
     r"\s*(CREATE|ALTER|DROP|INSERT|MERGE|DELETE|UPDATE|OPTIMIZE|VACUUM|TRUNCATE|REPLACE|GRANT)\b", re.I
@@ -98,18 +97,15 @@ def versions(spark: SparkSession, schema: str) -> dict[str, int]:
     }
 
 
-def main(address: str, warehouse: str) -> None:
+def main(address: str, schema: str, config: str) -> None:
     use_utc()
     spark = SparkSession.builder.remote(address).getOrCreate()
     found: dict[str, Any] = {}
-    ledger_in(spark, "example", Path(warehouse))
-    shared = Ledger(spark, "spark_catalog", "example")  # as in Unity Catalog: the catalog knows the tables
-    fill(shared)
+    ledger = Ledger(spark, "spark_catalog", schema)  # as in Unity Catalog: the catalog knows the tables
     with changes(spark) as sent:
-        shared.ensure_tables()
+        ledger.ensure_tables()
     found["created"] = sent
-    config = write_flow(Path(warehouse))
-    given = {"schema": "example", "flow": "west->east", "config": str(config)}
+    given = {"schema": schema, "flow": "west->east", "config": config}
     try:
         run(spark, "audit", **given)
     except LedgerError as error:
@@ -119,30 +115,19 @@ def main(address: str, warehouse: str) -> None:
     again = {**checkpoint("again", "orders", 0, (1, 1), "13:59:00"), "metadata": "{not a name} ${env:HOME}"}
     for _ in range(2):
         rows = spark.createDataFrame([tuple(again.values())], _schema(again))
-        shared.insert_missing("checkpoints", rows, ("source", "target", "group_id", "topic", "partition"))
-    found["inserted once"] = shared.read("checkpoints").filter("group_id = 'again'").count()
-    before = versions(spark, "example")
+        ledger.insert_missing("checkpoints", rows, ("source", "target", "group_id", "topic", "partition"))
+    found["inserted once"] = ledger.read("checkpoints").filter("group_id = 'again'").count()
+    before = versions(spark, schema)
     with changes(spark) as sent:
         found["audit"] = run(spark, "audit", **given)
-        found["report"] = run(spark, "report", schema="example", hours="24", until="2026-11-20T14:00:00")
+        found["report"] = run(spark, "report", schema=schema, hours="24", until="2026-11-20T14:00:00")
         positions = json.dumps({"orders": {"0": 510, "1": 390}})
         found["translate"] = run(spark, "translate", **given, positions=positions, source_is_gone="true")
-    found["changes"], found["commits"] = sent, versions(spark, "example") != before
-    (place,) = spark.range(1).mapInArrow(_place, "place STRING").collect()
-    found["package"] = place["place"]
+    found["changes"], found["commits"] = sent, versions(spark, schema) != before
     found["widgets"] = _defaults(spark)
     os.environ["SPARK_REMOTE"] = address
     found["remote"] = _without_databricks(spark)
     print(json.dumps(found))
-
-
-def _place(batches: Any) -> Any:
-    """Names the file of a module of the package, in a task."""
-    import pyarrow
-    from mirrorlake.jobs.mirror.copy import task
-
-    for batch in batches:
-        yield pyarrow.RecordBatch.from_pydict({"place": [task.__file__] * batch.num_rows})
 
 
 def _schema(row: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
-from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
+from mirrorlake.errors import ConfigurationError, LedgerError, condition, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.checkpoint_row import Checkpoint, last_checkpoints
 from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
@@ -633,14 +633,10 @@ def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
 def is_conflict(error: Exception) -> bool:
     """Returns True if a commit failed because another writer came before it, and can be made again.
 
-    Delta's Python classes stand for the errors of a classic session. Those of Spark Connect have their condition.
+    An error of Spark Connect tells its condition, one of a classic session that of its cause in the JVM.
     """
-    from delta import exceptions
-
-    if isinstance(error, tuple(getattr(exceptions, kind) for kind in exceptions.__all__)):  # without a common base
-        return True
-    condition = getattr(error, "getCondition", lambda: None)()
-    return str(condition or "").startswith(CONFLICTS)
+    name = getattr(error, "getCondition", lambda: None)() or condition(error)[0]
+    return str(name).startswith(CONFLICTS)
 
 
 def _plain(value: Any) -> Any:

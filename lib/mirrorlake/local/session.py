@@ -66,43 +66,19 @@ def local_session(
     """
     from pyspark.sql import SparkSession
 
-    use_utc()
-    os.environ.update(worker_environment())
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    confs = {**properties(root, quick_start=quick_start, java_options=java_options), **_of_master(master), **settings}
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in confs.items():
-        builder = builder.config(name, value)
-    # Spark's JVM inherits standard error from this process when it starts. Its output goes to a log of its own.
-    log = root / ".local/logs" / f"spark-{os.getpid()}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
-    with _standard_error_to(log):
-        return builder.getOrCreate()
-
-
-def use_utc() -> None:
-    """Sets the zone of this process, by which PySpark converts times without a zone; the ledger's times are UTC."""
-    os.environ["TZ"] = "UTC"
-    time.tzset()
-
-
-def properties(root: Path, *, quick_start: bool, java_options: Sequence[str] = ()) -> dict[str, str]:
-    """Returns the Spark properties of a session on this machine; see `local_session`.
-
-    Raises:
-        ConfigurationError: the jars are missing.
-    """
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
     if not jars:
         raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; {SETUP}")
+    use_utc()
+    worker = worker_environment()
+    os.environ.update(worker)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     options = [*(QUICK_START if quick_start else ()), *with_archive(root / ".local/jars/spark.jsa"), *java_options]
     options += [
         f"-Dlog4j2.configurationFile={LOG4J}",
         f"-Dderby.system.home={root / '.local'}",
     ]
-    return {
+    confs = {
         "spark.jars": ",".join(jars),
         "spark.driver.memory": "2g",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -129,15 +105,29 @@ def properties(root: Path, *, quick_start: bool, java_options: Sequence[str] = (
         "spark.redaction.regex": REDACTED,
         "spark.driver.extraJavaOptions": " ".join(options),
         **{
-            f"spark.executorEnv.{name}": value for name, value in worker_environment().items()
+            f"spark.executorEnv.{name}": value for name, value in worker.items()
         },  # of executors on other workers; in local mode there are none
         "spark.executorEnv.TZ": "UTC",
         **(SMALL_QUERIES if quick_start else {}),
+        **({"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}),
+        **settings,
     }
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in confs.items():
+        builder = builder.config(name, value)
+    # Spark's JVM inherits standard error from this process when it starts. Its output goes to a log of its own.
+    log = root / ".local/logs" / f"spark-{os.getpid()}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
+    with _standard_error_to(log):
+        return builder.getOrCreate()
 
 
-def _of_master(master: str) -> dict[str, str]:
-    return {"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}
+def use_utc() -> None:
+    """Sets the zone of this process, by which PySpark converts times without a zone; the ledger's times are UTC."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
 
 
 def worker_environment() -> dict[str, str]:
