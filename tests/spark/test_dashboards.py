@@ -1,34 +1,34 @@
-"""The queries of the dashboard and of the SQL alerts on Databricks, on the views that they will find there."""
+"""The queries of the dashboard and of the SQL alerts on Databricks, on the views that they will find there.
+
+Tables are temporary views of a few rows, in a session of their own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from mirrorlake.ledger.sql_text import filled
-from mirrorlake.ledger.store import Ledger
-from mirrorlake.ledger.views import ensure_views
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.views import VIEWS, Definition
 
-from tests.empty_ledger import ledger_in
 from tests.example_ledger import checkpoint, counted, gap, run, verification
 from workflows.alerts import ALERTS, LATE_MINUTES
 from workflows.dashboard import TILES
 from workflows.settings import Cadence
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
-FLOW = {"source": "north", "target": "south"}
+FLOW, OTHER = {"source": "north", "target": "south"}, {"source": "east", "target": "west"}
+LATE = LATE_MINUTES[Cadence.CONTINUOUS]
+THRESHOLDS = {alert.key: LATE if alert.threshold is None else alert.threshold for alert in ALERTS}
+
+Rows = Mapping[str, list[dict[str, Any]]]
 
 
 def ago(**amount: float) -> datetime:
     return NOW - timedelta(**amount)
-
-
-@pytest.fixture(scope="module")
-def ledger(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
-    made = ledger_in(spark, "alerted", tmp_path_factory.mktemp("alerted"))
-    ensure_views(made)
-    return made
 
 
 def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, Any]:
@@ -36,47 +36,65 @@ def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, 
     return {**named, "duration_ms": 1.0, "stages_ms": {}, "lag": lag}
 
 
-def values(ledger: Ledger) -> dict[str, float]:
+WELL: Rows = {
+    "cycles": [cycle("mirror", ago(minutes=1), 0), cycle("checkpoint", ago(minutes=1))],
+    "offset_syncs": [run(1, "t", 0, (0, 100), 0, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
+    "gaps": [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
+    "checkpoints": [checkpoint("g", "t", 0, (5, 5), "10:00:00", **FLOW)],
+    "verifications": [verification(1, "t", 0, (0, 100), "10:00:00", **FLOW)],
+    "counts": [counted("t", 1, 10, (100, 100), "12:00:00", **FLOW)],
+}
+STOPPED = {**FLOW, "kind": "stopped", "action": "stop", "detected_at": ago(minutes=5)}
+REFUSED = {"suite": "offset_syncs", "subject": "north->south", "expectation": "e", "success": False, "cycle_id": "c"}
+# Of the other flow, the jobs have died long ago, while it had records to mirror and could not.
+UNWELL: Rows = {
+    "anomalies": [STOPPED],
+    "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
+    "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
+    "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
+    "verifications": [verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW)],
+    "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW)],
+    "cycles": [{**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))],
+    "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2))],
+}
+
+
+def session_with(spark: Any, *several: Rows) -> Any:
+    """Returns a session that has these rows as its tables, and the views."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    for name, (definition, _) in TABLES.items():
+        schema = session.createDataFrame([], definition.replace(" NOT NULL", "")).schema
+        rows = [tuple(row.get(column) for column in schema.names) for some in several for row in some.get(name, [])]
+        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+    for name in VIEWS:
+        session.sql(f"CREATE TEMPORARY VIEW {name} AS {Definition.load(name).filled(lambda used: used)}")
+    return session
+
+
+def values(session: Any) -> dict[str, float]:
     """Asks all alerts in one query; returns the value of each."""
-    parts = [f"SELECT '{alert.key}' AS alert, ({filled(alert.query, ledger.table)}) AS value" for alert in ALERTS]
-    return {row["alert"]: row["value"] for row in ledger.spark.sql(" UNION ALL ".join(parts)).collect()}
+    parts = [f"SELECT '{one.key}' AS alert, ({filled(one.query, lambda name: name)}) AS value" for one in ALERTS]
+    return {row["alert"]: row["value"] for row in session.sql(" UNION ALL ".join(parts)).collect()}
 
 
-def test_no_alert_fires_on_a_quiet_ledger_and_each_one_does_on_what_it_is_for(ledger: Ledger) -> None:
-    late = LATE_MINUTES[Cadence.CONTINUOUS]
-    thresholds = {alert.key: late if alert.threshold is None else alert.threshold for alert in ALERTS}
-    ledger.append("cycles", [cycle("mirror", ago(minutes=1), 0), cycle("checkpoint", ago(minutes=1))])
-    ledger.append("offset_syncs", [run(1, "t", 0, (0, 100), 0, "10:00:00", **FLOW, committed_at=ago(minutes=1))])
-    ledger.append("gaps", [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))])
-    ledger.append("checkpoints", [{**checkpoint("g", "t", 0, (5, 5), "10:00:00"), **FLOW}])
-    ledger.append("verifications", [{**verification(1, "t", 0, (0, 100), "10:00:00"), **FLOW}])
-    ledger.append("counts", [{**counted("t", 1, 10, (100, 100), "12:00:00"), **FLOW}])
-    assert {name for name, value in values(ledger).items() if value > thresholds[name]} == set()
+@pytest.fixture(scope="module")
+def unwell(spark: Any) -> Any:
+    return session_with(spark, WELL, UNWELL)
 
-    stopped, refused = {**FLOW, "kind": "stopped", "action": "stop"}, {"subject": "north->south", "success": False}
-    ledger.append("anomalies", [{**stopped, "detected_at": ago(minutes=5)}])
-    ledger.append(
-        "expectation_results",
-        [{"suite": "offset_syncs", "expectation": "e", **refused, "evaluated_at": ago(minutes=5), "cycle_id": "c"}],
-    )
-    ledger.append("gaps", [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))])
-    ledger.append("checkpoints", [{**checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused"), **FLOW}])
-    ledger.append("verifications", [{**verification(2, "t", 0, (0, 100), "11:00:00", passed=False), **FLOW}])
-    ledger.append("counts", [{**counted("t", 2, 11, (100, 150), "13:00:00"), **FLOW}])
-    # Another flow, whose jobs died long ago, while it had records to mirror and could not.
-    other = {"source": "east", "target": "west"}
-    died = [cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1))]
-    ledger.append("cycles", [{**row, **other} for row in died])
-    ledger.append("offset_syncs", [run(1, "t", 0, (0, 9), 0, "10:00:00", **other, committed_at=ago(hours=2))])
-    fired = values(ledger)
-    assert {name for name, value in fired.items() if value <= thresholds[name]} == set()
-    assert fired["records_lost"] == 19
-    assert fired["mirror_stuck"] == fired["mirror_silent"] == 60
+
+def test_no_alert_fires_while_all_is_well_and_each_one_does_on_what_it_is_for(spark: Any, unwell: Any) -> None:
+    for rows in ((), (WELL,)):
+        found = values(session_with(spark, *rows))
+        assert {name for name, value in found.items() if not value <= THRESHOLDS[name]} == set()
+    found = values(unwell)
+    assert {name for name, value in found.items() if value <= THRESHOLDS[name]} == set()
+    assert found["records_lost"] == 19
+    assert found["mirror_stuck"] == found["mirror_silent"] == 60
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.key)
-def test_every_tile_of_the_dashboard_has_the_columns_that_it_shows(ledger: Ledger, spark: Any, tile: Any) -> None:
-    spark.sql("USE spark_catalog.alerted")
-    found = spark.sql("".join(tile.dataset()["queryLines"]))
-    assert tuple(sorted(found.columns)) == tuple(sorted(tile.columns))
-    assert found.limit(1).collect(), "the ledger of this module has rows for every tile"
+def test_every_tile_of_the_dashboard_has_the_columns_that_it_shows(unwell: Any, tile: Any) -> None:
+    found = unwell.sql("".join(tile.dataset()["queryLines"]))
+    assert sorted(found.columns) == sorted(tile.columns)
+    assert found.limit(1).collect(), "the rows of this module have some for every tile"
