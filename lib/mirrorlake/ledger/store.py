@@ -157,8 +157,8 @@ class Ledger:
         """
         if self.warehouse:  # a session forgets its catalog
             return self.ensure_tables()
-        missing = [name for name in TABLES if name not in self.names()]
-        if missing:
+        there = self.names()
+        if missing := [name for name in TABLES if name not in there]:
             raise LedgerError(
                 f"the tables of {self.catalog}.{self.schema} can't be read: {', '.join(missing)}. Jobs create them in "
                 "their first run; this user needs USE CATALOG, USE SCHEMA and SELECT"

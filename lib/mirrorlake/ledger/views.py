@@ -159,7 +159,7 @@ def use_views(ledger: Ledger) -> None:
     """
     if ledger.warehouse:  # a session forgets its catalog
         ensure_views(ledger)
-    elif missing := [name for name in VIEWS if name not in ledger.names()]:
+    elif missing := sorted(set(VIEWS) - ledger.names(), key=VIEWS.index):
         raise LedgerError(
             f"{ledger.catalog}.{ledger.schema} lacks the views {', '.join(missing)}. Run notebooks/maintain.ipynb "
             "once: it creates them; this user needs SELECT on the schema"
