@@ -379,9 +379,10 @@ def test_with_source_and_ledger_lost_the_target_alone_tells_where_every_group_go
     source = world.source_records(topic)
     ends = {partition: records[-1][0] + 1 for partition, records in source.items()}
     positions = {}
-    for number in (0, 1, 0):  # the first group twice: its newest position counts
-        offsets = {(topic, partition): dice.randint(0, end) for partition, end in ends.items()}
-        positions[world.commit(f"g{number}", offsets)] = offsets
+    for numbers in ((0, 1), (0,)):  # of the first group, the newest position counts
+        for number in numbers:
+            offsets = {(topic, partition): dice.randint(0, end) for partition, end in ends.items()}
+            positions[world.commit(f"g{number}", offsets)] = offsets
         world.checkpoint()
     elsewhere = World(
         "127.0.0.1:1",  # nobody answers there
@@ -395,8 +396,6 @@ def test_with_source_and_ledger_lost_the_target_alone_tells_where_every_group_go
     )
     assert failover(elsewhere, source="dead").lines == ()
     assert any("positions_not_in_ledger" in text for text in world.lines)
-    rehearsed = failover(elsewhere, mode="rehearse", source="dead")
-    assert {one.proof for one in rehearsed.lines} <= {"same digest", "at the end"}
     done = failover(elsewhere, mode="failover", signed_by="ann")
     assert {(one.group_id, one.outcome) for one in done.lines} == {(group, "committed") for group in positions}
     assert done.generation > 0
@@ -409,8 +408,6 @@ def test_with_source_and_ledger_lost_the_target_alone_tells_where_every_group_go
             for partition, records in source.items()
         }
         assert consume_as(world.target_servers, group, [world.remote(topic)]) == unread
-    again = failover(elsewhere, mode="failover", signed_by="ann")
-    assert {one.outcome for one in again.lines} == {"in_step"}
 
 
 def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_others_move_and_a_second_run_finishes(
