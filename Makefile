@@ -15,6 +15,7 @@ RESULTS ?= .local/bench/results.json
 VENV := .venv/.ready
 JARS := .local/jars/.ready
 AUDIT := .local/audit
+DOCS := .local/docs
 LOCK := .local/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url
 # The versions of Databricks Runtime 18 LTS, in an environment of their own. Without Python 3.12, tests run on .venv alone.
 PYTHON_OF_RUNTIME ?= $(shell for found in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12.*/bin/python; do "$$found" -c 'import venv, ensurepip' 2>/dev/null && echo "$$found" && break; done)
@@ -61,7 +62,7 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) $(OLDER) browser $(RUNTIME_READY)  ## Every test, against real brokers, on WORKERS processes side by side (3)
+test: setup $(REGISTRY) $(OLDER) browser prometheus $(RUNTIME_READY)  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(if $(PYTHON_OF_RUNTIME),:,$(WITHOUT_RUNTIME))
 	@$(RUNTIME_PYTEST) $(PARALLEL) tests/spark
 	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle
@@ -75,6 +76,10 @@ test-runtime: setup $(RUNTIME_READY)  ## tests/spark and tests/unit on the versi
 test-versions: setup $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 $(VERSIONS))  ## Source and target of older releases: VERSIONS
 	@MIRRORLAKE_TEST_VERSIONS='$(VERSIONS)' $(PYTEST) tests/kafka/test_versions.py
 
+.PHONY: test-upgrade
+test-upgrade: setup  ## Jobs of an earlier version (FROM, a revision of a full clone) and of this one, one after the other and at the same time
+	@MIRRORLAKE_TEST_UPGRADE_FROM='$(FROM)' $(PYTEST) tests/upgrade
+
 .PHONY: test-unit
 test-unit: setup  ## Pure functions, seconds
 	@$(PYTEST) tests/unit
@@ -84,7 +89,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY) $(OLDER)  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER) prometheus  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -136,8 +141,12 @@ audit: setup $(AUDIT)/.ready  ## A list of all packages and jars (.local/sbom.js
 	@$(AUDIT)/bin/python tools/sbom.py $(AUDIT)/packages.json .local/jars .local/sbom.json
 	@$(AUDIT)/bin/python tools/advisories.py $(AUDIT)/bin/pip-audit requirements.lock tools/accepted_advisories.txt
 
+.PHONY: docs
+docs: $(DOCS)/.ready  ## The documentation as a site that loads nothing from elsewhere (.local/site/index.html); fails for a link that leads nowhere
+	@set -o pipefail; NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict 2>&1 | { grep -v ^INFO || true; }  # --quiet would hide the warnings from --strict, too
+
 .PHONY: bench
-bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, all, or names), ROUNDS (3)
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, far, all, or names), ROUNDS (3)
 	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
 
 .PHONY: bench-check
@@ -182,15 +191,20 @@ bench-ledger: setup  ## How large the ledger gets, and how long translation take
 setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every other target
 
 .PHONY: lock
-lock:  ## Pin what requirements.txt, requirements-runtime.txt and tools/audit.txt pull in, with hashes, into files with .lock
+lock:  ## Pin what requirements.txt, requirements-runtime.txt, tools/audit.txt and tools/docs.txt pull in, with hashes, into files with .lock
 	@"$(PYTHON)" -m venv .local/lock && .local/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
 	@$(LOCK) --python-version 3.11 requirements.txt --output-file requirements.lock
 	@$(LOCK) --python-version 3.12 requirements.txt --override requirements-runtime.txt --output-file requirements-runtime.lock
 	@$(LOCK) --python-version 3.11 tools/audit.txt --output-file tools/audit.lock
+	@$(LOCK) --python-version 3.11 tools/docs.txt --output-file tools/docs.lock
 
 .PHONY: browser
 browser:
 	@tools/chromium.sh
+
+.PHONY: prometheus
+prometheus:
+	@tools/prometheus.sh
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
@@ -214,6 +228,12 @@ $(AUDIT)/.ready: tools/audit.lock
 	@echo "setting up: the tools of make audit into $(AUDIT)"
 	@"$(PYTHON)" -m venv $(AUDIT)
 	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/audit.lock
+	@touch $@
+
+$(DOCS)/.ready: tools/docs.lock
+	@echo "setting up: the tools of make docs into $(DOCS)"
+	@"$(PYTHON)" -m venv $(DOCS)
+	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r tools/docs.lock
 	@touch $@
 
 $(JARS): pom.xml | $(VENV)

@@ -19,6 +19,8 @@ from bench.load import create
 from bench.machine import busy_s
 from bench.processes import MIB, ProcessTree
 
+CONNECTIONS = (2, 4, 8)  # of the bare loop, over a long line
+
 
 def measure(contestant: str, task: Task, records: int, partitions: int) -> dict[str, Any]:
     """Measures one contestant on the backlog in the task's topic.
@@ -29,7 +31,11 @@ def measure(contestant: str, task: Task, records: int, partitions: int) -> dict[
         records: the number of records of the backlog.
         partitions: the number of partitions of the topic.
     """
-    return _ceiling(task, partitions) if contestant == CEILING else _window(contestant, task, records, partitions)
+    if contestant != CEILING:
+        return _window(contestant, task, records, partitions)
+    # Over a long line, the bare loop has as many connections as make it fastest.
+    tries = [_ceiling(task, partitions, count) for count in (CONNECTIONS if task.clusters.far else (1,))]
+    return max(tries, key=lambda found: found["records_per_s"])
 
 
 def _window(contestant: str, task: Task, records: int, partitions: int) -> dict[str, Any]:
@@ -70,21 +76,22 @@ def _figures(window: Window, peak_bytes: int) -> dict[str, Any]:
     }
 
 
-def _ceiling(task: Task, partitions: int) -> dict[str, Any]:
+def _ceiling(task: Task, partitions: int, connections: int) -> dict[str, Any]:
     """Runs the bare loop, which measures itself, because its records become visible all at once.
 
     The CPU time of the brokers covers the whole process.
     """
-    clusters = task.clusters
-    create(clusters.target.bootstrap_servers, task.remote_topic, partitions)
+    clusters, remote_topic = task.clusters, f"{task.remote_topic}-{connections}"
+    create(clusters.target.bootstrap_servers, remote_topic, partitions)
     words = [
         sys.executable,
         "-m",
         "bench.ceiling",
-        clusters.source.bootstrap_servers,
-        clusters.target.bootstrap_servers,
+        clusters.servers("source"),
+        clusters.servers("target"),
         task.topic,
-        task.remote_topic,
+        remote_topic,
+        str(connections),
     ]
     path = os.pathsep.join((str(ROOT / "lib"), str(ROOT)))
     brokers = [ProcessTree(pid) for pid in _brokers(task)]
@@ -99,10 +106,10 @@ def _ceiling(task: Task, partitions: int) -> dict[str, Any]:
         others = (busy_s() - busy - source - target - tree.cpu_s()) / (time.monotonic() - began)
     done = json.loads(output)
     with connected(clusters.target.bootstrap_servers, "target") as seen:
-        seen.refresh([task.remote_topic], TIMEOUT_MS)
+        seen.refresh([remote_topic], TIMEOUT_MS)
         visible = sum(
             seen.offsets(
-                [(task.remote_topic, partition) for partition in range(partitions)], LATEST_TIMESTAMP, TIMEOUT_MS
+                [(remote_topic, partition) for partition in range(partitions)], LATEST_TIMESTAMP, TIMEOUT_MS
             ).values()
         )
     assert visible >= done["records"], f"{visible:,} of {done['records']:,} records are visible behind the bare loop"
@@ -116,6 +123,7 @@ def _ceiling(task: Task, partitions: int) -> dict[str, Any]:
         "window_s": done["seconds"],
         "window_records": done["records"],
         "batches": done["batches"],
+        "connections": connections,
         "others_cpu_share": others,
     }
 

@@ -8,9 +8,12 @@ those of a producer that does not linger.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from mirrorlake.local.proxy.control import NetworkLine
 
 from bench import backlog, freshness, groups, trickle
 from bench.clusters import HOME, Clusters
@@ -26,6 +29,9 @@ PARTITIONS = (1, 8, 200)
 AXES = (MAIN, "100-lz4-8", "10240-lz4-8", "512-zstd-8", "512-none-8", "512-lz4-1", "512-lz4-200", "512-lz4-8-small")
 SMALL_BATCH_RECORDS = {1: 4_000_000, 8: 8_000_000, 32: 12_000_000}  # records of a case, by records of a batch
 FIELD = tuple(f"{MAIN}-b{records}" for records in SMALL_BATCH_RECORDS)
+FAR = {"wan-source": "source", "wan-target": "target"}
+ROUND_TRIP_MS, WINDOW_BYTES = 100, 4 << 20
+FAR_RECORDS, FAR_PARTITIONS = 4_000_000, 4
 TRICKLE_S = 60
 GROUPS = 1_000
 
@@ -44,6 +50,7 @@ class Case:
         rounds: the largest number of rounds. A case with several tries within itself needs no more.
         once: the contestants of the first round only; no limit compares their figures.
         properties: the properties of every contestant.
+        far: the side that contestants reach over a long line; empty for none.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Case:
     rounds: int = 1_000
     once: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
+    far: str = ""
 
     @property
     def topic(self) -> str:
@@ -68,6 +76,15 @@ class Case:
             create(clusters.source.bootstrap_servers, self.topic, self.load.partitions)
             fill(clusters.source.bootstrap_servers, self.topic, self.load)
 
+    @contextmanager
+    def with_line(self, clusters: Clusters) -> Iterator[Clusters]:
+        """Provides the clusters as contestants of this case reach them."""
+        if not self.far:
+            yield clusters
+            return
+        with clusters.with_line(self.far, NetworkLine(ROUND_TRIP_MS / 2, WINDOW_BYTES)) as far:
+            yield far
+
     def task(self, clusters: Clusters, contestant: str, number: int) -> Task:
         """Returns the task of one contestant in one round; its alias is unique, so that the flow begins anew."""
         alias = f"r{number}{contestant.replace('-', '')}"
@@ -80,7 +97,7 @@ def find(wanted: str, scale: float) -> list[Case]:
     """Returns the cases of a selection.
 
     A selection is a list of names with commas between them, `default`, `axes` (one property varied at a time), `field`
-    (batches of a few records) or `all`.
+    (batches of a few records), `far` (one cluster at the end of a long line) or `all`.
 
     Args:
         wanted: the selection.
@@ -94,6 +111,7 @@ def find(wanted: str, scale: float) -> list[Case]:
         "default": [_backlog(MAIN, scale), *others],
         "axes": [*(_backlog(name, scale) for name in AXES), *others],
         "field": [_backlog(name, scale) for name in FIELD],
+        "far": [_far(name, scale) for name in FAR],
         "all": [
             *(
                 _backlog(name, scale)
@@ -105,6 +123,7 @@ def find(wanted: str, scale: float) -> list[Case]:
                     )
                 )
             ),
+            *(_far(name, scale) for name in FAR),
             *others,
         ],
     }
@@ -139,6 +158,23 @@ def _backlog(name: str, scale: float) -> Case:
     return Case(
         name, "backlog", contestants, settings,
         lambda contestant, task: backlog.measure(contestant, task, load.records, load.partitions), load, once=once,
+    )  # fmt: skip
+
+
+def _far(name: str, scale: float) -> Case:
+    load = Load(max(1, int(scale * FAR_RECORDS)), partitions=FAR_PARTITIONS)
+    settings = {
+        "records": load.records,
+        "bytes": load.bytes,
+        "codec": load.codec,
+        "partitions": load.partitions,
+        "batch_records": load.batch_records,
+        "round_trip_ms": ROUND_TRIP_MS,
+        "window_bytes": WINDOW_BYTES,
+    }
+    return Case(
+        name, "backlog", (MM2_TUNED, MIRRORLAKE, CEILING), settings,
+        lambda contestant, task: backlog.measure(contestant, task, load.records, load.partitions), load, far=FAR[name],
     )  # fmt: skip
 
 

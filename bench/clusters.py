@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from mirrorlake.config.connection import Connection
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.local.proxy.control import NetworkLine, proxied
 from mirrorlake.protocol.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,10 +24,22 @@ BROKER = {"log.segment.delete.delay.ms": "500", "log.retention.check.interval.ms
 
 @dataclass(frozen=True)
 class Clusters:
-    """Both clusters of a benchmark."""
+    """Both clusters of a benchmark; `far` is the side that contestants reach over a long line, if there is one."""
 
     source: LocalCluster
     target: LocalCluster
+    far: str = ""
+
+    def servers(self, side: str) -> str:
+        """Returns the bootstrap servers for contestants. The instruments are near both clusters."""
+        cluster = self.source if side == "source" else self.target
+        return cluster.proxied_servers if side == self.far else cluster.bootstrap_servers
+
+    @contextmanager
+    def with_line(self, side: str, line: NetworkLine) -> Iterator[Clusters]:
+        """Puts one side at the end of a line for the length of a block."""
+        with proxied(self.source if side == "source" else self.target, line):
+            yield replace(self, far=side)
 
     def clean(self, *, keep: str = "") -> None:
         """Deletes every topic but `keep` and the brokers' internal ones, on both sides."""
@@ -47,15 +60,16 @@ def two_clusters(directory: Path) -> Iterator[Clusters]:
     """
     shutil.rmtree(directory, ignore_errors=True)
     try:
-        with (
-            running(LocalCluster("source", directory / "source", JARS, quick_start=False, properties=BROKER)) as source,
-            running(LocalCluster("target", directory / "target", JARS, quick_start=False, properties=BROKER)) as target,
-        ):
+        with running(_cluster("source", directory)) as source, running(_cluster("target", directory)) as target:
             yield Clusters(source, target)
     finally:
         for side in ("source", "target"):
             for data in (directory / side).glob("broker-*/data"):
                 shutil.rmtree(data, ignore_errors=True)
+
+
+def _cluster(name: str, directory: Path) -> LocalCluster:
+    return LocalCluster(name, directory / name, JARS, quick_start=False, properties=BROKER, proxied=True)
 
 
 @contextmanager

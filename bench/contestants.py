@@ -86,11 +86,11 @@ def at_work(contestant: str, task: Task, *, checkpoints: bool = False) -> Iterat
     """
     task.directory.mkdir(parents=True, exist_ok=True)
     if contestant != MIRRORLAKE:
-        source = (task.alias, task.clusters.source.bootstrap_servers)
+        source = (task.alias, task.clusters.servers("source"))
         with mirrormaker(
             task.directory,
             source,
-            (TARGET, task.clusters.target.bootstrap_servers),
+            (TARGET, task.clusters.servers("target")),
             _of_mirrormaker(contestant, task),
             java=JAVA,
         ) as process:
@@ -104,7 +104,7 @@ def at_work(contestant: str, task: Task, *, checkpoints: bool = False) -> Iterat
 @contextmanager
 def job(what: str, task: Task, interval_s: float | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Runs one of mirrorlake's jobs for the length of a block; see `result_of` for its result."""
-    servers = {task.alias: task.clusters.source.bootstrap_servers, TARGET: task.clusters.target.bootstrap_servers}
+    servers = {task.alias: task.clusters.servers("source"), TARGET: task.clusters.servers("target")}
     properties = {
         "clusters": ", ".join(servers),
         **{f"{alias}.bootstrap.servers": value for alias, value in servers.items()},

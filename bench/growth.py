@@ -31,7 +31,7 @@ SLOTS = (1, 2, 4)
 PER_SECOND, INTERVAL_S = 10, 0.5
 WITHOUT_HEARTBEATS = {"heartbeats.replication.enabled": "false"}
 WARM = 4  # micro-batches that are not counted
-STAGES = ("plan", "spark", "collect", "copy", "copy.begin", "copy.move", "copy.state", "gate", "commit")
+STAGES = ("plan", "copy", "copy.begin", "copy.move", "copy.state", "gate", "commit")
 
 
 def main() -> int:

@@ -17,15 +17,13 @@ from typing import Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint.job import CheckpointJob
-from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.job import INTERVAL_S, MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.local.session import local_session
 from mirrorlake.log import configure
 
 from bench.clusters import ROOT
-
-MIRROR_INTERVAL_S = 1.0  # the interval of mirror.ipynb with an empty trigger
 
 
 def main(what: str, config: str, name: str, warehouse: str, result: str, given_s: str = "") -> None:
@@ -48,7 +46,7 @@ def main(what: str, config: str, name: str, warehouse: str, result: str, given_s
     ledger = Ledger(spark, "spark_catalog", "bench", warehouse)
     if what == "mirror":
         done = MirrorJob(SparkEngine(spark), config, flow, ledger, ROOT / "expectations/offset_syncs.json").run(
-            _interval_s(given_s, MIRROR_INTERVAL_S)
+            _interval_s(given_s, INTERVAL_S)
         )
         found: dict[str, Any] = {
             **done.to_json(),

@@ -65,7 +65,7 @@ def main() -> int:
     configure(level="WARNING")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--cases", default="default", help="names with commas between them, or default, axes, field, all"
+        "--cases", default="default", help="names with commas between them, or default, axes, field, far, all"
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--contestants", default="", help="only these, with commas between them")
@@ -111,9 +111,18 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
         rounds: the number of rounds.
         only: the contestants to measure; all if empty.
     """
-    began, failures = time.monotonic(), 0
+    began = time.monotonic()
     _say(f"{case.name}: {', '.join(f'{name} {value}' for name, value in case.settings.items())}")
     case.prepare(clusters)
+    with case.with_line(clusters) as reached:
+        failures = _rounds(case, reached, results, rounds, only)
+    clusters.clean()
+    _say(f"{case.name}: took {time.monotonic() - began:.0f} s")
+    return failures
+
+
+def _rounds(case: Case, clusters: Clusters, results: Results, rounds: int, only: set[str]) -> int:
+    failures = 0
     if case.kind == "backlog":  # warms up the brokers' JVMs, so that the first contestant has no disadvantage
         first = CEILING if CEILING in case.contestants else MIRRORLAKE
         case.measure(first, case.task(clusters, first, rounds))
@@ -139,8 +148,6 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
                     "    warning: something else was at work on this machine, which this measurement has suffered from"
                 )
             clusters.clean(keep=case.topic)
-    clusters.clean()
-    _say(f"{case.name}: took {time.monotonic() - began:.0f} s")
     return failures
 
 

@@ -12,7 +12,7 @@ from mirrorlake.local.proxy.faults import Fault
 from chaos.cells import CELLS, REQUESTS, Cell
 from chaos.scenario import CELLS_OF_A_SEED, chosen, is_of_older
 
-DEALS = 5  # how many cells a full run deals out for each that there is; of some, the request is not sent in time
+DEALS = 8  # how many cells a full run deals out for each that there is; of some, the request is not sent in time
 
 
 class Coverage:
@@ -32,7 +32,7 @@ class Coverage:
     def deal(self, seed: int) -> list[Cell]:
         """Returns the cells for a seed: those that were hit least, and of these the ones that were dealt least."""
         first = sorted(CELLS, key=lambda cell: (self._made[_key(cell)], self._dealt[cell]))
-        dealt = chosen(first, is_older=is_of_older(seed))
+        dealt = chosen(first, seed, is_older=is_of_older(seed))
         self._dealt.update(dealt)
         return dealt
 

@@ -111,7 +111,7 @@ class _Run:
             for event in self._plan.events:
                 self._wait(faults_from + event.at_s, supervisor, faults_from)
                 disturbances.make(event)
-            self._wait(faults_from + FAULTS_S, supervisor, faults_from)
+            self._wait(faults_from + FAULTS_S, supervisor, faults_from, is_last=True)
             disturbances.end()
             faults_s = time.monotonic() - faults_from
             self._lap("faults")
@@ -230,10 +230,16 @@ class _Run:
             self._seen.update({(name, api): count for api, count in seen.items()})
             self._made.update({(name, api, str(fault)): count for (api, fault), count in made.items()})
 
-    def _wait(self, until: float, supervisor: Supervisor, faults_from: float) -> None:
+    def _wait(self, until: float, supervisor: Supervisor, faults_from: float, *, is_last: bool = False) -> None:
+        """Waits, and keeps the jobs running; the last time only until all faults were made."""
+        rules = sum(map(len, self._plan.rules.values()))
         while (now := time.monotonic()) < until:
             if not self._is_silent and now >= faults_from + SILENT_FROM_S:
                 self._arm_silent()
+            if is_last and self._is_silent:
+                self._count()
+                if sum(self._made.values()) >= rules:
+                    return
             supervisor.look()
             time.sleep(max(0.0, min(LOOK_S, until - time.monotonic())))
 

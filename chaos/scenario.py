@@ -3,12 +3,14 @@
 The cells (kind of request and fault) are dealt out, some to each seed: those that runs have hit least, or a few in a
 fixed order. Further faults are drawn freely.
 
-Faults after which a connection is silent come last, as nothing else happens to its requests for half a minute.
+Faults after which a connection is silent are in few seeds and come last, as nothing else happens to its requests for
+half a minute.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,9 +21,10 @@ from chaos.cells import CELLS, LOGIN, OLDER_EACH, SILENT, Cell, codes_of, most_s
 from chaos.traffic import CODECS
 
 CELLS_OF_A_SEED = 16
-SILENT_CELLS = 3  # of these, at most
+OF_A_KIND = 2  # of these, at most: other requests of the kind must pass, so that the jobs go on
+SILENT_EACH, SILENT_CELLS = 4, 6  # each fourth seed has faults after which connections are silent: so many, at most
 FREE_FAULTS = 4
-FAULTS_S = 8.0
+FAULTS_S = 10.0  # or less, once all faults were made
 SILENT_FROM_S = 5.0
 DELAYS_MS = (50, 300, 1_500, 3_000)
 PAUSES_MS = (50, 500, 1_500)
@@ -114,7 +117,12 @@ def scenario(seed: int, dealt: Sequence[Cell] | None = None, *, small: bool = Fa
     dice = random.Random(f"mirrorlake/{seed}")
     is_older = is_of_older(seed) and not small
     dealt = cells_of(seed, is_older=is_older) if dealt is None else dealt
-    free = dice.sample([cell for cell in CELLS if cell.is_older in (None, is_older)], FREE_FAULTS)
+    possible = [
+        cell
+        for cell in CELLS
+        if cell.is_older in (None, is_older) and (may_be_silent(seed) or cell.fault not in SILENT)
+    ]
+    free = dice.sample(possible, FREE_FAULTS)
     rules: dict[str, list[Rule]] = {"source": [], "target": []}
     for cell in [*dealt, *free]:
         rules[cell.side].append(_rule(cell, dice))
@@ -137,21 +145,30 @@ def is_of_older(seed: int) -> bool:
     return seed % OLDER_EACH == 0
 
 
-def chosen(cells: Sequence[Cell], *, is_older: bool) -> list[Cell]:
-    """Returns the first cells that one seed can have."""
-    found: list[Cell] = []
-    for cell in cells:
-        room = sum(one.fault in SILENT for one in found) < SILENT_CELLS or cell.fault not in SILENT
-        if cell.is_older in (None, is_older) and room and len(found) < CELLS_OF_A_SEED:
+def may_be_silent(seed: int) -> bool:
+    """Returns True for a seed with faults after which connections are silent. It takes half a minute longer."""
+    return seed % SILENT_EACH == 0
+
+
+def chosen(cells: Sequence[Cell], seed: int, *, is_older: bool) -> list[Cell]:
+    """Returns the first cells that one seed can have; silent ones first, where it can have these."""
+    found, kinds = list[Cell](), Counter[tuple[str, str]]()
+    left = SILENT_CELLS if may_be_silent(seed) else 0
+    for cell in sorted(cells, key=lambda cell: cell.fault not in SILENT):
+        is_silent, kind = cell.fault in SILENT, (cell.side, cell.api)
+        has_room = len(found) < CELLS_OF_A_SEED and kinds[kind] < (CELLS_OF_A_SEED if cell.is_older else OF_A_KIND)
+        if cell.is_older in (None, is_older) and left >= is_silent and has_room:
+            kinds[kind] += 1
             found.append(cell)
+            left -= is_silent
     return found
 
 
 def cells_of(seed: int, *, is_older: bool) -> list[Cell]:
     """Returns the cells that belong to a seed, in a fixed order."""
     first = seed * CELLS_OF_A_SEED % len(CELLS)
-    turned = [*CELLS[first:], *CELLS[:first]]
-    return chosen(sorted(turned, key=lambda cell: not cell.is_older), is_older=is_older)
+    turned = sorted([*CELLS[first:], *CELLS[:first]], key=lambda cell: not cell.is_older)
+    return chosen(turned, seed, is_older=is_older)
 
 
 def _rule(cell: Cell, dice: random.Random) -> Rule:

@@ -170,6 +170,43 @@ def counted(
     }
 
 
+def lag_sample(measured: str, *partitions: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **WEST_EAST,
+        "measured_at": at(measured),
+        "due_at": at(measured) + timedelta(minutes=7),
+        "records": sum(one["lag"] for one in partitions),
+        "seconds": max(one["lag_seconds"] for one in partitions),
+        "uncommitted": 0,
+        "partitions": [
+            {
+                "reason": None,
+                "high_watermark": one["last_stable_offset"],
+                "uncommitted": 0,
+                "oldest_at": at(measured) - timedelta(seconds=one["lag_seconds"]) if one["lag"] else None,
+                **one,
+            }
+            for one in partitions
+        ],
+    }
+
+
+def partition_lag(
+    topic: str, partition: int, offsets: tuple[int, int], seconds: float = 0.0, state: str = "mirroring", **more: Any
+) -> dict[str, Any]:
+    upstream_next, end = offsets
+    return {
+        "topic": topic,
+        "partition": partition,
+        "state": state,
+        "upstream_next": upstream_next,
+        "last_stable_offset": end,
+        "lag": end - upstream_next,
+        "lag_seconds": seconds,
+        **more,
+    }
+
+
 def fill(ledger: Ledger) -> Ledger:
     """Writes the rows into empty tables."""
     ledger.append(
@@ -257,6 +294,19 @@ def fill(ledger: Ledger) -> Ledger:
                 (400, 0),
                 "13:35:00",
                 neutral="compacted on the source: the log cleaner deletes records",
+            ),
+        ],
+    )
+    ledger.append(
+        "lag_samples",
+        [
+            lag_sample("13:57:00", partition_lag("orders", 0, (500, 950), 90.0)),
+            lag_sample(
+                "13:58:00",
+                partition_lag("orders", 0, (901, 950), 4.2),
+                partition_lag("orders", 1, (700, 700)),
+                partition_lag("payments", 0, (400, 400), high_watermark=430, uncommitted=30),
+                partition_lag("returns", 0, (10, 70), 86_400.0, "paused", reason="mirrorlake.topics.paused"),
             ),
         ],
     )

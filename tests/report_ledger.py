@@ -55,7 +55,7 @@ def _mirrored(flow: tuple[str, str], rows: dict[str, list[dict[str, Any]]], dice
                 }
             )
             offset += records
-            stages = {"plan": 20, "spark": 180, "collect": 60, "copy": 400 + records / 200, "gate": 90, "commit": 30}
+            stages = {"plan": 20, "copy": 640 + records / 200, "gate": 90, "commit": 30}
             stages = {name: value * dice.uniform(0.9, 1.3) for name, value in stages.items()}
             counts = {"records": records, "bytes": 300 * records, "runs": 1, "partitions": 1, "lag": lag}
             rows["cycles"].append(

@@ -54,6 +54,7 @@ class World:
     Attributes:
         runs_on_spark: True if jobs read and copy in Spark's tasks; else they run in this process, by the same code.
         memory: the tables of a world without Spark.
+        small_records: records up to which the driver on Spark copies them itself.
         audits_trace: False in a test that has itself written into the offset-syncs topic.
     """
 
@@ -67,6 +68,7 @@ class World:
     target_alias: str = "t"
     runs_on_spark: bool = False
     memory: MemoryLedger = field(default_factory=MemoryLedger)
+    small_records: int = 0
     audits_trace: bool = True
 
     def __post_init__(self) -> None:
@@ -106,6 +108,7 @@ class World:
             "refresh.topics.interval.seconds": "1",
             "refresh.groups.interval.seconds": "1",
             "mirrorlake.ledger.interval.seconds": "2",
+            "mirrorlake.lag.interval.seconds": "0",  # a measurement at the end of each run takes a second with a ledger
             "mirrorlake.transaction.timeout.ms": "20000",
             "mirrorlake.retry.timeout.ms": "60000",
             **self.properties,
@@ -136,7 +139,9 @@ class World:
         """Returns the engine of the mirror jobs: this process, or Spark if the test or a transform needs it."""
         if not self.runs_on_spark and not self.flow.transforms:
             return InProcessEngine(failpoint=from_specification(failpoint))
-        return SparkEngine(self.spark, failpoint)
+        if not self.runs_on_spark:
+            return SparkEngine(self.spark, failpoint)  # as in a notebook, for the sake of the transform
+        return SparkEngine(self.spark, failpoint, self.small_records)
 
     def mirror_job(self, failpoint: str = "") -> MirrorJob:
         return MirrorJob(
@@ -470,7 +475,7 @@ def map_on_target(servers: str, flow: Flow, topics: set[str], *, audits: bool = 
         for _, (_, value, _, _) in found:
             state = json.loads(value)
             runs += [{**run, "kind": None} for run in state["runs"] if run["topic"] in topics]
-            for gap in state["gaps"]:
+            for gap in state.get("gaps", ()):  # format 1 had none
                 if gap["topic"] in topics:
                     gaps.append({**gap, "upstream_start": gap["from_offset"], "upstream_end": gap["to_offset"]})
     return runs, gaps

@@ -61,6 +61,12 @@ ALERTS = (
         None,
     ),
     Alert(
+        "mirror_behind",
+        "Records wait to be mirrored for long. The view lag_now has the partitions, and why they wait.",
+        "SELECT coalesce(max(lag_seconds) / 60, 0) AS value FROM {lag_now} WHERE NOT is_stale",
+        None,
+    ),
+    Alert(
         "checkpoint_silent",
         "No sign of a checkpoint job. With a dead source, a failover would use positions of this age.",
         _quiet("checkpoint"),

@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from mirrorlake.config.secret_reference import REDACTED, scope_variable
+from mirrorlake.config.secret_reference import REDACTED
+from mirrorlake.config.security.config_provider import scope_variable
 
 from workflows.settings import FlowSettings, Settings
 

@@ -132,10 +132,21 @@ TILES = (
         "partitions",
         "Partitions that are furthest behind",
         f"""
-        SELECT {FLOW}, topic, partition, source_lag, mirrored_at
-        FROM lag WHERE group_id IS NULL ORDER BY source_lag DESC LIMIT 100
+        SELECT {FLOW}, topic, partition, state, lag, lag_seconds, reason, measured_at, is_stale
+        FROM lag_now ORDER BY lag_seconds DESC NULLS FIRST LIMIT 100
         """,
-        ("flow", "topic", "partition", "source_lag", "mirrored_at"),
+        (
+            "flow",
+            "topic",
+            "partition",
+            "state",
+            "lag",
+            "lag_seconds",
+            "uncommitted",
+            "reason",
+            "measured_at",
+            "is_stale",
+        ),
         width=3,
     ),
     Tile(

@@ -186,6 +186,7 @@ def of_flow(flow: FlowSettings) -> Iterable[JobPlan]:
 def of_schema(settings: Settings) -> Iterable[JobPlan]:
     """Yields the jobs of the whole schema."""
     days = {"offset_syncs": "90", "checkpoints": "365", "expectation_results": "90", "cycles": "90", "counts": "90"}
+    days |= {"lag_samples": "7"}
     kept = ("anomalies", "topology_changes", "verifications")
     yield JobPlan(
         "maintain",

@@ -21,7 +21,8 @@ from databricks.bundles.schemas import Schema
 from databricks.bundles.secret_scopes import SecretScope
 from databricks.bundles.volumes import Volume
 from jsonschema import Draft202012Validator
-from mirrorlake.config.secret_reference import REDACTED, scope_variable
+from mirrorlake.config.secret_reference import REDACTED
+from mirrorlake.config.security.config_provider import scope_variable
 
 from tests.bundle.rendered import REFERENCE, ROOT, USER, Rendered, files, load, render
 

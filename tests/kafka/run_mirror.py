@@ -22,9 +22,12 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
     from mirrorlake.jobs.mirror.job import MirrorJob
     from mirrorlake.log import configure
     from mirrorlake.notebook.runtime import ended_by_sigterm
+    from mirrorlake.protocol import transaction
 
     configure()
     fails_at = os.environ.get(VARIABLE, "")
+    if fails_at.startswith("driver.committing"):
+        transaction.ENDED_AT_ONCE = 1  # else the EndTxn of both slots are under way when the first one is answered
     engine, ledger = on_spark(warehouse, schema, fails_at) if warehouse else in_process(fails_at)
     suite = ROOT / "expectations/offset_syncs.json"
     job = MirrorJob(engine, config, Flow.load(config, flow), ledger, suite, fails_at)
@@ -39,7 +42,7 @@ def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:
     from mirrorlake.local.session import MASTER, local_session
 
     spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", MASTER))
-    return SparkEngine(spark, fails_at), Ledger(spark, "spark_catalog", schema, warehouse)
+    return SparkEngine(spark, fails_at, small_records=0), Ledger(spark, "spark_catalog", schema, warehouse)
 
 
 def in_process(fails_at: str) -> tuple[Any, Any]:

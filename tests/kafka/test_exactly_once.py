@@ -183,6 +183,14 @@ def test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job(
     assert (tmp_path / "killed").exists(), "the failpoint was not reached"
     assert any("a copy task was lost" in line for line in spark_world.lines)
     assert result.records == spark_world.assert_equal(*topics)
+    for more, small, is_lost in ((90, 100, False), (110, 100, True)):  # a few records need no task
+        (tmp_path / "killed").unlink()
+        spark_world.produce(topics[0], more, 3, seed=more)
+        spark_world.small_records = small
+        assert spark_world.mirror(failpoint=f"{step}@{tmp_path / 'killed'}").records == more
+        assert (tmp_path / "killed").exists() is is_lost
+        (tmp_path / "killed").touch()
+    assert spark_world.assert_equal(*topics) == result.records + 200
     spark_world.assert_nothing_open()
 
 
@@ -406,9 +414,11 @@ def test_a_deleted_spark_checkpoint_directory_changes_nothing(spark_world: World
     spark_world.warehouse = str(tmp_path / f"alone_{spark_world.alias}")
     topic = spark_world.topic()
     spark_world.produce(topic, 300)
-    start(spark_world, failpoint="driver.committed").communicate(timeout=240)
+    process = start(spark_world, 0.2)
     progress = Path(spark_world.warehouse) / Path(spark_world.warehouse).name / "_checkpoints"
-    assert list(progress.glob("mirror/*/offsets/*")), "there was no checkpoint to delete"
+    eventually(lambda: list(progress.glob("ledger/*/offsets/*")), what="a checkpoint to delete")
+    process.kill()
+    process.communicate(timeout=60)
     shutil.rmtree(progress)
     spark_world.produce(topic, 300, seed=2)
     spark_world.mirror()

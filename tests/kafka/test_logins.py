@@ -7,11 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import socket
-import socketserver
-import ssl
-import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,142 +14,52 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import trustme
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     OffsetSpec,
     ResourcePatternType,
     ResourceType,
-    ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
-    UserScramCredentialUpsertion,
 )
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
-from cryptography.x509 import load_pem_x509_certificates
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
-from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.protocol.clients.settings import librdkafka
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.spark.kafka_frames import log_records
 from pyspark.sql import SparkSession
 
-from tests.identity_provider import CLIENT, SECRET, IdentityProvider
+from tests.certificates import KEY_PASSWORD, STORE_PASSWORD, Certificates
+from tests.client_logins import (
+    over_tls,
+    with_certificate,
+    with_inline_certificate,
+    with_password,
+    with_references,
+    with_token,
+)
+from tests.identity_provider import SECRET, IdentityProvider
+from tests.impostor import Impostor
+from tests.tls_cluster import (
+    PASSWORD,
+    PLAIN_PASSWORD,
+    SESSION_MS,
+    TlsCluster,
+    cut_connections,
+    grant,
+    rotated,
+    set_password,
+    tls_clusters,
+)
 from tests.world import World, eventually
 
-PASSWORD, PLAIN_PASSWORD = 'scram"canary', "sha256-canary"  # with SHA-512 and SHA-256
-STORE_PASSWORD, KEY_PASSWORD = "store-canary", "key-canary"
-MODULES = "org.apache.kafka.common.security"
-OAUTH = f"{MODULES}.oauthbearer.OAuthBearer"
-LISTENERS = {"SSL": "SSL", "REQUESTED": "SSL", "SCRAM": "SASL_SSL", "OAUTH": "SASL_SSL"}
 MECHANISMS = ("scram", "oauth", "certificate")
 CLIENTS = ("kafka-python", "librdkafka", "Spark")
-SESSION_MS = 4_000  # of a login by SCRAM; a token's is its life
 os.environ["OAUTH_CLIENT_SECRET"] = SECRET  # before a test starts a JVM, whose Kafka client reads it there
-
-
-class TlsCluster(LocalCluster):
-    """A local cluster with listeners that require and request a client certificate, one for SCRAM and one for tokens.
-    The test itself uses the plain one."""
-
-    def _server_properties(self, broker: Broker) -> dict[str, str]:
-        properties = super()._server_properties(broker)
-        taken = {each.port for each in self.brokers} | {self.controller_port}
-        self.ports = {name: free_port(0, taken) for name in LISTENERS}
-        for name in ("listeners", "advertised.listeners"):
-            properties[name] += "".join(f",{listener}://localhost:{port}" for listener, port in self.ports.items())
-        properties["listener.security.protocol.map"] += ",REQUESTED:SSL,SCRAM:SASL_SSL,OAUTH:SASL_SSL"
-        return properties
-
-
-class Certificates:
-    """A certificate authority, and PEM stores of the certificates that it has signed."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory, self._authority = directory, trustme.CA()
-        self.trusted = directory / "trusted.pem"
-        self._authority.cert_pem.write_to_path(self.trusted)
-
-    def store(self, name: str, *identities: str, **validity: datetime) -> Path:
-        """Stores a key with its certificate in a form that Java and OpenSSL both read (PKCS #8)."""
-        issued = self._authority.issue_cert(*identities, **validity)
-        key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
-            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
-        )
-        path = self._directory / f"{name}.pem"
-        path.write_bytes(key + b"".join(certificate.bytes() for certificate in issued.cert_chain_pems))
-        return path
-
-    def java_stores(self, kind: str, trusted_kind: str) -> tuple[Path, Path]:
-        """Returns a key store and a trust store; the key of a JKS store has a password of its own."""
-        pem, keys, trusted = (self._directory / f"{kind}-{name}" for name in ("identity", "keys", "trusted"))
-        text = self.store(pem.name, "somebody@example.org").read_bytes()
-        key, (first, *others) = load_pem_private_key(text, None), load_pem_x509_certificates(text)
-        encryption = BestAvailableEncryption(STORE_PASSWORD.encode())
-        keys.write_bytes(serialize_key_and_certificates(b"me", key, first, others, encryption))
-        keytool("-importcert", "-noprompt", "-file", self.trusted, *named("", trusted, trusted_kind))
-        if kind == "JKS":
-            converted = keys.with_suffix(".jks")
-            to = (*named("dest", converted, kind), "-destkeypass", KEY_PASSWORD)
-            keytool("-importkeystore", "-noprompt", "-srcalias", "me", *named("src", keys, "PKCS12"), *to)
-            keys = converted
-        return keys, trusted
-
-
-def named(side: str, path: Path, kind: str) -> tuple[object, ...]:
-    return f"-{side}keystore", path, f"-{side}storetype", kind, f"-{side}storepass", STORE_PASSWORD
-
-
-def keytool(*arguments: object) -> None:
-    subprocess.run(["keytool", *map(str, arguments)], check=True, capture_output=True)
-
-
-class Impostor:
-    """A TLS server on this machine with a certificate of its own, which keeps the bytes that clients send."""
-
-    def __init__(self, certificate: Path) -> None:
-        self.connections, self.received = 0, b""
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate)
-        impostor = self
-
-        class Handler(socketserver.BaseRequestHandler):
-            def handle(self) -> None:
-                impostor.connections += 1
-                self.request.settimeout(5)
-                with contextlib.suppress(OSError), context.wrap_socket(self.request, server_side=True) as tls:
-                    while data := tls.recv(4096):
-                        impostor.received += data
-
-        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.port = self._server.server_address[1]
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[Impostor]:
-        thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -172,42 +77,8 @@ def issuer() -> Iterator[IdentityProvider]:
 def clusters(
     root: Path, certificates: Certificates, issuer: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[TlsCluster, TlsCluster]]:
-    base, keys = tmp_path_factory.mktemp("tls"), f"{issuer.url}/keys"
-    properties = {
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(certificates.store("broker", "localhost")),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(certificates.trusted),
-        "ssl.allow.dn.changes": "true",  # between the certificates of a broker
-        "listener.name.ssl.ssl.client.auth": "required",
-        "listener.name.requested.ssl.client.auth": "requested",
-        "listener.name.requested.ssl.principal.mapping.rules": "RULE:^.*$/shown/",
-        "ssl.principal.mapping.rules": "RULE:^.*$/mirror/",
-        "listener.name.scram.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.scram.scram-sha-256.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
-        "listener.name.scram.scram-sha-512.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required;",
-        "listener.name.scram.scram-sha-512.connections.max.reauth.ms": str(SESSION_MS),
-        "listener.name.oauth.sasl.enabled.mechanisms": "OAUTHBEARER",
-        "listener.name.oauth.oauthbearer.sasl.jaas.config": f"{OAUTH}LoginModule required;",
-        "listener.name.oauth.oauthbearer.sasl.server.callback.handler.class": f"{OAUTH}ValidatorCallbackHandler",
-        "listener.name.oauth.oauthbearer.connections.max.reauth.ms": "3600000",
-        "sasl.oauthbearer.jwks.endpoint.url": keys,
-        "sasl.oauthbearer.expected.audience": "kafka",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
-    }
-    options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}",)
-    source, target = (
-        TlsCluster(side, base / side, root / ".local/jars/kafka", properties=properties, java_options=options)
-        for side in ("source", "target")
-    )
-    with running(source), running(target):
-        for cluster in (source, target):
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-            grant(admin, *((kind, "*", AclOperation.ALL) for kind in KINDS))
-            set_password(admin)
-            set_password(admin, ScramMechanism.SCRAM_SHA_256, PLAIN_PASSWORD)
-        yield source, target
+    with tls_clusters(tmp_path_factory.mktemp("tls"), root / ".local/jars/kafka", certificates, issuer) as found:
+        yield found
 
 
 @pytest.fixture
@@ -221,83 +92,6 @@ def certified(world: World, clusters: tuple[TlsCluster, TlsCluster], certificate
     for alias, cluster in zip((world.alias, world.target_alias), clusters, strict=True):
         world.write_config(**with_certificate(alias, cluster, certificates))
     return world
-
-
-KINDS = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-
-
-def grant(admin: AdminClient, *rights: tuple[ResourceType, str, AclOperation], principal: str = "User:mirror") -> None:
-    """Lets a principal do something: by default, that of all listeners but REQUESTED."""
-    bindings = [
-        AclBinding(kind, name, ResourcePatternType.LITERAL, principal, "*", operation, AclPermissionType.ALLOW)
-        for kind, name, operation in rights
-    ]
-    for future in admin.create_acls(bindings).values():
-        future.result()
-
-
-def set_password(
-    admin: AdminClient, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512, password: str = PASSWORD
-) -> None:
-    change = UserScramCredentialUpsertion("mirror", ScramCredentialInfo(mechanism, 4096), password.encode())
-    admin.alter_user_scram_credentials([change])["mirror"].result()
-
-
-def over_tls(alias: str, cluster: TlsCluster, listener: str, certificates: Certificates) -> dict[str, str]:
-    return {
-        f"{alias}.bootstrap.servers": f"localhost:{cluster.ports[listener]}",
-        f"{alias}.security.protocol": LISTENERS[listener],
-        f"{alias}.ssl.truststore.type": "PEM",
-        f"{alias}.ssl.truststore.location": str(certificates.trusted),
-    }
-
-
-def with_certificate(alias: str, cluster: TlsCluster, certificates: Certificates) -> dict[str, str]:
-    return {
-        **over_tls(alias, cluster, "SSL", certificates),
-        f"{alias}.ssl.keystore.type": "PEM",
-        f"{alias}.ssl.keystore.location": str(certificates.store("client", "somebody@example.org")),
-    }
-
-
-def with_password(world: World, cluster: TlsCluster, certificates: Certificates) -> dict[str, str]:
-    secrets, alias = world.directory / "secrets.properties", world.target_alias
-    secrets.write_text(f"password = {PASSWORD}\n")
-    return {
-        **over_tls(alias, cluster, "SCRAM", certificates),
-        f"{alias}.sasl.mechanism": "SCRAM-SHA-512",
-        f"{alias}.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required "
-        f'username="mirror" password="${{file:{secrets}:password}}";',
-    }
-
-
-def with_token(alias: str, cluster: TlsCluster, certificates: Certificates, issuer: IdentityProvider) -> dict[str, str]:
-    return {
-        **over_tls(alias, cluster, "OAUTH", certificates),
-        f"{alias}.sasl.mechanism": "OAUTHBEARER",
-        f"{alias}.sasl.oauthbearer.token.endpoint.url": f"{issuer.url}/token",
-        f"{alias}.sasl.jaas.config": f'{OAUTH}LoginModule required clientId="{CLIENT}" clientSecret="{SECRET}";',
-    }
-
-
-def with_inline_certificate(
-    alias: str, cluster: TlsCluster, certificates: Certificates, listener: str = "SSL"
-) -> dict[str, str]:
-    """Returns the properties of a client whose certificate and encrypted key are in the property file itself."""
-    text = certificates.store("inline", "somebody@example.org").read_bytes()
-    key = load_pem_private_key(text, None)
-    encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(KEY_PASSWORD.encode()))
-    inline = {
-        "truststore.certificates": certificates.trusted.read_bytes(),
-        "keystore.key": encrypted,
-        "keystore.certificate.chain": text[text.index(b"-----BEGIN CERT") :],
-        "truststore.type": b"PEM",
-        "keystore.type": b"PEM",
-        "key.password": KEY_PASSWORD.encode(),
-    }
-    found = over_tls(alias, cluster, listener, certificates)
-    del found[f"{alias}.ssl.truststore.location"]
-    return found | {f"{alias}.ssl.{name}": value.decode().replace("\n", " ") for name, value in inline.items()}
 
 
 def test_records_and_groups_are_mirrored_over_tls(
@@ -424,54 +218,6 @@ def test_a_certificate_in_the_file_is_shown_to_a_broker_that_only_requests_one(
     assert [end_seen_by(client, connection, topic, spark) for client in CLIENTS] == [10, 10, 10]
 
 
-def with_references(
-    form: str, cluster: TlsCluster, certificates: Certificates, issuer: IdentityProvider, file: Path
-) -> dict[str, str]:
-    """Returns properties whose secrets are references: to the environment, and to a file that is written here."""
-
-    def refer(**secrets: str) -> list[str]:
-        file.write_text("".join(f"{name} = {value}\n" for name, value in secrets.items()))
-        return [f"${{file:{file}:{name}}}" for name in secrets]
-
-    def over(listener: str, **changes: str) -> dict[str, str]:
-        named = {f"c.{name.replace('_', '.')}": value for name, value in changes.items()}
-        return over_tls("c", cluster, listener, certificates) | named
-
-    if form == "SCRAM":
-        (password,) = refer(password=PLAIN_PASSWORD)
-        login = f'{MODULES}.scram.ScramLoginModule required username="mirror" password="{password}";'
-        return over("SCRAM", sasl_mechanism="SCRAM-SHA-256", sasl_jaas_config=login)
-    if form == "OAUTHBEARER":
-        return with_token("c", cluster, certificates, issuer) | {
-            "c.sasl.jaas.config": f'{OAUTH}LoginModule required clientId="{CLIENT}";',
-            "c.sasl.oauthbearer.client.credentials.client.secret": "${env:OAUTH_CLIENT_SECRET}",
-        }
-    if form == "encrypted PEM":
-        given = with_inline_certificate("c", cluster, certificates)
-        names = ("c.ssl.keystore.key", "c.ssl.keystore.certificate.chain")
-        references = refer(key=given[names[0]], chain=given[names[1]])
-        return given | dict(zip(names, references, strict=True)) | {"c.ssl.key.password": "${env:KEY_PASSWORD}"}
-    if form == "PEM":
-        text = certificates.store("plain", "somebody@example.org").read_text().replace("\n", " ")
-        at = text.index("-----BEGIN CERT")
-        key, chain = refer(key=text[:at], chain=text[at:])
-        inline = {"ssl_keystore_type": "PEM", "ssl_keystore_key": key, "ssl_keystore_certificate_chain": chain}
-        return over("SSL", ssl_key_password="", **inline)
-    kind, trusted_kind = form.split()
-    keys, trusted = certificates.java_stores(kind, trusted_kind)
-    password, key_password = refer(store=STORE_PASSWORD, key=KEY_PASSWORD if kind == "JKS" else STORE_PASSWORD)
-    return over(
-        "SSL",
-        ssl_keystore_type=kind,
-        ssl_keystore_location=str(keys),
-        ssl_keystore_password=password,
-        ssl_key_password=key_password,
-        ssl_truststore_type=trusted_kind,
-        ssl_truststore_location=str(trusted),
-        ssl_truststore_password=password,
-    )
-
-
 @pytest.mark.parametrize("form", ["SCRAM", "OAUTHBEARER", "PEM", "encrypted PEM", "PKCS12 JKS", "JKS PKCS12"])
 def test_secrets_behind_references_reach_all_three_clients_and_are_not_in_the_options_of_spark(
     world: World,
@@ -520,37 +266,6 @@ def test_a_brokers_certificate_that_is_rotated_is_verified_by_the_new_connection
     assert world.assert_equal(topic) == 200
 
 
-@contextlib.contextmanager
-def rotated(admin: AdminClient, store: Path) -> Iterator[None]:
-    """Lets the listener SSL of a broker have another certificate for the length of a block."""
-
-    def change(operation: AlterConfigOpType) -> None:
-        entry = ConfigEntry("listener.name.ssl.ssl.keystore.location", str(store), incremental_operation=operation)
-        broker = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
-        admin.incremental_alter_configs([broker])[broker].result()
-
-    change(AlterConfigOpType.SET)
-    try:
-        yield
-    finally:
-        change(AlterConfigOpType.DELETE)
-
-
-def cut_connections(port: int) -> None:
-    """Ends all connections of this process to a port, as the network would."""
-    for path in Path("/dev/fd").iterdir():
-        with contextlib.suppress(OSError):
-            copy = os.dup(int(path.name))
-            try:
-                one = socket.socket(fileno=copy)
-            except OSError:  # no socket
-                os.close(copy)
-                raise
-            with one:
-                if one.family in (socket.AF_INET, socket.AF_INET6) and one.getpeername()[1] == port:
-                    one.shutdown(socket.SHUT_RDWR)
-
-
 def test_a_user_that_is_removed_ends_the_job_and_it_goes_on_once_there_is_one_again(
     world: World, clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates
 ) -> None:
@@ -568,7 +283,12 @@ def test_a_user_that_is_removed_ends_the_job_and_it_goes_on_once_there_is_one_ag
     assert world.assert_equal(topic) == 300
 
 
-def test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_again(world: World) -> None:
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_again(world: World, side: str) -> None:
+    admin, alias = {
+        "source": (world.source_admin, world.alias),
+        "target": (world.target_admin, world.target_alias),
+    }[side]
     topic = world.topic(partitions=2)
     world.produce(topic, 200)
     own = (ResourceType.TOPIC, "*", AclOperation.ALL)
@@ -581,9 +301,12 @@ def test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_
         AclOperation.ALL,
         AclPermissionType.ANY,
     )
-    error = ended(world, lambda: next(iter(world.target_admin.delete_acls([revoked]).values())).result(), topic)
-    assert re.search(rf"cluster {world.target_alias}\b.*lacks a permission on this TOPIC; grant", str(error))
-    grant(world.target_admin, own)
+    try:
+        error = ended(world, lambda: next(iter(admin.delete_acls([revoked]).values())).result(), topic)
+    finally:
+        grant(admin, own)
+    assert re.search(rf"cluster {alias}\b.*lacks a permission on this TOPIC; grant", str(error))
+    assert isinstance(error, {"source": SourceError, "target": TargetError}[side])
     world.produce(topic, 50, seed=3)
     world.mirror()
     assert world.assert_equal(topic) == 300
@@ -603,7 +326,7 @@ def ended(world: World, trouble: Callable[[], object], topic: str = "") -> Mirro
         finally:
             job.stop()
     error = running.exception()
-    assert isinstance(error, TargetError)
+    assert isinstance(error, MirrorlakeError)
     return error
 
 

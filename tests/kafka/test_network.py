@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
@@ -15,6 +16,7 @@ from mirrorlake.jobs.mirror.copy import slot_copy
 from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.protocol import transaction
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.frames import SILENT_S
 
 from tests.world import World, config_of, configure, eventually
@@ -145,6 +147,45 @@ def test_a_source_that_answers_late_is_waited_for_where_nothing_else_is_to_be_do
     healing.join()
     world.assert_equal(topic)
     assert not [line for line in world.lines if "retrying" in line or "slots_failed" in line]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_far_cluster_is_reached_over_several_connections_and_to_lose_them_half_way_loses_nothing(
+    servers: tuple[str, str],
+    cluster: LocalCluster,
+    proxy: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    side: str,
+) -> None:
+    far = cluster.bootstrap_servers
+    world = World(*((far, servers[1]) if side == "source" else (servers[0], far)), tmp_path)
+    set_password(world.source_admin if side == "source" else world.target_admin, world, FIRST_PASSWORD)
+    world.write_config(**login(world, world.alias if side == "source" else "t", cluster))
+    topic = world.topic(partitions=4)
+    world.produce(topic, 2_000, 4, size=500, codec="none")
+    world.produce_transactions(topic, 12, 30, 4)
+    proxy.line(NetworkLine(delay_ms=50, window_bytes=64 << 10))
+    lanes: set[tuple[str, int]] = set()
+    cuts: list[str] = []
+    real = Cluster.send
+
+    def send(self: Cluster, request: Any, node: int, lane: int = 0) -> Any:
+        lanes.add((self.side, lane))
+        return real(self, request, node, lane)
+
+    def cut_once(step: str) -> None:
+        if step == "task.producing" and not cuts:
+            cuts.append(step)
+            proxy.cut()
+
+    monkeypatch.setattr(Cluster, "send", send)
+    world.disturbed_job(cut_once, parallelism=1).run(None)
+    other = "target" if side == "source" else "source"
+    assert lanes == {(side, 0), (side, 1), (side, 2), (side, 3), (other, 0)}
+    assert cuts
+    world.assert_equal(topic)
+    world.assert_nothing_open()
 
 
 def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(world: World, proxy: Proxy) -> None:

@@ -13,7 +13,7 @@ from mirrorlake.gate import Gate
 from mirrorlake.local.quota import quota
 from mirrorlake.protocol.cluster import Cluster
 
-from tests.world import ROOT, World
+from tests.world import ROOT, World, eventually
 
 MB = 1_000_000
 QUOTA_BYTES_PER_S = 2.5 * MB
@@ -46,3 +46,37 @@ def test_a_throttled_backlog_arrives_without_an_attempt_in_vain(plain_world: Wor
     throttled_s = plain_world.metric("throttled_seconds_total", cluster=side)
     assert throttled_s is not None
     assert 1 < throttled_s < 2 * seconds
+
+
+def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_other_topics(plain_world: World) -> None:
+    world, slow, fast = plain_world, 0.5 * MB, 3 * MB
+    world.write_config(
+        **{
+            "mirrorlake.backfill.topics": f"{world.alias}-bulk",
+            "mirrorlake.backfill.max.bytes.per.second": str(int(slow)),
+            "mirrorlake.slots": "1",
+        }
+    )
+    bulk, live = world.topic("bulk"), world.topic("live")
+    world.produce(bulk, RECORDS // 2, codec="none", size=1_900)
+
+    def mirrored() -> float:
+        return world.metric("mirrored_bytes_total") or 0.0
+
+    with world.mirroring():
+        eventually(mirrored, what="the first micro-batch")
+        began, before = time.monotonic(), mirrored()
+        eventually(lambda: mirrored() > before + 3 * slow, what="three seconds of the backfill")
+        assert mirrored() - before < 1.5 * slow * (time.monotonic() - began + 1), "the rate of the backfill"
+        world.produce(live, 500)
+        eventually(lambda: sum(map(len, world.target_records(live).values())) == 500, what="the live topic")
+        assert world.metric("lag_records"), "the backfill goes on"
+        world.write_config(
+            **{"mirrorlake.backfill.max.bytes.per.second": "0", "mirrorlake.max.bytes.per.second": str(int(fast))}
+        )
+        eventually(lambda: any("max_bytes_per_s now in effect" in line for line in world.lines), what="the new rates")
+        began, before = time.monotonic(), mirrored()
+        eventually(lambda: world.metric("lag_records") == 0, what="the rest")
+        assert mirrored() - before > 2 * fast, "so much was left that the rate shows"
+        assert mirrored() - before < 1.5 * fast * (time.monotonic() - began + 1), "the rate of the flow"
+    world.assert_equal(bulk, live)

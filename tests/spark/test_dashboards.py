@@ -36,7 +36,13 @@ def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, 
     return {**named, "duration_ms": 1.0, "stages_ms": {}, "lag": lag}
 
 
+def measured(seconds: float, **flow: str) -> dict[str, Any]:
+    partition = ("t", 0, "mirroring", None, 100, 200, 200, 100, 0, ago(minutes=1), seconds)
+    return {**flow, "measured_at": ago(seconds=1), "due_at": NOW + timedelta(hours=1), "partitions": [partition]}
+
+
 WELL: Rows = {
+    "lag_samples": [measured(1.0, **FLOW)],
     "cycles": [cycle("mirror", ago(minutes=1), 0), cycle("checkpoint", ago(minutes=1))],
     "offset_syncs": [run(1, "t", 0, (0, 100), 0, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
     "gaps": [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
@@ -48,6 +54,7 @@ STOPPED = {**FLOW, "kind": "stopped", "action": "stop", "detected_at": ago(minut
 REFUSED = {"suite": "offset_syncs", "subject": "north->south", "expectation": "e", "success": False, "cycle_id": "c"}
 # Of the other flow, the jobs have died long ago, while it had records to mirror and could not.
 UNWELL: Rows = {
+    "lag_samples": [measured(3600.0, **OTHER)],
     "anomalies": [STOPPED],
     "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
     "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
@@ -90,7 +97,7 @@ def test_no_alert_fires_while_all_is_well_and_each_one_does_on_what_it_is_for(sp
     found = values(unwell)
     assert {name for name, value in found.items() if value <= THRESHOLDS[name]} == set()
     assert found["records_lost"] == 19
-    assert found["mirror_stuck"] == found["mirror_silent"] == 60
+    assert found["mirror_stuck"] == found["mirror_silent"] == found["mirror_behind"] == 60
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.key)

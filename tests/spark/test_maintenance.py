@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import random
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.mirror.lag_keeper import LagKeeper, LagSample
 from mirrorlake.ledger import expiry, views
 from mirrorlake.ledger.maintenance import Maintenance, Retention
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
+from mirrorlake.metrics import Metrics
 from mirrorlake.model.gap import RESETS
+from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 
 from tests.empty_ledger import ledger_in
 from tests.example_ledger import DAY, at, checkpoint, fill, verification, write_flow
 from tests.log_lines import logged
 from tests.log_model import Log, store
+
+FLOW = Flow.from_properties(
+    Properties(
+        {"clusters": "x, y", "x.bootstrap.servers": "x:1", "y.bootstrap.servers": "y:1", "x->y.enabled": "true"}
+    ),
+    "x->y",
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +138,24 @@ def test_of_checkpoints_stays_what_held_then_and_the_last_row_that_left_the_targ
     }
 
 
+def test_the_newest_measurement_of_lag_stays_and_tells_that_none_follows(ledger: Ledger) -> None:
+    rows = list[LagSample]()
+    for minutes, is_last in ((0, False), (1, False), (2, True)):
+        measured_at = datetime.now(UTC).replace(tzinfo=None) + timedelta(minutes=minutes - 3)
+        one = PartitionLag("t", 0, PartitionState.HELD, "no READ", 5, 9, 9, 4, 0, None, 1.5)
+        meter = type("Meter", (), {"measure": lambda self, now=measured_at, one=one: FlowLag("x", "y", now, (one,))})()
+        LagKeeper(FLOW, Metrics(), rows.append, meter=meter).measure(is_last=is_last)
+    now = views.read(ledger, "lag_now").filter("source = 'x'")
+    ledger.append("lag_samples", rows[:2])
+    (row,) = now.collect()
+    assert (row["state"], row["reason"], row["lag"], row["lag_seconds"]) == ("held", "no READ", 4, 1.5)
+    assert (row["measured_at"], row["is_stale"]) == (rows[1].measured_at, False)
+    ledger.append("lag_samples", rows[2:])
+    assert [row["is_stale"] for row in now.collect()] == [True]
+    assert expiry.of_lag_samples(ledger, datetime.now(UTC).replace(tzinfo=None) + timedelta(days=9)).apply(ledger) > 1
+    assert [row["measured_at"] for row in now.collect()] == [rows[2].measured_at]
+
+
 def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Ledger, tmp_path: Path) -> None:
     rows = [
         {"source": "west", "target": "east", "kind": "held", "detected_at": DAY + timedelta(days=day)}
@@ -211,8 +241,24 @@ def test_an_age_that_is_no_number_or_too_small_is_refused(name: str, value: str)
 
 def test_ages_have_defaults_and_empty_means_for_ever() -> None:
     assert Retention.resolve({}) == Retention(
-        {"offset_syncs": 90, "checkpoints": 365, "expectation_results": 90, "cycles": 90, "counts": 90}, 168
+        {
+            "offset_syncs": 90,
+            "checkpoints": 365,
+            "expectation_results": 90,
+            "cycles": 90,
+            "counts": 90,
+            "lag_samples": 7,
+        },
+        168,
     )
     assert Retention.resolve({"offset_syncs_days": "", "anomalies_days": "7", "vacuum_hours": ""}) == Retention(
-        {"checkpoints": 365, "expectation_results": 90, "cycles": 90, "counts": 90, "anomalies": 7}, None
+        {
+            "checkpoints": 365,
+            "expectation_results": 90,
+            "cycles": 90,
+            "counts": 90,
+            "lag_samples": 7,
+            "anomalies": 7,
+        },
+        None,
     )

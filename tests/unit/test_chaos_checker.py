@@ -126,9 +126,9 @@ def test_a_seed_gives_the_same_scenario_and_seeds_deal_out_every_cell(tmp_path: 
 
 def test_cells_that_were_never_made_come_first_and_few_seeds_have_them_all(tmp_path: Path) -> None:
     coverage = Coverage(tmp_path / "coverage.json")
-    for seed in range(1, 41):
+    for seed in range(1, 61):
         cells = coverage.deal(seed)
-        assert sum(cell.fault in SILENT for cell in cells) <= SILENT_CELLS
+        assert sum(cell.fault in SILENT for cell in cells) <= (0 if seed % 4 else SILENT_CELLS)
         assert len(cells) == len(set(cells))
         plan = scenario(seed, cells)
         assert plan == scenario(seed, cells)

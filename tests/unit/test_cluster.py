@@ -1,9 +1,19 @@
-"""Metadata of a cluster: what is newer holds."""
+"""A cluster as one process sees it: metadata, the line to it, and states that are read in one round trip."""
 
 from __future__ import annotations
 
-from mirrorlake.protocol.cluster import Topic
-from mirrorlake.state.offset_syncs import TOPIC_CONFIG, topic_config
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.future import Future
+from mirrorlake.config.connection import Connection
+from mirrorlake.model.slot import SlotState
+from mirrorlake.protocol import cluster as cluster_module
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, Topic
+from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.state.offset_syncs import TOPIC_CONFIG, encode, read_states_and_ends, topic_config
 
 
 def topic(leaders: dict[int, int], epochs: dict[int, int], topic_id: str = "x") -> Topic:
@@ -24,3 +34,104 @@ def test_a_majority_of_replicas_acknowledges_a_state() -> None:
     found = {factor: topic_config(factor).get("min.insync.replicas") for factor in (-1, 1, 2, 3, 4, 5)}
     assert found == {-1: None, 1: "1", 2: "1", 3: "2", 4: "3", 5: "3"}
     assert topic_config(3).items() > TOPIC_CONFIG.items()
+
+
+def test_a_group_id_is_one_line_of_what_a_request_is_called() -> None:
+    """Errors keep line ends, so a name with some would look like lines of its own."""
+    called: list[str] = []
+
+    class Silent:
+        def call(self, what: str, *_: object) -> dict[str, object]:
+            called.append(what)
+            return {}
+
+    group_offsets(Silent(), ["a\nERROR b"], 1)  # type: ignore[arg-type]
+    commit_group_offsets(Silent(), {"a\nERROR b": {}}, 1)  # type: ignore[arg-type]
+    assert [r"GROUP a\nERROR b" in what and "\n" not in what for what in called] == [True, True]
+
+
+def test_there_are_as_many_connections_as_the_round_trip_asks_for_unless_their_number_is_set() -> None:
+    cluster = Cluster(Connection("a", (("bootstrap.servers", "localhost:1"),)), "source", "tests")
+    found = {}
+    for ms in (float("inf"), 1, 19, 20, 100, 1_000):
+        cluster.round_trip_s = ms / 1_000
+        found[ms] = cluster.connections()
+        assert (cluster.is_far, cluster.connections(3)) == (20 <= ms < float("inf"), 3)
+    assert found == {float("inf"): 1, 1: 1, 19: 1, 20: 1, 100: 4, 1_000: 8}
+    cluster.close()
+
+
+def test_the_receive_buffer_is_set_only_where_the_system_allows_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "rmem_max"
+    monkeypatch.setattr(cluster_module, "LARGEST_RECEIVE_BUFFER", file)
+
+    def is_set() -> bool:
+        return socket.SO_RCVBUF in {
+            option for level, option, _ in cluster_module.socket_options() if level == socket.SOL_SOCKET
+        }
+
+    assert not is_set(), "not Linux"
+    for most, expected in (("212992\n", False), ("4194304\n", True), ("", False)):
+        file.write_text(most)
+        assert is_set() == expected
+
+
+def test_of_coroutines_that_run_together_all_end_before_an_error_is_raised() -> None:
+    cluster = Cluster(Connection("a", (("bootstrap.servers", "localhost:1"),)), "source", "tests")
+    ended: list[int] = []
+    most = at_once = 0
+
+    async def one(number: int) -> int:
+        nonlocal most, at_once
+        at_once += 1
+        most = max(most, at_once)
+        await cluster.net.sleep(0.001)
+        at_once -= 1
+        ended.append(number)
+        if number == 1:
+            raise ValueError(number)
+        return number
+
+    with pytest.raises(ValueError, match="1"):
+        cluster.net.run(lambda: cluster.each([lambda n=n: one(n) for n in range(7)], 3))
+    assert (sorted(ended), most) == ([*range(7)], 3)
+    assert cluster.net.run(lambda: cluster.together(lambda: one(5), lambda: one(2))) == [5, 2]
+    cluster.close()
+
+
+class StateLog(Cluster):
+    """A target with one slot, whose states are at given offsets; the answers to Fetch requests end at `shown`."""
+
+    def __init__(self, generations: dict[int, int], shown: list[int]) -> None:
+        super().__init__(Connection("b", (("bootstrap.servers", "localhost:1"),)), "target", "tests")
+        self.generations, self.shown = generations, shown
+
+    def leader(self, _topic: str, _partition: int) -> int:
+        return 1
+
+    async def list_offsets(self, partitions: Any, at: int, isolation: int = 1) -> Any:
+        return dict.fromkeys(partitions, 0 if at == EARLIEST_TIMESTAMP else max(self.generations) + 1)
+
+    def fetch(self, _node: int, offsets: Any, *_: Any, **__: Any) -> Any:
+        ((start, end),) = ((offset, self.shown.pop(0)) for offset in offsets.values())
+        raw = b"".join(
+            offset.to_bytes(8, "big") + bytes(encode(SlotState("a", "b", "id", 0, 1, generation, "x", 1, 0), 0))[8:]
+            for offset, generation in self.generations.items()
+            if start <= offset < end
+        )
+        return Future().success([Fetched("t", 0, 0, 0, end, [], raw)])
+
+    def fetched(self, response: Any) -> Any:
+        return iter(response)
+
+
+@pytest.mark.parametrize(("early", "fetches"), [(15, 1), (13, 2)], ids=["same_end", "leader_is_behind"])
+def test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers(early: int, fetches: int) -> None:
+    target = StateLog({8: 1, 12: 2, 14: 3}, [15, early, 15])
+    states, ends = read_states_and_ends(target, "t", [0], 1_000)
+    assert (states[0].generation, ends, len(target.shown)) == (3, {0: 15}, 2)
+    states, ends = read_states_and_ends(target, "t", [0], 1_000)
+    assert (states[0].generation, ends, len(target.shown)) == (3, {0: 15}, 2 - fetches)
+    target.close()

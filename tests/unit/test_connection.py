@@ -167,6 +167,7 @@ def test_a_login_may_be_one_reference_and_its_value_is_not_resolved_again(monkey
         ("canary", "does not begin with a login module"),
         (f'{PLAIN} required username="u" password="can"ary";', "what follows option password is not"),
         (f'{PLAIN} required username="u" password="canary', "what follows option username is not"),
+        (f'{PLAIN} required username="u" password="x" canary="y" z";', "what follows option password is not"),
         (f'{PLAIN} required username="u";', "has no password"),
         (f'{SCRAM} required username="u" password="p";', f"the login module of PLAIN is {PLAIN}"),
     ],

@@ -30,6 +30,31 @@ def test_every_link_of_a_document_leads_somewhere(page: Path) -> None:
     assert [link for link in links if link and "://" not in link and not (page.parent / link).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as forges make them."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = [re.sub(r"\]\([^)]*\)", "", title) for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_anchor_of_a_link_exists(page: Path) -> None:
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link]
+    there = {(path, anchor): (page.parent / path).resolve() if path else page for path, _, anchor in links if anchor}
+    assert {link for link, file in there.items() if file.suffix == ".md" and link[1] not in anchors(file)} == set()
+
+
+def test_each_page_can_be_reached_from_the_index_of_tasks() -> None:
+    docs = ROOT / "docs"
+    starts = [docs / "index.md", docs / "recipes/README.md"]
+    linked = {
+        (start.parent / link.partition("#")[0]).resolve()
+        for start in starts
+        for link in re.findall(r"\]\(([^)]+)\)", start.read_text())
+    }
+    assert {page for page in PAGES if page.is_relative_to(docs)} - linked - {starts[0]} == set()
+
+
 def test_every_file_and_make_target_that_the_page_for_contributors_names_exists() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text()
     lines = [line.partition("#")[0].split() for code in re.findall(r"`+([^`]+)`+", page) for line in code.splitlines()]

@@ -243,6 +243,38 @@ def test_what_is_right_passes(gates: dict[str, Gate], suite: str) -> None:
 
 
 @pytest.mark.parametrize("suite", VIOLATIONS)
+def test_a_compiled_suite_finds_what_great_expectations_own_run_finds(gates: dict[str, Gate], suite: str) -> None:
+    gate, frame = gates[suite], FRAMES[suite]()
+    compiled, validated = (
+        sorted((one.expectation, one.success, one.observed, one.unexpected) for one in found(frame, "a->b", "c1"))
+        for found in (gate._found_clean, gate._found_by_validation)
+    )
+    assert compiled == validated
+    violated = VIOLATIONS[suite][max(VIOLATIONS[suite])](frame)
+    assert not gate._found_clean(violated, "a->b", "c1"), "of this frame, not of the one before"
+    assert gate._found_clean(frame, "a->b", "c1")
+
+
+def test_a_suite_that_someone_has_edited_is_evaluated_whole(tmp_path: Path) -> None:
+    """Some expectations can't be compiled, and some pass though single rows fail."""
+    mostly = {"column": "x", "min_value": 2, "mostly": 0.5}
+    expectations = [
+        {"type": "expect_column_values_to_be_between", "kwargs": mostly},
+        {"type": "expect_column_max_to_be_between", "kwargs": {"column": "x", "max_value": 9}},
+    ]
+    tolerated = '{"element_count": 3, "unexpected_count": 1}', "[1]"
+    for more in ({}, {"min_value": {"$PARAMETER": "1 + 1"}}):
+        expectations[1]["kwargs"].update(more)
+        (tmp_path / "suite.json").write_text(json.dumps({"name": "edited", "expectations": expectations}))
+        gate = Gate(tmp_path / "suite.json")
+        assert (gate._compiled is None) is bool(more)
+        passed, failed = (gate.evaluate(pd.DataFrame({"x": [1, 2, top]}), "a->b", "c1") for top in (9, 10))
+        assert [one.success for one in passed] == [True, True]
+        assert (passed[0].observed, passed[0].unexpected) == tolerated
+        assert sorted(one.success for one in failed) == [False, True]
+
+
+@pytest.mark.parametrize("suite", VIOLATIONS)
 def test_every_expectation_has_a_violation_here(suite: str) -> None:
     assert sorted(VIOLATIONS[suite]) == list(
         range(len(json.loads((ROOT / f"expectations/{suite}.json").read_text())["expectations"]))

@@ -16,7 +16,6 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.checkpoint.offset_source import GroupOffsetsReader, Groups, KafkaGroupOffsets
 from mirrorlake.jobs.mirror.copy.task import copy_task
-from mirrorlake.jobs.mirror.range_source import KafkaRanges
 from mirrorlake.jobs.verification.run_digests import digest_task
 from mirrorlake.log import JsonFormatter, TextFormatter, configure, ending, event
 
@@ -229,7 +228,6 @@ def test_spark_workers_keep_kafka_python_quiet_before_they_speak_to_kafka(
     entries: dict[str, Callable[[], object]] = {
         "copy": lambda: [*copy_task(flow, 1, 1, "")(iter(()))],
         "digests": lambda: [*digest_task(flow)(())],
-        "plans": lambda: KafkaRanges(options).streamReader(None),
         "groups": lambda: KafkaGroupOffsets(options).streamReader(None),
         "offsets": lambda: [*GroupOffsetsReader(flow).read(Groups(None, error="a broker is away"))],
     }

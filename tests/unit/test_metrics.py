@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from mirrorlake.metrics import Metrics, of_process
+from mirrorlake.telemetry.details import FAMILIES
 from prometheus_client import CollectorRegistry, generate_latest
+
+from tools import alerts, metric_tables
 
 # https://prometheus.io/docs/practices/naming/: base units only; what is counted is a unit, too.
 BASE_UNITS = {"seconds", "bytes"}
@@ -25,8 +28,10 @@ COUNTED = {
     "anomalies",
     "retries",
     "generation",
+    "probes",
+    "ratio",
 }
-LABELS = {"flow", "suite", "status", "stage", "kind", "cluster"}
+LABELS = {"flow", "suite", "status", "stage", "kind", "cluster", "path", "quantile"}
 METRICS = {name: metric for name, metric in vars(Metrics()).items() if name != "registry"}
 PARAMETERS = [pytest.param(metric, id=name) for name, metric in METRICS.items()]
 
@@ -83,3 +88,22 @@ def test_a_registry_can_be_given_and_the_process_has_one_of_its_own() -> None:
     assert of_process() is of_process()
     assert of_process().registry is not registry
     assert Metrics().registry.get_sample_value("mirrorlake_lag_records", {"flow": "a->b"}) is None
+
+
+def test_the_page_on_monitoring_has_a_row_for_each_metric_and_each_alert() -> None:
+    page = metric_tables.PAGE.read_text()
+    assert metric_tables.rewrite(page) == page, "run tools/metric_tables.py"
+    assert alerts.table(page) == page, "run tools/alerts.py"
+    rows = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    counters = {family.name for family in families() if family.type == "counter"}
+    known = {f"{family.name}_total" if family.name in counters else family.name for family in families()}
+    assert rows == known | FAMILIES.keys()
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+    known = {f"{family.name}{suffix}" for family in families() for suffix in suffixes[family.type]} | FAMILIES.keys()
+    asked = alerts.RULES.read_text() + (alerts.ROOT / "monitoring/grafana.json").read_text()
+    names = set(re.findall(r"\b(?:mirrorlake|kafka_connect_mirror)_\w+", asked))
+    assert len(names) > 25
+    assert names - known == set()

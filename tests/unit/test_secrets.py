@@ -13,7 +13,8 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.config.registry import SchemaRegistry
-from mirrorlake.config.secret_reference import PROVIDERS, REDACTED, is_secret
+from mirrorlake.config.secret_reference import REDACTED, is_secret
+from mirrorlake.config.security import config_provider
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.notebook import runtime
 from mirrorlake.protocol.clients.settings import kafka_python
@@ -93,7 +94,7 @@ def test_a_line_end_behind_a_secret_in_a_file_is_no_part_of_it(tmp_path: Path) -
     assert found.spark()["kafka.ssl.truststore.password"] == lines
 
 
-@pytest.mark.parametrize("reference", ["${directory:{}:s.properties/../s.properties}", "${directory:{}:mounted}"])
+@pytest.mark.parametrize("reference", ["${directory:{}/mounted:../s.properties}", "${directory:{}:mounted}"])
 def test_a_directory_gives_its_own_files_only(reference: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="which does not exist here"):
         connection(reference.replace("{}", str(tmp_path))).login()
@@ -175,10 +176,10 @@ def test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment(m
     class Session:
         catalog: Any = type("Catalog", (), {"currentCatalog": lambda _: "main"})()
 
-    monkeypatch.setattr("mirrorlake.config.secret_reference.PROVIDERS", dict(PROVIDERS))
+    monkeypatch.setattr(config_provider, "PROVIDERS", dict(config_provider.PROVIDERS))
     runtime.parameters({"dbutils": DatabricksUtilities(), "spark": Session()})
     read = {
-        key: secret_reference.resolve("p", f"${{secrets:kafka-prod:{key}}}", secret_reference.PROVIDERS)
+        key: secret_reference.resolve("p", f"${{secrets:kafka-prod:{key}}}", config_provider.PROVIDERS)
         for key in ("known", "pass.word")
     }
     assert read == {"known": "of the workspace", "pass.word": CANARY}
@@ -265,7 +266,13 @@ def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> No
     mounted.chmod(0o600)
     secrets.chmod(0o600)
     store.chmod(0o400)
-    config.write_text(f"{config.read_text()}a.ssl.key.password = {CANARY}\n")
-    (said,) = Flow.load(config, "a->b").warnings
-    assert said.startswith(f"property a.ssl.key.password is a secret in {config}, which others may read or change")
-    assert CANARY not in said
+    text = config.read_text()
+    for name, value in {
+        "a.ssl.key.password": CANARY,
+        "a.schema.registry.basic.auth.user.info": f"user:{CANARY}",
+        "a.schema.registry.url": "http://user:c4nary@127.0.0.1/x",
+    }.items():
+        config.write_text(f"{text}{name} = {value}\n")
+        (said,) = Flow.load(config, "a->b").warnings
+        assert said.startswith(f"property {name} is a secret in {config}, which others may read or change")
+        assert "c4nary" not in said

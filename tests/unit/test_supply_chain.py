@@ -17,6 +17,7 @@ LOCKS = [
     ("requirements.txt", "requirements.lock"),
     ("requirements-runtime.txt", "requirements-runtime.lock"),
     ("tools/audit.txt", "tools/audit.lock"),
+    ("tools/docs.txt", "tools/docs.lock"),
 ]
 
 

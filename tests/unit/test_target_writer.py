@@ -13,7 +13,7 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import read_log
-from mirrorlake.protocol.cluster import IN_FLIGHT
+from mirrorlake.protocol.cluster import IN_FLIGHT, Limits
 from mirrorlake.protocol.transaction import Producer
 
 from tests.unit.test_record_batch import RECORDS, encode
@@ -30,14 +30,22 @@ class SlowTarget:
         self.in_flight, self.most = Counter[int](), Counter[int]()
         self._ends = Counter[PartitionKey]()
         self.sizes: list[int] = []
+        self.lanes: dict[PartitionKey, list[int]] = {}
+        self.limits = Limits()
+        self.begun_beside_others = 0
+        self._is_beginning = False
 
     def leader(self, topic: str, partition: int) -> int:
         return partition % 2
 
-    def produce(self, node: int, _: str, sealed: Mapping[PartitionKey, bytes], timeout_ms: int) -> Any:
+    def produce(self, node: int, _: str, sealed: Mapping[PartitionKey, bytes], timeout_ms: int, lane: int) -> Any:
         self.in_flight[node] += 1
         self.most[node] = max(self.most[node], self.in_flight[node])
         self.sizes.append(sum(map(len, sealed.values())))
+        self.begun_beside_others += self._is_beginning and self.in_flight[node] > 1
+        self._is_beginning = not self.lanes.keys() >= sealed.keys()
+        for key in sealed:
+            self.lanes.setdefault(key, []).append(lane)
         appended = [(key, self._ends[key]) for key in sealed]
         for key, raw in sealed.items():
             (batch,) = read_log(bytes(raw))
@@ -52,13 +60,13 @@ class SlowTarget:
         return iter(appended)
 
 
-def write(target: Any, stretches: list[Stretch]) -> None:
+def write(target: Any, stretches: list[Stretch], connections: int = 1, *, is_far: bool = False) -> None:
     """Produces what waits in the stretches, until all of it is acknowledged."""
-    outlet = Outlet(None, target, Producer("id", 1, 0))  # type: ignore[arg-type]
+    outlet = Outlet(None, target, Producer("id", 1, 0), connections, is_far=is_far)  # type: ignore[arg-type]
 
     async def produced() -> None:
         await outlet.produce(stretches)
-        await outlet.settle(0)
+        await outlet.settle()
 
     asyncio.run(produced())
 
@@ -91,3 +99,45 @@ def test_a_request_is_bounded_and_each_partition_keeps_its_order(monkeypatch: py
     for stretch in stretches:
         assert stretch.digests_written == stretch.digests_read
         assert len(stretch.runs) == 1
+
+
+def test_over_a_long_line_bytes_bound_what_is_in_flight_and_a_partition_stays_on_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = len(encode(RECORDS))
+    monkeypatch.setattr(target_writer, "FAR_BYTES", 2 * 12 * size)
+    target: Any = SlowTarget()
+    target.limits.window_bytes = 12 * size
+    stretches = [Stretch("t", partition, "", "a.t", 0, 0, 0, 300) for partition in (0, 2, 4)]
+    for start in range(0, 300, len(RECORDS)):
+        for stretch in stretches:  # as they arrive, side by side
+            stretch.take(*read_log(bytes(encode(RECORDS, start))))
+    write(target, stretches, connections=2, is_far=True)
+    assert {lanes[0] for lanes in target.lanes.values()} == {0}
+    assert not target.begun_beside_others
+    assert sorted(sorted({*lanes[1:]}) for lanes in target.lanes.values()) == [[0], [0], [1]]
+    # 12 batches and the one that goes beyond; two partitions share a connection, and so a request.
+    assert target.most[0] == 13 + 7
+    for stretch in stretches:
+        assert [(run.upstream_start, run.upstream_end, run.downstream_start) for run in stretch.runs] == [(0, 300, 0)]
+        assert stretch.digests_written == stretch.digests_read
+
+
+def test_over_a_long_line_more_is_in_flight_while_answers_come_soon_and_less_while_they_are_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target: Any = SlowTarget()
+
+    def window(late_s: float, batches: int) -> int:
+        monkeypatch.setattr(target_writer, "LATE_S", late_s)
+        stretch = Stretch("t", 0, "", "a.t", 0, 0, 0, batches * len(RECORDS))
+        for start in range(0, batches * len(RECORDS), len(RECORDS)):
+            stretch.take(*read_log(bytes(encode(RECORDS, start))))
+        write(target, [stretch], is_far=True)
+        return int(target.limits.window_bytes)
+
+    first = target.limits.window_bytes
+    grown = window(late_s=60, batches=1_000)
+    assert grown == first + 1_000 * len(encode(RECORDS))
+    assert window(late_s=0, batches=60) == grown // 2, "once for all that were in flight"
+    assert window(late_s=0, batches=300) == target_writer.LEAST_WINDOW_BYTES

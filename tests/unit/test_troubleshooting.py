@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from mirrorlake import errors
-from mirrorlake.jobs.failover.plan import BlockKind
+from mirrorlake.jobs.failover.plan import BlockKind, FailoverOutcome
+from mirrorlake.jobs.failover.rehearsal import Proof
 from mirrorlake.jobs.verification.classify import FindingKind
 from mirrorlake.jobs.verification.completeness import CountStatus
 from mirrorlake.jobs.verification.result import VerificationStatus
-from mirrorlake.model.anomaly import AnomalyKind
+from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.status import Status, SyncOutcome
 from mirrorlake.reasons import NotCompared, PartitionHeld, PositionReason, TopicHeld
@@ -48,7 +49,7 @@ def names(title: str, column: str) -> set[str]:
     """Returns the names in backticks in the first column of a table; every row must have all its cells."""
     table = rows(title, column)
     assert all(len(row) == len(table[0]) for row in table)
-    return {name for row in table for name in re.findall(r"`(\w+)`", row[0])}
+    return {name for row in table for name in re.findall(r"`([^`]+)`", row[0])}
 
 
 def as_shown(reason: str) -> str:
@@ -82,6 +83,8 @@ def test_each_class_of_error_can_cross_from_a_worker_and_is_therefore_known_to_t
         ("Groups", "sync", SyncOutcome),
         ("Verifications and counts", "status of a verification", VerificationStatus),
         ("Verifications and counts", "finding", FindingKind),
+        ("Failovers", "outcome", FailoverOutcome),
+        ("Failovers", "proof of a rehearsal", Proof),
         ("Verifications and counts", "status of an hour in `completeness`", CountStatus),
     ],
 )
@@ -101,6 +104,10 @@ def test_each_reason_has_a_row_with_its_own_words(title: str, column: str, wante
     table = rows(title, column)
     assert sorted(row[0] for row in table) == sorted(map(as_shown, wanted))
     assert all(cell for row in table for cell in row)
+
+
+def test_each_action_on_an_anomaly_is_explained() -> None:
+    assert {action for action in AnomalyAction if f"`{action}`" not in section("Anomalies")} == set()
 
 
 def test_each_block_of_a_failover_has_a_row_in_its_runbook() -> None:

@@ -7,6 +7,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 from __future__ import annotations
 
 from mutants.databricks import DATABRICKS
+from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
 
@@ -24,12 +25,17 @@ EVERY_BLOCK = ("tests/kafka/test_failover.py::test_every_block_is_seen_and_stops
 PLAN_SAYS = (
     "tests/kafka/test_failover.py::test_a_plan_says_exactly_what_would_be_read_again_skipped_and_lost_and_changes_nothing",
 )
+FAR_WRITES = (
+    "tests/unit/test_target_writer.py::test_over_a_long_line_bytes_bound_what_is_in_flight_and_a_partition_stays_on_its_"
+    "connection"
+)
 TWO_RUNS = (f"{MIRRORING}::test_a_second_run_copies_only_what_is_new",)
 TRANSACTIONS = (f"{EXACTLY_ONCE}::test_partitions_that_change_slots_keep_their_positions",)
 LATE_PLAN = (f"{EXACTLY_ONCE}::test_a_task_whose_plan_is_late_finds_its_work_done",)
 OTHER_STATE = (
     f"{EXACTLY_ONCE}::test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_is_behind_its_plan",
 )
+COMPILED_SUITE = ("tests/unit/test_gate.py::test_a_compiled_suite_finds_what_great_expectations_own_run_finds",)
 VIOLATED_GATE = (
     f"{EXACTLY_ONCE}::test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause_is_gone",
 )
@@ -439,9 +445,64 @@ COPYING = (
     Mutant(
         "requests in flight have no limit",
         f"{COPY}/target_writer.py",
-        "                await self.settle(IN_FLIGHT - 1, node)\n",
-        "",
+        "                await self._make_room(where)\n",
+        "                self._in_flight.setdefault(where, InFlight())\n",
         ("tests/unit/test_target_writer.py",),
+    ),
+    Mutant(
+        "batches of a partition may overtake each other on a long line",
+        f"{COPY}/target_writer.py",
+        "        return node, self._lanes[key]\n",
+        "        self._used[node] += 1\n        return node, self._used[node] % self._connections\n",
+        (FAR_WRITES,),
+    ),
+    Mutant(
+        "the first batches of partitions are sent over several connections at once",
+        f"{COPY}/target_writer.py",
+        "        if self._connections > 1 and not self._begun.issuperset(batches):\n",
+        "        if False:\n",
+        (FAR_WRITES,),
+    ),
+    Mutant(
+        "what a task holds grows with the number of leaders",
+        f"{COPY}/source_reader.py",
+        "        share = self.flow.batch_memory_bytes // (2 * responses)\n",
+        "        share = self.flow.batch_memory_bytes\n",
+        ("tests/unit/test_intake.py::test_what_is_held_is_bounded_however_many_leaders_there_are",),
+    ),
+    Mutant(
+        "a partition is asked for twice at once",
+        f"{COPY}/source_reader.py",
+        "where in self._under_way or stretch.key in asked or",
+        "where in self._under_way or",
+        ("tests/unit/test_intake.py::test_each_connection_has_one_request_under_way_with_partitions_of_its_own",),
+    ),
+    Mutant(
+        "the allowed rate is not paid for",
+        f"{COPY}/throttle.py",
+        "            self._free_at[name] = begins + size / self._rates[name]\n",
+        "            self._free_at[name] = begins\n",
+        (
+            "tests/unit/test_throttle.py",
+            "tests/kafka/test_throttling.py::test_a_rate_is_kept_and_changed_while_it_runs_"
+            "and_a_backfill_gives_way_to_other_topics",
+        ),
+    ),
+    Mutant(
+        "a backfill does not give way",
+        f"{COPY}/source_reader.py",
+        "        return first or left\n",
+        "        return left\n",
+        (
+            "tests/unit/test_intake.py::test_topics_that_give_way_are_read_last_and_nothing_is_while_the_rate_is_used_up",
+        ),
+    ),
+    Mutant(
+        "a state that an elected leader does not show yet is taken for the last one",
+        "state/offset_syncs.py",
+        "        if end == stable[key] and value is not None:\n",
+        "        if value is not None:\n",
+        ("tests/unit/test_cluster.py::test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers",),
     ),
 )
 
@@ -457,14 +518,14 @@ COMMITTING = (
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
         "            if moved:\n                self._pass_gate(",
-        "            if [self._commit(report) for report in moved]:\n                self._pass_gate(",
+        "            if self._commit(moved):\n                self._pass_gate(",
         VIOLATED_GATE,
     ),
     Mutant(
         "what the gate refuses is committed",
         f"{MIRROR}/micro_batch.py",
-        "report.producer, commit=False,",
-        "report.producer, commit=True,",
+        "producers, commit=False,",
+        "producers, commit=True,",
         VIOLATED_GATE,
     ),
     Mutant(
@@ -475,10 +536,59 @@ COMMITTING = (
         ("tests/unit/test_gate.py::test_half_evaluated_is_not_evaluated",),
     ),
     Mutant(
+        "the driver copies a topic with a transform itself",
+        f"{MIRROR}/spark_engine.py",
+        "            and not any(flow.transform_of(one.topic) for one in plan.ranges)\n",
+        "",
+        ("tests/kafka/test_transforms.py::test_keys_headers_timestamps_and_partitions_are_what_the_transform_says",),
+    ),
+    Mutant(
+        "the driver copies plans of any size itself",
+        f"{MIRROR}/spark_engine.py",
+        "sum(one.end - one.start for one in plan.ranges) <= self._small_records",
+        "self._small_records > 0",
+        (f"{EXACTLY_ONCE}::test_a_task_on_spark_killed_at_any_step_is_done_again_by_the_same_job",),
+    ),
+    Mutant(
+        "an idle source is asked as often as a busy one",
+        f"{MIRROR}/plan_loop.py",
+        "SLOWER * max(pause_s, POLL_S)",
+        "max(pause_s, POLL_S)",
+        ("tests/unit/test_plan_loop.py",),
+    ),
+    Mutant(
+        "the gate keeps the frame that it has loaded first",
+        "compiled_suite.py",
+        "        engine.load_batch_data(FRAME, frame)\n",
+        "        FRAME in engine.batch_manager.batch_data_cache or engine.load_batch_data(FRAME, frame)\n",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "the gate looks at rows of an earlier frame",
+        "compiled_suite.py",
+        "            self._selected.clear()\n",
+        "",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "a compiled suite passes without a verdict",
+        "compiled_suite.py",
+        "    return Judgement(bool(success) and ",
+        "    return Judgement(True or ",
+        COMPILED_SUITE,
+    ),
+    Mutant(
+        "the gate passes if one expectation does",
+        "gate.py",
+        "        if not all(judgement.is_clean for",
+        "        if not any(judgement.is_clean for",
+        COMPILED_SUITE,
+    ),
+    Mutant(
         "EndTxn is sent, and its answer is not looked at",
         f"{MIRROR}/micro_batch.py",
-        "        if outcome is transaction.Outcome.DECIDED:\n",
-        "        if outcome:\n",
+        "            failure = None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)\n",
+        "            failure = None if outcome else self._read_outcome(report)\n",
         TIMED_OUT,
     ),
     Mutant(
@@ -606,6 +716,13 @@ PLANNING = (
         (
             f"{EXACTLY_ONCE}::test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_next_generation",
         ),
+    ),
+    Mutant(
+        "a state of a later version, with fields that this one does not know, is no known error",
+        "model/slot.py",
+        "        except TypeError:\n",
+        "        except KeyError:\n",
+        ("tests/unit/test_older_versions.py::test_a_field_of_a_later_version_is_refused_by_name_and_not_ignored",),
     ),
     Mutant(
         "of two positions the one that is behind counts",
@@ -991,7 +1108,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a Produce request has a batch of every partition",
         f"{COPY}/target_writer.py",
-        "            has_room = not batches or sizes.get(node, 0) + size <= REQUEST_BYTES\n",
+        "            has_room = not batches or sizes.get(where, 0) + size <= REQUEST_BYTES\n",
         "            has_room = True\n",
         ("tests/unit/test_target_writer.py::test_a_request_is_bounded_and_each_partition_keeps_its_order",),
     ),
@@ -1080,7 +1197,7 @@ FIELD_CONDITIONS = (
         "NO_PARTITION, NO_PRODUCER_ID = 2**31 - 1, 2**62",
         "NO_PARTITION, NO_PRODUCER_ID = 0, 2**62",
         (
-            "tests/kafka/test_refusals.py::test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_"
+            "tests/kafka/test_permissions.py::test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_"
             "without_any_change",
         ),
     ),
@@ -1319,5 +1436,6 @@ MUTANTS = (
     *FIELD_CONDITIONS,
     *SECURITY,
     *DATABRICKS,
+    *MONITORING,
     *REACHING_CLUSTERS,
 )

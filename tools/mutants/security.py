@@ -15,8 +15,13 @@ LINES = ("tests/unit/test_log.py::test_a_long_value_is_shortened_in_a_line_and_i
 
 NAMES = (
     Mutant("a quote ends a literal", "ledger/sql_text.py", '"\'": "\\\\\'", ', "", LITERALS),
-    Mutant("Spark fills in variables that a name refers to", "ledger/sql_text.py", '"$": "\\\\u0024", ', "", LITERALS),
-    Mutant("PySpark formats braces in a name", "ledger/sql_text.py", '"{": "\\\\u007b", ', "", LITERALS),
+    Mutant(
+        "Spark fills in variables, and PySpark frames, that a name refers to",
+        "ledger/sql_text.py",
+        '"{": "\\\\u007b", ',
+        "",
+        LITERALS,
+    ),
     Mutant("a backtick ends an identifier", "ledger/sql_text.py", "part.replace('`', '``')", "part", LITERALS),
     Mutant(
         "a parameter of an audit is text of its query",
@@ -78,7 +83,7 @@ SECRETS = (
     ),
     Mutant(
         "Kafka's client may read any file",
-        "config/secret_reference.py",
+        "config/security/config_provider.py",
         'FileConfigProvider", "allowed.paths"),',
         'FileConfigProvider", "other.paths"),',
         ("tests/unit/test_secrets.py::test_options_of_spark_have_references_that_kafka_resolves",),
@@ -112,8 +117,15 @@ SECRETS = (
         ("tests/unit/test_secrets.py::test_files_with_secrets_that_others_may_read_are_named",),
     ),
     Mutant(
+        "nobody is told of a registry's password in a file that others may read",
+        "config/properties.py",
+        " or plain == REGISTRY_USER)",
+        ")",
+        ("tests/unit/test_secrets.py::test_files_with_secrets_that_others_may_read_are_named",),
+    ),
+    Mutant(
         "a secret of a scope is asked of the environment only",
-        "config/secret_reference.py",
+        "config/security/config_provider.py",
         "    PROVIDERS[name] = found\n",
         "    PROVIDERS[name] = built_in\n",
         ("tests/unit/test_secrets.py::test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment",),
@@ -127,7 +139,7 @@ SECRETS = (
     ),
     Mutant(
         "a reference reads files outside of its directory",
-        "config/secret_reference.py",
+        "config/security/config_provider.py",
         'None if "/" in key else ',
         "",
         (f"{SECRET_TESTS}::test_a_directory_gives_its_own_files_only",),
@@ -229,6 +241,24 @@ SECRETS = (
 )
 
 PERMISSIONS = (
+    Mutant(
+        "a transaction that hangs is told without the right that its name needs",
+        "jobs/mirror/planning/uncommitted.py",
+        '            who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"\n',
+        "            pass\n",
+        MISSING_RIGHTS,
+    ),
+    Mutant(
+        "SCRAM users that are not listed count as none",
+        "protocol/users.py",
+        '        check(response.error_code, response.error_message or "")\n        return response\n\n'
+        '    found = cluster.call("listing',
+        '        pass\n        return response\n\n    found = cluster.call("listing',
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on",
+        ),
+    ),
     Mutant(
         "nobody is told that configurations may not be read",
         "jobs/mirror/topic_sync.py",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mirrorlake.config.connection import Connection
@@ -25,6 +25,7 @@ from mirrorlake.reasons import TopicHeld
 from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
+CANARY_PREFIX = "mirrorlake.canary."
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
 # The reason to record for a group's position in a topic that `Flow.scatters`.
@@ -63,12 +64,20 @@ class Flow:
     of options (`config.options`) has their defaults, bounds and meaning.
 
     Attributes:
-        source, target: the aliases of the clusters.
-        batch_max_records, batch_max_transformed_records: the limits of one micro-batch of the whole flow.
-        batch_max_bytes, batch_max_ms: the limits of one micro-batch of each slot.
+        source: the alias of the cluster that is read.
+        target: the alias of the cluster that is written.
+        batch_max_records: the offsets of one micro-batch of the whole flow.
+        batch_max_transformed_records: of these, the offsets in topics with a transform.
+        batch_max_bytes: the bytes of one micro-batch of each slot.
+        batch_max_ms: the time of one micro-batch of each slot.
+        batch_memory_bytes: the limit of what one slot holds at a time.
+        fetch_connections: the connections of a slot to one broker of the source; 0 to suit the round trip.
+        produce_connections: the same for the target.
+        max_bytes_per_s: the rate of the whole flow; 0 for no limit.
+        backfill_max_bytes_per_s: the rate of its `backfill_topics`; 0 for no limit.
         batch_max_decompressed_bytes: the limit of one record batch that must be opened.
-        refresh_topics_interval_s, refresh_groups_interval_s: the time between two looks for new ones; 0 if there is one
-            look only.
+        refresh_topics_interval_s: the time between two looks for new topics; 0 if there is one look only.
+        refresh_groups_interval_s: the same for groups.
         topic_creation: the properties that remote topics are created with, whatever the source has.
         emit_heartbeats_back: whether the flow back would emit heartbeats. The target's clients learn of this source by
             them.
@@ -100,7 +109,14 @@ class Flow:
     batch_max_transformed_records: int
     batch_max_bytes: int
     batch_max_ms: int
+    batch_memory_bytes: int
     batch_max_decompressed_bytes: int
+    fetch_connections: int
+    produce_connections: int
+    # Tasks keep their connections while a rate changes.
+    max_bytes_per_s: int = field(compare=False)
+    backfill_max_bytes_per_s: int = field(compare=False)
+    backfill_topics: NameFilter
     transaction_timeout_ms: int
     retry_timeout_ms: int
     connect_timeout_ms: int
@@ -132,6 +148,19 @@ class Flow:
     records: str
     minds_provenance: bool
     passes_over_losses: bool
+    lag_interval_s: int
+    metrics_port: int
+    metrics_host: str
+    metrics_health_s: int
+    metrics_detailed: bool
+    metrics_otlp_endpoint: str
+    metrics_otlp_headers: str = field(repr=False)  # it may hold a token
+    metrics_otlp_interval_s: int
+    canary_enabled: bool
+    canary_interval_s: int
+    canary_record_sla_ms: int
+    canary_group_sla_ms: int
+    canary_objective_percent: int
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
     remote_topics_writer: str = ""
@@ -171,6 +200,19 @@ class Flow:
             and not self.policy.is_cycle(topic, self.target)
         )
 
+    @property
+    def canary_group(self) -> str:
+        """The group whose offset the mirror job sends on its way, if canaries are on."""
+        return f"{CANARY_PREFIX}{self.source}.{self.target}"
+
+    def checkpoints_group(self, group: str) -> bool:
+        """Tells whether the checkpoint job translates and syncs a group of the source."""
+        return self.moves_group(group) or (self.canary_enabled and group == self.canary_group)
+
+    def moves_group(self, group: str) -> bool:
+        """Tells whether a failover moves a group of the source. Canaries of this and of other flows stay."""
+        return group in self.groups and not group.startswith(CANARY_PREFIX)
+
     def transform_of(self, topic: str) -> Transform | None:
         """Finds the transform for the records of a source topic; None if they are mirrored as they are. Heartbeats are
         mirrored as they are, unless `topics` alone decides about their topics."""
@@ -187,6 +229,16 @@ class Flow:
     def is_paused(self, topic: str) -> bool:
         """Tells whether a topic is not copied for now. Its positions stay."""
         return self.paused or topic in self.topics_paused
+
+    def is_backfill(self, topic: str) -> bool:
+        """Tells whether a topic gives way to others."""
+        return topic in self.backfill_topics
+
+    def shared_by(self, slots: int) -> Flow:
+        """Returns the flow with the share of its rates that each of several slots has."""
+        rates = {name: getattr(self, name) for name in ("max_bytes_per_s", "backfill_max_bytes_per_s")}
+        shares = {name: max(1, rate // max(1, slots)) for name, rate in rates.items() if rate}
+        return replace(self, **shares) if shares else self
 
     def remote_topics(self, topics: Iterable[str]) -> dict[str, str]:
         """Finds the remote name of each source topic.
@@ -319,6 +371,17 @@ def _require_no_contradiction(flow: Flow) -> None:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.remote.topics.writer is set, so that nobody else writes to the remote "
             "topics, but others do (mirrorlake.topics.shared). Remove one of the two"
+        )
+    endpoint = flow.metrics_otlp_endpoint
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint does not begin with http:// or https://. "
+            "OTLP over gRPC is not supported"
+        )
+    if flow.canary_enabled and not flow.heartbeats_replication_enabled:
+        raise ConfigurationError(
+            f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
+            "Canaries are records of the heartbeats topic. Set both to true, or mirrorlake.canary.enabled = false"
         )
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(

@@ -51,7 +51,7 @@ ACTED_ON = frozenset(name for name in NAMED if not name.startswith(ACTED_ON_BELO
 WORKER = "there is no Connect worker: Spark runs the job, and Delta and the target keep its state"
 PASSED_THROUGH = "record batches are passed through unopened"
 EXACTLY_ONCE = "mirroring is exactly-once always"
-METRICS = "metrics are rows in Delta"
+METRICS = "metrics are served and pushed (mirrorlake.metrics.port, mirrorlake.metrics.otlp.endpoint)"
 SPARK_SQL = "use mirrorlake.transforms, which are Spark SQL"
 
 # The properties of MirrorMaker 2 that have no effect here. One with a star stands for all that begin with its name.

@@ -57,6 +57,33 @@ BATCHES = (
         field="batch_max_ms",
     ),
     Option(
+        "mirrorlake.batch.memory.bytes",
+        Integer(1 << 20),
+        str(48 << 20),
+        "Bytes of fetched batches that one slot holds at a time, shared out over the leaders that it reads from. One "
+        "batch of each is held in any case.",
+        field="batch_memory_bytes",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.fetch.connections",
+        Integer(0, 64),
+        "0",
+        "Connections of one slot to each broker of the source, as far as it has partitions there. 0: one, and more "
+        "where a round trip takes 20 ms or longer, up to eight.",
+        field="fetch_connections",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.produce.connections",
+        Integer(0, 64),
+        "0",
+        "Connections of one slot to each broker of the target, in the same way. A partition stays on one of them in a "
+        "transaction.",
+        field="produce_connections",
+        is_live=True,
+    ),
+    Option(
         "mirrorlake.batch.max.decompressed.bytes",
         Integer(1 << 20),
         str(256 << 20),
@@ -93,6 +120,34 @@ BATCHES = (
         "Time from the start of a job to its first append to `offset_syncs`, and between two appends, for which no "
         "other step waits. The last append is at the end. 0: only that one.",
         field="ledger_interval_s",
+    ),
+)
+
+RATES = (
+    Option(
+        "mirrorlake.max.bytes.per.second",
+        Integer(0),
+        "0",
+        "Bytes that the flow writes in a second, about; 0 for no limit. The slots that have work share it.",
+        field="max_bytes_per_s",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.backfill.topics",
+        Patterns(),
+        "",
+        "Topics that give way to others. A slot copies them after its other topics, in micro-batches of a second at "
+        "most.",
+        field="backfill_topics",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.backfill.max.bytes.per.second",
+        Integer(0),
+        "0",
+        "Bytes that the flow writes in a second of these topics, about; 0 for no limit of their own.",
+        field="backfill_max_bytes_per_s",
+        is_live=True,
     ),
 )
 
@@ -287,6 +342,107 @@ TRANSFORMS = (
         "Topic on the target for records that can't be transformed.",
         field="dead_letter_topic",
         is_derived=True,
+    ),
+)
+
+MONITORING = (
+    Option(
+        "mirrorlake.lag.interval.seconds",
+        Integer(0, 86_400),
+        "60",
+        "Time between two measurements of the lag of each partition, for [lag_now](sql.md#lag_now) and metrics. 0: "
+        "none.",
+        field="lag_interval_s",
+    ),
+    Option(
+        "mirrorlake.metrics.port",
+        Integer(0, 65_534),
+        "0",
+        "Port on which a mirror job serves `/metrics` and `/health`; the checkpoint job takes the next one. 0: none.",
+        field="metrics_port",
+    ),
+    Option(
+        "mirrorlake.metrics.host",
+        Text("a host name or address of this machine"),
+        "127.0.0.1",
+        "Address that is listened on. There is no login: with another than the loopback address, a firewall decides "
+        "who may read names and figures.",
+        field="metrics_host",
+    ),
+    Option(
+        "mirrorlake.metrics.health.seconds",
+        Integer(1),
+        "300",
+        "Time without progress after which `/health` answers with 503.",
+        field="metrics_health_s",
+    ),
+    Option(
+        "mirrorlake.metrics.detailed",
+        Flag(),
+        "false",
+        "Whether there are metrics of each topic, partition and group, too, also under "
+        "[MirrorMaker 2's names](monitoring.md#mirrormaker-2s-names).",
+        field="metrics_detailed",
+    ),
+    Option(
+        "mirrorlake.metrics.otlp.endpoint",
+        Text("an address that begins with http:// or https://"),
+        "",
+        "Address to which jobs push their metrics by OTLP over HTTP, such as `http://127.0.0.1:4318/v1/metrics`.",
+        field="metrics_otlp_endpoint",
+    ),
+    Option(
+        "mirrorlake.metrics.otlp.headers",
+        Text("`name=value`, separated by commas; values may be references"),
+        "",
+        "Headers of these requests, such as `authorization=${env:OTLP_TOKEN}`.",
+        field="metrics_otlp_headers",
+    ),
+    Option(
+        "mirrorlake.metrics.otlp.interval.seconds",
+        Integer(1, 86_400),
+        "60",
+        "Time between two pushes. The last one is at the end of a run.",
+        field="metrics_otlp_interval_s",
+    ),
+)
+
+CANARY = (
+    Option(
+        "mirrorlake.canary.enabled",
+        Flag(),
+        "false",
+        "Whether the mirror job sends [canaries](monitoring.md#the-canary): a record and the offset of a group, which "
+        "travel the whole way.",
+        field="canary_enabled",
+    ),
+    Option(
+        "mirrorlake.canary.interval.seconds",
+        Integer(1, 86_400),
+        "10",
+        "Time between two canaries.",
+        field="canary_interval_s",
+    ),
+    Option(
+        "mirrorlake.canary.record.sla.ms",
+        Integer(1),
+        "10000",
+        "Time within which a record must be readable on the target.",
+        field="canary_record_sla_ms",
+    ),
+    Option(
+        "mirrorlake.canary.group.sla.ms",
+        Integer(1),
+        "60000",
+        "Time within which the offset of a group must be on the target.",
+        field="canary_group_sla_ms",
+    ),
+    Option(
+        "mirrorlake.canary.objective.percent",
+        Integer(1, 99),
+        "99",
+        "Share of canaries that must arrive in time.",
+        field="canary_objective_percent",
     ),
 )
 

@@ -12,7 +12,17 @@ from functools import cache
 from itertools import chain
 from types import MappingProxyType
 
-from mirrorlake.config.mirrorlake_options import BATCHES, CONTENTS, REGISTRIES, START, TOPIC, TRANSFORMS
+from mirrorlake.config.mirrorlake_options import (
+    BATCHES,
+    CANARY,
+    CONTENTS,
+    MONITORING,
+    RATES,
+    REGISTRIES,
+    START,
+    TOPIC,
+    TRANSFORMS,
+)
 from mirrorlake.config.option import Flag, Integer, Names, OneOf, Option, Patterns, Text
 from mirrorlake.config.security.properties import SASL_MECHANISMS, SECURITY_PROTOCOLS, STORE_TYPES
 
@@ -508,9 +518,12 @@ TABLES: Mapping[str, tuple[Option, ...]] = MappingProxyType(
         "internal topics": INTERNAL_TOPICS,
         "migration": MIGRATION,
         "batches": BATCHES,
+        "rates": RATES,
         "contents": CONTENTS,
         "transforms": TRANSFORMS,
         "registries": REGISTRIES,
+        "monitoring": MONITORING,
+        "canary": CANARY,
     }
 )
 OPTIONS = tuple(chain.from_iterable(TABLES.values()))

@@ -29,6 +29,7 @@ ARROW = "->"
 
 DATABRICKS = "DATABRICKS_RUNTIME_VERSION"  # set in each process of that runtime
 CLIENT_PREFIXES = ("ssl.", "sasl.")
+REGISTRY_URL, REGISTRY_USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
 CLIENT_PROPERTIES = frozenset(
     """
     bootstrap.servers security.protocol client.id client.dns.lookup request.timeout.ms connections.max.idle.ms
@@ -144,18 +145,22 @@ class Properties:
         for name, file, mode in secret_reference.open_to_others(sorted(self.values.items())):
             yield f"property {name}: others may read or change file {file} (mode {mode:04o}). Set its mode to 0600"
         mode = secret_reference.mode_for_others(self.path)
-        literal = [
-            name
-            for name, value in sorted(self.values.items())
-            if secret_reference.masked(name, value) == secret_reference.MASK
-            and not secret_reference.REFERENCE.search(value)
-            and is_client_property(_without_role(self._without_scope(name)))
-        ]
+        literal = [name for name, value in sorted(self.values.items()) if self._is_literal_secret(name, value)]
         if mode and literal:
             yield (
                 f"property {literal[0]} is a secret in {self.path}, which others may read or change (mode {mode:04o}). "
                 "Set its mode to 0600, or name the secret by a reference"
             )
+
+    def _is_literal_secret(self, name: str, value: str) -> bool:
+        plain = _without_role(self._without_scope(name))
+        if secret_reference.REFERENCE.search(value):
+            return False
+        if plain == REGISTRY_URL:
+            return "@" in value
+        return (
+            bool(value) and secret_reference.is_secret(name) and (is_client_property(plain) or plain == REGISTRY_USER)
+        )
 
     def _use(self, name: str) -> PropertyUse:
         plain = self._without_scope(name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from mirrorlake.config.properties import Properties, Scope
+from mirrorlake.config.properties import REGISTRY_URL, REGISTRY_USER, Properties, Scope
 from mirrorlake.config.security.login import LOOPBACK
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
@@ -39,7 +39,7 @@ class SchemaRegistry:
         Raises:
             ConfigurationError: the address is not a URL.
         """
-        url = properties.values.get(f"{alias}.schema.registry.url", "").strip().rstrip("/")
+        url = properties.values.get(f"{alias}.{REGISTRY_URL}", "").strip().rstrip("/")
         url, in_url = _without_user(url)
         if url and not ADDRESS.fullmatch(url):
             shown = "can't be used" if MAY_BE_SECRET.search(url) else f"is '{url}'"
@@ -50,7 +50,7 @@ class SchemaRegistry:
             )
         if not url:
             return None
-        user_info = properties.values.get(f"{alias}.schema.registry.basic.auth.user.info", "").strip()
+        user_info = properties.values.get(f"{alias}.{REGISTRY_USER}", "").strip()
         return cls(alias, side, url, user_info or in_url)
 
     @classmethod

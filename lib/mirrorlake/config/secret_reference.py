@@ -3,7 +3,7 @@ resolved where a client is built.
 
 The syntax is Kafka's (KIP-297: `${provider:[path:]key}`). A property keeps its reference for as long as possible:
 references travel to Spark workers and into the options of Spark's Kafka source, values don't. No message of this module
-holds a value. Sources: `EnvVarConfigProvider`, `FileConfigProvider` and `DirectoryConfigProvider` of Kafka 4.3.0.
+holds a value. Source: `ConfigTransformer` of Kafka 4.3.0.
 """
 
 from __future__ import annotations
@@ -11,86 +11,23 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import javaproperties
-
+from mirrorlake.config.security.config_provider import KAFKA_PROVIDERS, PROVIDERS, Provider, scope_variable
 from mirrorlake.errors import ConfigurationError
 
 REFERENCE = re.compile(r"\$\{([^}:]*):(?:([^}]*):)?([^}:]*)\}")
 # Names of Kafka properties whose values must not be shown.
 SECRET_NAME = re.compile(
-    r"(?i)password|secret|token|jaas|user\.info|credential|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
+    r"(?i)password|secret|token|jaas|user\.info|credential|otlp\.headers|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
 )
 # For spark.redaction.regex, which replaces Spark's own list: properties whose values Spark's pages and logs hide.
-REDACTED = r"(?i)password|secret|token|jaas|sasl|user\.info|credential|access[.]?key|ssl\.key|pem|(^|\.)key$"
+REDACTED = (
+    r"(?i)password|secret|token|jaas|sasl|user\.info|credential|otlp\.headers|access[.]?key|ssl\.key|pem|(^|\.)key$"
+)
 MASK = "[hidden]"
-# Kafka's own classes for references that its Java client resolves, with the property that limits what they may read.
-KAFKA_PROVIDERS = {
-    "env": ("org.apache.kafka.common.config.provider.EnvVarConfigProvider", "allowlist.pattern"),
-    "file": ("org.apache.kafka.common.config.provider.FileConfigProvider", "allowed.paths"),
-    "directory": ("org.apache.kafka.common.config.provider.DirectoryConfigProvider", "allowed.paths"),
-}
 ENDS_TEXT = re.compile(r"""["'\\\r\n]""")  # within the quotes of a JAAS line
-
-Provider = Callable[[str, str], str | None]
-
-
-def from_environment(_path: str, key: str) -> str | None:
-    """Resolves `${env:NAME}`: an environment variable of this process."""
-    return os.environ.get(key)
-
-
-def from_file(path: str, key: str) -> str | None:
-    """Resolves `${file:/path/to.properties:key}`: one key of a property file, which is UTF-8 to Kafka's provider."""
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            return javaproperties.load(file).get(key)
-    except OSError:
-        return None
-
-
-def from_directory(path: str, key: str) -> str | None:
-    """Resolves `${directory:/path:file}`: the contents of a file in a directory, as Kubernetes mounts secrets."""
-    try:
-        return None if "/" in key else (Path(path) / key).read_text("utf-8")
-    except OSError:
-        return None
-
-
-def from_scope_environment(scope: str, key: str) -> str | None:
-    """Resolves `${secrets:scope:key}` from the environment variable SECRET_<SCOPE>_<KEY>, with underscores for all but
-    letters and digits."""
-    return os.environ.get(scope_variable(scope, key))
-
-
-def scope_variable(scope: str, key: str) -> str:
-    """Returns the name of the environment variable of a secret in a scope."""
-    return "_".join(["SECRET", *(re.sub(r"\W", "_", part).upper() for part in (scope, key))])
-
-
-BUILT_IN: Mapping[str, Provider] = {
-    "env": from_environment,
-    "file": from_file,
-    "directory": from_directory,
-    "secrets": from_scope_environment,
-}
-PROVIDERS = dict(BUILT_IN)
-
-
-def ask_first(name: str, provider: Provider) -> None:
-    """Puts a provider of this process in front of the built-in one of its name, which answers where it has no value.
-
-    Entry points call this, once. Spark's workers are other processes: they have the built-in providers only.
-    """
-    built_in = BUILT_IN[name]
-
-    def found(path: str, key: str) -> str | None:
-        value = provider(path, key)
-        return built_in(path, key) if value is None else value
-
-    PROVIDERS[name] = found
 
 
 def by_built_in_names(values: Mapping[str, str]) -> dict[str, str]:

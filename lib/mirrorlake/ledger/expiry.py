@@ -14,7 +14,7 @@ because they show which earlier rows are void.
 Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. For each
 position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row.
 
-Of counts, the last counting of each topic stays.
+Of counts, the last counting of each topic stays. Of lag_samples, the newest row of each flow stays.
 """
 
 from __future__ import annotations
@@ -125,6 +125,16 @@ def of_counts(ledger: Ledger, before: datetime) -> Expiry:
     same = " AND ".join(f"t.{column} = s.{column}" for column in topic)
     old = f"t.counted_at < {_time(before)} AND coalesce(t.window_end, t.counted_at) < {_time(before)}"
     return Expiry("counts", f"{same} AND {old} AND t.counting < s.newest", newest.localCheckpoint())
+
+
+def of_lag_samples(ledger: Ledger, before: datetime) -> Expiry:
+    """Selects the expired measurements of lag. The newest one of each flow stays: it tells since when there is none."""
+    newest = ledger.read("lag_samples").groupBy("source", "target").agg({"measured_at": "max"})
+    same = " AND ".join(f"t.{column} = s.{column}" for column in ("source", "target"))
+    old = f"t.measured_at < {_time(before)} AND t.measured_at < s.newest"
+    return Expiry(
+        "lag_samples", f"{same} AND {old}", newest.withColumnRenamed("max(measured_at)", "newest").localCheckpoint()
+    )
 
 
 def of_age(table: str, before: datetime) -> Expiry:

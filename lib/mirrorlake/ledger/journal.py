@@ -19,7 +19,7 @@ from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 
 AGE_S = 30.0  # the longest wait of rows while a job runs
-ROWS_AT_ONCE = 1_000
+ROWS_AT_ONCE = 2_000
 MOST_ROWS = 10_000  # of a table; with more, the ledger has been away for hours
 
 

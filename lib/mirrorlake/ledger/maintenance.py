@@ -35,6 +35,7 @@ PARAMETERS = {
     "expectation_results_days": "90",
     "cycles_days": "90",
     "counts_days": "90",
+    "lag_samples_days": "7",
     "anomalies_days": "",
     "topology_changes_days": "",
     "verifications_days": "",
@@ -157,6 +158,8 @@ class Maintenance:
             yield from expiry.of_verifications(self.ledger, self._before("verifications"))
         if "counts" in days:
             yield expiry.of_counts(self.ledger, self._before("counts"))
+        if "lag_samples" in days:
+            yield expiry.of_lag_samples(self.ledger, self._before("lag_samples"))
         for name in AGED:
             if name in days:
                 yield expiry.of_age(name, self._before(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -57,6 +58,10 @@ class MemoryLedger:
             if (row.source, row.target) == (flow.source, flow.target):
                 found.setdefault(row.key, {}).update({"known": row} | ({"settled": row} if row.sync in SETTLED else {}))
         return list(found.values())
+
+    def verified_at(self, flow: Flow) -> datetime | None:
+        """Returns None: verifications need Spark."""
+        return None
 
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable
 
 NAME = re.compile(r"\{(\w+)\}")
-# Spark replaces ${...} in each statement, also within literals: ${env:HOME} would become the variable's value. PySpark
-# formats statements that name frames in braces.
-ESCAPES = str.maketrans({"\\": "\\\\", "'": "\\'", "$": "\\u0024", "{": "\\u007b", "}": "\\u007d", "\0": "\\u0000"})
+# Braces: Spark replaces ${...} in each statement, also within literals; ${env:HOME} would become the variable's value.
+# PySpark formats statements that name frames in braces.
+ESCAPES = str.maketrans({"\\": "\\\\", "'": "\\'", "{": "\\u007b", "}": "\\u007d", "\0": "\\u0000"})
 
 
 def literal(value: str) -> str:

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -279,6 +280,19 @@ class Ledger:
         (`settled`, SETTLED), which may be missing."""
         return last_checkpoints(self.of_flow("checkpoints", flow))
 
+    def verified_at(self, flow: Flow) -> datetime | None:
+        """Returns the beginning, in UTC, of the newest verification of the whole map without a difference; None if
+        there is none."""
+        from pyspark.sql import functions as F
+
+        rows = self.of_flow("verifications", flow).filter(F.col("mode").isin("full", "incremental"))
+        fine = F.col("status").isin("equal", "not_comparable", "nothing_new")
+        whole = rows.groupBy("verification_id").agg(
+            F.every(fine).alias("fine"), F.min(F.unix_timestamp("started_at")).alias("at")
+        )
+        (row,) = whole.filter("fine").agg(F.max("at").alias("at")).collect()
+        return None if row["at"] is None else datetime.fromtimestamp(row["at"], UTC)
+
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text; only these are ever deleted.
 
@@ -316,7 +330,7 @@ class Ledger:
         frame = self.spark.createDataFrame(
             [tuple(_plain(value.get(column)) for column in schema.names) for value in values], _nullable(schema)
         )
-        self.append_frame(name, frame)
+        self.append_frame(name, frame.coalesce(1))  # one file, however many cores there are
 
     def append_frame(self, name: str, frame: DataFrame) -> None:
         """Appends a frame that has the columns of the table.

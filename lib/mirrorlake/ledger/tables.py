@@ -248,6 +248,20 @@ CYCLES = """
   unfinished BIGINT COMMENT 'of these positions: clamped'
 """
 
+# One row for all partitions: a row of each would be many commits' worth of rows, and the newest measurement many rows.
+LAG_SAMPLES = """
+  source STRING NOT NULL,
+  target STRING NOT NULL,
+  measured_at TIMESTAMP NOT NULL,
+  due_at TIMESTAMP NOT NULL COMMENT 'when the next row must be there; if it is not, no mirror job measures the flow',
+  records BIGINT NOT NULL COMMENT 'stable source offsets that are not mirrored, of all partitions',
+  seconds DOUBLE NOT NULL COMMENT 'age of the oldest record that is not mirrored, as far as it is known',
+  uncommitted BIGINT NOT NULL COMMENT 'source offsets that wait for open transactions, of all partitions',
+  partitions ARRAY<STRUCT<topic: STRING, partition: INT, state: STRING, reason: STRING, upstream_next: BIGINT,
+    last_stable_offset: BIGINT, high_watermark: BIGINT, lag: BIGINT, uncommitted: BIGINT, oldest_at: TIMESTAMP,
+    lag_seconds: DOUBLE>> NOT NULL COMMENT 'the lag of each partition, as in the view lag_now'
+"""
+
 TABLES: Mapping[str, tuple[str, str]] = {
     "offset_syncs": (OFFSET_SYNCS, "topic, partition, upstream_start"),
     "gaps": (GAPS, "topic, partition, from_offset"),
@@ -261,6 +275,7 @@ TABLES: Mapping[str, tuple[str, str]] = {
     "counts": (COUNTS, "topic, window_start"),
     "failovers": (FAILOVERS, "created_at, group_id"),
     "cycles": (CYCLES, "finished_at"),
+    "lag_samples": (LAG_SAMPLES, "measured_at"),
 }
 
 # Columns that a version of the tables has added, from version 2 on. New columns come last, as Delta keeps statistics of

@@ -36,6 +36,7 @@ VIEWS = (
     "group_history",
     "current_position",
     "lag",
+    "lag_now",
     "unmirrored",
     "unverified",
     "completeness",

@@ -21,7 +21,6 @@ if __name__ == "__main__":
 
     import mirrorlake.jobs.checkpoint.offset_source
     import mirrorlake.jobs.mirror.copy.task
-    import mirrorlake.jobs.mirror.range_source
     import mirrorlake.jobs.verification.run_digests  # noqa: F401
 
     gc.collect()

@@ -14,9 +14,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.gap import Gap, GapKind
@@ -146,15 +146,36 @@ class SlotState:
                 f"an offset-syncs record has format version {version}; this version of mirrorlake reads "
                 f"{READ_VERSIONS[0]} to {READ_VERSIONS[-1]}. Upgrade mirrorlake"
             )
-        value["positions"] = tuple(Position(**position) for position in value["positions"]) if with_positions else ()
-        value["runs"] = tuple(Run(**run) for run in value["runs"])
-        value["gaps"] = tuple(
+        try:
+            return cls(**_decoded(value, with_positions=with_positions))
+        except TypeError:
+            names = ", ".join(_unknown(value)) or "the known ones, of which it lacks some"
+            raise TargetError(
+                f"an offset-syncs record of format {version} has the fields {names}. Another version of mirrorlake has "
+                "written it. Upgrade mirrorlake"
+            ) from None
+
+
+def _decoded(value: Mapping[str, Any], *, with_positions: bool) -> dict[str, Any]:
+    return {
+        **value,
+        "positions": tuple(Position(**position) for position in value["positions"]) if with_positions else (),
+        "runs": tuple(Run(**run) for run in value["runs"]),
+        "gaps": tuple(
             Gap(**{**gap, "kind": _known(GapKind, gap["kind"], "a gap of kind")}) for gap in value.get("gaps", ())
-        )
-        value["closed_for"] = _known(ClosedFor, value.get("closed_for", ""), "closed_for")
-        value["promoted_topics"] = tuple(value.get("promoted_topics", ()))
-        value["producer_ids"] = tuple(value.get("producer_ids", ()))
-        return cls(**value)
+        ),
+        "closed_for": _known(ClosedFor, value.get("closed_for", ""), "closed_for"),
+        "promoted_topics": tuple(value.get("promoted_topics", ())),
+        "producer_ids": tuple(value.get("producer_ids", ())),
+    }
+
+
+def _unknown(value: Mapping[str, Any]) -> list[str]:
+    """Returns the names of fields, of a record and of its parts, that this version does not know."""
+    parts: list[tuple[Any, Mapping[str, Any]]] = [(SlotState, value)]
+    for name, kind in (("positions", Position), ("runs", Run), ("gaps", Gap)):
+        parts += [(kind, part) for part in value.get(name, ())]
+    return sorted({name for kind, part in parts for name in part.keys() - {field.name for field in fields(kind)}})
 
 
 def _known(words: type[Word], word: str, what: str) -> Word:

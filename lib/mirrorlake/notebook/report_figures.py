@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 FLOW_COLOURS = (ACCENT, INK, "#e9a03b", "#8d5a97", "#4f86c6", "#7a8b3c", "#b5651d", "#5f6b73")
 STAGE_COLOURS = {
     "plan": "#8d99ae",
-    "spark": FAINT,
-    "collect": "#e2e8ed",
     "copy": ACCENT,
     "gate": "#e9c46a",
     "commit": INK,

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from mirrorlake.config import secret_reference
+from mirrorlake.config.security import config_provider
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook import distribution, log_output
 from mirrorlake.parameters import resolve, seconds
@@ -97,7 +97,7 @@ def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
     if (dbutils := namespace.get("dbutils")) is None:
         return Parameters(**resolve(namespace, defaults, environment))
-    secret_reference.ask_first("secrets", partial(_from_scope, dbutils.secrets))
+    config_provider.ask_first("secrets", partial(_from_scope, dbutils.secrets))
     here = {"warehouse": "", "catalog": namespace["spark"].catalog.currentCatalog()}
     place = resolve(_fitting(namespace, defaults, here), {name: defaults[name] for name in ("catalog", "schema")})
     here["config"] = PROPERTY_FILE.format(**place)

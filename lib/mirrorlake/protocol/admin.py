@@ -244,22 +244,6 @@ class Admin:
         ).values()
         return self._wait({acl.name: (f"deleting ACL {acl}", future)}, "ALTER")
 
-    def scram_users(self) -> dict[str, set[str]]:
-        """Returns the SCRAM mechanisms of each user that has some.
-
-        Raises:
-            SourceError, TargetError: the cluster does not return them.
-        """
-        try:
-            asked: Any = self.client.describe_user_scram_credentials(request_timeout=REQUEST_TIMEOUT_S)
-            found = asked.result()
-        except KafkaException as error:
-            raise self._refused("listing SCRAM users", "DESCRIBE", error) from None
-        return {
-            user: {one.mechanism.name.replace("_", "-") for one in described.scram_credential_infos}
-            for user, described in found.items()
-        }
-
     def idle_groups(self, groups: Iterable[str]) -> dict[str, bool]:
         """Returns, for each group, whether it has no members; a group that the cluster doesn't know has none.
 
@@ -280,6 +264,13 @@ class Admin:
                         raise self._refused(f"describing group {printable(group)}", "DESCRIBE", error) from None
                     found[group] = True
         return found
+
+    def delete_groups(self, groups: Iterable[str]) -> Refusals:
+        """Deletes groups without members, with their offsets; one that is not there is no error."""
+        names = list(groups)
+        futures = self.client.delete_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
+        asked = {name: (f"deleting group {name}", future) for name, future in futures.items()}
+        return self._wait(asked, "DELETE", unless=KafkaError.GROUP_ID_NOT_FOUND)
 
     def _wait(self, futures: Mapping[str, tuple[str, Any]], operation: str, unless: int | None = None) -> Refusals:
         refusals: Refusals = {}

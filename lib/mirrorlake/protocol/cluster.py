@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import socket
 import time
 import uuid
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import kafka.errors
@@ -37,7 +40,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, 
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
-from mirrorlake.protocol.frames import Manager
+from mirrorlake.protocol.frames import Lane, Manager
 
 WireError = (
     kafka.errors.KafkaError
@@ -55,6 +58,11 @@ SECOND_OPINION_S = 3
 OLDEST_BROKER = (2, 8)
 LISTING_S = 2.0
 LOOK_S = 1.0
+FAR_S = 0.02  # a shorter round trip is no reason for several connections
+ROUND_TRIP_OF_A_CONNECTION_S = 0.025
+MOST_CONNECTIONS = 8
+LONGER = 1.5
+MOST_IN_FLIGHT = 64  # on one connection, for those who count bytes instead of requests
 RECEIVE_LIMIT_BYTES = 512 << 20
 # A host that is gone while a request waits for its answer is noticed after 5 + 4 * 2 s without a sign of its kernel. A
 # slow broker's kernel answers. No TCP_USER_TIMEOUT: it would also end connections to a broker that is still busy with
@@ -64,8 +72,9 @@ SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in KEEPALIVE.items() if hasattr(socket, name)),
-    (socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20),
 )
+RECEIVE_BUFFER_BYTES = 4 << 20
+LARGEST_RECEIVE_BUFFER = Path("/proc/sys/net/core/rmem_max")
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
 
 # UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
@@ -75,6 +84,19 @@ PASSING = (
     kafka.errors.KafkaTimeoutError,
     kafka.errors.UnknownBrokerIdError,
 )
+
+
+def socket_options() -> tuple[tuple[int, int, int], ...]:
+    """Returns the options of connections: a large receive buffer, where the system allows one.
+
+    Elsewhere, the system would give a small one, and no longer let it grow with the length of the line.
+    """
+    try:
+        most = int(LARGEST_RECEIVE_BUFFER.read_text())
+    except (OSError, ValueError):
+        most = 0
+    large = (socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+    return (*SOCKET_OPTIONS, large) if most >= RECEIVE_BUFFER_BYTES else SOCKET_OPTIONS
 
 
 class SilentBrokerError(kafka.errors.KafkaTimeoutError):  # type: ignore[misc]  # kafka-python has no types
@@ -184,16 +206,20 @@ class Limits:
         refused: single records that the cluster rejected, as (source topic, partition, offset).
         bytes_per_s: the rate of the last attempt that lasted for a while.
         round_bytes: what one round of an attempt may read while no rate is known; it doubles with each round.
+        window_bytes: what may be in flight on one connection over a long line; it grows while responses come soon.
         ends_checked: the generation in which the end of a remote partition was found to be there.
+        free_at: the time on the monotonic clock until which a rate is used up, by its name.
         damaged: the last batch of a partition that arrived damaged: the position, the CRC of its bytes, and how often
             they were fetched.
     """
 
     bytes_per_s: float = float("inf")
     round_bytes: int = 1 << 20
+    window_bytes: int = 256 << 10
     bytes: dict[str, int] = field(default_factory=dict)
     refused: set[tuple[str, int, int]] = field(default_factory=set)
     ends_checked: dict[PartitionKey, int] = field(default_factory=dict)
+    free_at: dict[str, float] = field(default_factory=dict)
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
@@ -219,6 +245,8 @@ class Cluster:
     Attributes:
         topics: the metadata that is known, by topic.
         limits: the size limits of topics, as far as the cluster has rejected records.
+        round_trip_s: the time of a small request and its response; infinity before the first one.
+        ends_seen: the last stable offsets up to which some logs were read, to begin there the next time.
     """
 
     def __init__(
@@ -236,6 +264,8 @@ class Cluster:
         self.cluster_id = ""
         self.transaction_version = 0
         self.limits = Limits()
+        self.round_trip_s = float("inf")
+        self.ends_seen: dict[PartitionKey, int] = {}
         self._names: dict[str, str] = {}
         self._known_security: dict[str, object] = {}
         self._coordinators: dict[str, int] = {}
@@ -246,8 +276,9 @@ class Cluster:
             bootstrap_servers=kafka_python(connection)["bootstrap_servers"],
             client_id=client_id,
             receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
-            socket_options=SOCKET_OPTIONS,
+            socket_options=socket_options(),
             reconnect_backoff_max_ms=1_000,
+            max_in_flight_requests_per_connection=MOST_IN_FLIGHT,
         )
 
     # -- connecting ---------------------------------------------------------------------------------
@@ -341,6 +372,23 @@ class Cluster:
         await self.update_metadata([])
 
     @property
+    def is_far(self) -> bool:
+        """Returns True if a round trip takes so long that several requests should be under way."""
+        return FAR_S <= self.round_trip_s < float("inf")
+
+    def connections(self, wanted: int = 0) -> int:
+        """Returns the number of connections to use to one broker.
+
+        A connection carries at most its window in a round trip. So the longer that takes, the more there are.
+
+        Args:
+            wanted: the number that is set; 0 for one that suits the round trip.
+        """
+        if wanted or not self.is_far:
+            return wanted or 1
+        return min(MOST_CONNECTIONS, math.ceil(self.round_trip_s / ROUND_TRIP_OF_A_CONNECTION_S))
+
+    @property
     def throttled_ms(self) -> float:
         """Returns the time for which the brokers have throttled this client."""
         return 1_000 * self._manager.throttled_s
@@ -403,12 +451,18 @@ class Cluster:
             retriable=retriable or (_may_pass(error) and not advice),
         )
 
-    def send(self, request: Any, node: int) -> Any:
-        """Sends a request to one broker; returns the future of the response, failed if the request can't be sent."""
+    def send(self, request: Any, node: int, lane: int = 0) -> Any:
+        """Sends a request to one broker; returns the future of the response, failed if the request can't be sent.
+
+        Args:
+            request: the request.
+            node: the node id of the broker.
+            lane: the number of the connection. Requests of one lane arrive in order.
+        """
         try:
             if node < 0:
                 raise kafka.errors.LeaderNotAvailableError()
-            return self._manager.send(request, node_id=node)
+            return self._manager.send(request, node_id=_lane(node, lane))
         except WireError as error:
             return Future().failure(error)
 
@@ -462,11 +516,11 @@ class Cluster:
                     return await future
                 node = other
 
-    def is_silent(self, node: int) -> bool:
+    def is_silent(self, node: int, lane: int = 0) -> bool:
         """Returns True if a broker has not answered for some seconds, though it was asked."""
-        return self._manager.is_silent(node)
+        return self._manager.is_silent(_lane(node, lane))
 
-    async def answer(self, future: Any, node: int) -> Any:
+    async def answer(self, future: Any, node: int, lane: int = 0) -> Any:
         """Awaits the response of one broker.
 
         Raises:
@@ -476,8 +530,43 @@ class Cluster:
             try:
                 return await self._within(future, time.monotonic() + LOOK_S)
             except SilentBrokerError:
-                if self.is_silent(node):
+                if self.is_silent(node, lane):
                     raise
+
+    async def first_of(self, futures: Iterable[Any]) -> None:
+        """Waits until one of some responses has come, or failed, at most for LOOK_S."""
+        waiting = Future()
+
+        def settle(_: Any) -> None:
+            if not waiting.is_done:
+                waiting.success(None)
+
+        for future in futures:
+            future.add_both(settle)
+        with contextlib.suppress(SilentBrokerError):
+            await self._within(waiting, time.monotonic() + LOOK_S)
+
+    async def together(self, *attempts: Callable[[], Awaitable[Any]]) -> list[Any]:
+        """Runs coroutine functions at the same time; returns their results.
+
+        Raises:
+            Exception: that of the first one that failed, in their order, after all have ended.
+        """
+        return await self.each(attempts, len(attempts))
+
+    async def each(self, attempts: Iterable[Callable[[], Awaitable[Result]]], at_once: int) -> list[Result]:
+        """Does the same as `together`, with at most `at_once` of them under way."""
+        futures = deque[Any]()
+        ended = []
+        for attempt in attempts:
+            if len(futures) >= at_once:
+                ended.append(await _ended(futures.popleft()))
+            futures.append(self.net.call_soon_with_future(attempt))
+        ended += [await _ended(future) for future in futures]
+        for future in ended:
+            if future.exception is not None:
+                raise future.exception
+        return [future.value for future in ended]
 
     async def _refresh_brokers(self) -> None:
         with contextlib.suppress(ResponseError, WireError):  # the next attempt will report it
@@ -498,11 +587,15 @@ class Cluster:
         """Does the same as `refresh`, for use inside the event loop, without retries."""
         version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        began, throttled_ms = time.monotonic(), self.throttled_ms
         response = await self.send_any(
             MetadataRequest[version](
                 topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
             )
         )
+        if self.throttled_ms == throttled_ms:  # otherwise it has waited for that
+            # One that is slow by accident shows little; a line that has become longer is believed after a few.
+            self.round_trip_s = min(time.monotonic() - began, LONGER * self.round_trip_s)
         self._manager.cluster.update_metadata(response)  # the manager keeps its own list of brokers
         self.cluster_id = response.cluster_id or ""
         found: dict[str, Topic] = {}
@@ -697,6 +790,7 @@ class Cluster:
         max_wait_ms: int,
         isolation: int = READ_COMMITTED,
         epochs: Mapping[PartitionKey, int] | None = None,
+        lane: int = 0,
     ) -> Any:
         """Sends a Fetch request without a session; returns the future of the response, for `fetched`.
 
@@ -712,6 +806,7 @@ class Cluster:
             isolation: READ_COMMITTED or READ_UNCOMMITTED.
             epochs: the leader epoch of the batch read last, by partition. The broker uses it to detect a
                 diverged log (KIP-595).
+            lane: the number of the connection.
         """
         newest = self.max_version(FetchRequest)
         by_id = newest >= 13 and all(self.topics[topic].topic_id for topic, _ in offsets)
@@ -744,7 +839,7 @@ class Cluster:
             forgotten_topics_data=[],
             rack_id="",
         )
-        return self.send(request, node)
+        return self.send(request, node, lane)
 
     def fetched(self, response: Any) -> Iterator[Fetched]:
         """Yields the partitions of a Fetch response."""
@@ -769,7 +864,12 @@ class Cluster:
                 )
 
     def produce(
-        self, node: int, transactional_id: str, batches: Mapping[PartitionKey, bytes | bytearray], timeout_ms: int
+        self,
+        node: int,
+        transactional_id: str,
+        batches: Mapping[PartitionKey, bytes | bytearray],
+        timeout_ms: int,
+        lane: int = 0,
     ) -> Any:
         """Sends one batch to each partition; returns the future of the response, for `produced`.
 
@@ -778,6 +878,7 @@ class Cluster:
             transactional_id: the transactional id of the producer.
             batches: one batch for each partition.
             timeout_ms: the time that the broker may take to replicate the batches.
+            lane: the number of the connection, the same for all batches of a partition in a transaction.
         """
         topics = [
             ProduceRequest.TopicProduceData(
@@ -796,6 +897,7 @@ class Cluster:
                 transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=topics
             ),
             node,
+            lane,
         )
 
     @staticmethod
@@ -869,6 +971,17 @@ def _may_pass(error: Exception) -> bool:
     ):
         return False
     return isinstance(error, PASSING)
+
+
+def _lane(node: int, number: int) -> int | Lane:
+    return Lane(node, number) if number else node
+
+
+async def _ended(future: Any) -> Any:
+    """Waits until a future is done, whether it has failed or not; returns it."""
+    with contextlib.suppress(Exception):
+        await future
+    return future
 
 
 def by(key: Callable[[Any], Any], items: Iterable[Any]) -> dict[Any, list[Any]]:

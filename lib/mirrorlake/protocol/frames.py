@@ -14,12 +14,13 @@ requests and responses remain kafka-python's.
 
 from __future__ import annotations
 
+import copy
 import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import kafka
 import kafka.errors
@@ -214,6 +215,13 @@ class TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
                 await self._net.wait_write(self._sock, timeout_at=timeout_at)
 
 
+class Lane(NamedTuple):
+    """One of several connections to a broker, in place of the broker's node id. The first one has the plain id."""
+
+    node_id: int
+    number: int
+
+
 class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has no types
     """kafka-python's connection manager, with connections as this module describes them.
 
@@ -232,6 +240,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
     def __init__(self, net: Any, security: Callable[[], Mapping[str, object]] = dict, **configs: Any) -> None:
         super().__init__(net, **{**configs, **security()})
         self._security = security
+        self.cluster.broker_metadata = partial(_broker_of, self.cluster.broker_metadata)
         self._connecting_since: dict[Any, float] = {}  # until a connection is established
 
     def is_silent(self, node_id: Any) -> bool:
@@ -323,3 +332,13 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             conn.transport.write = lambda data: write(
                 memoryview(data)
             )  # otherwise the bytes that TLS has not sent yet would be copied once for every 16 KiB
+
+
+def _broker_of(broker_metadata: Callable[[Any], Any], node_id: Any) -> Any:
+    """Returns the address of a broker, or of the broker of a lane; with the lane as its node id then."""
+    if not isinstance(node_id, Lane):
+        return broker_metadata(node_id)
+    found = copy.copy(broker_metadata(node_id.node_id))
+    if found is not None:
+        found.node_id = node_id
+    return found

@@ -9,8 +9,9 @@ transaction is committed.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
@@ -20,6 +21,7 @@ from mirrorlake.protocol.cluster import Cluster, ResponseError, check
 from mirrorlake.protocol.error_codes import TRANSACTION_OVER
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
+ENDED_AT_ONCE = 32
 
 
 class Outcome(enum.Enum):
@@ -52,6 +54,14 @@ def begin(target: Cluster, transactional_id: str, transaction_timeout_ms: int, t
     Raises:
         TargetError: a permission or the coordinator is missing, or the cluster does not support transactions.
     """
+    producer: Producer = target.net.run(
+        lambda: begin_async(target, transactional_id, transaction_timeout_ms, timeout_ms)
+    )
+    return producer
+
+
+async def begin_async(target: Cluster, transactional_id: str, transaction_timeout_ms: int, timeout_ms: int) -> Producer:
+    """Does the same as `begin`, for use inside the event loop."""
 
     async def attempt() -> Producer:
         node = await target.coordinator(transactional_id)
@@ -68,7 +78,7 @@ def begin(target: Cluster, transactional_id: str, transaction_timeout_ms: int, t
         check(response.error_code)
         return Producer(transactional_id, response.producer_id, response.producer_epoch)
 
-    return target.call(
+    return await target.retry(
         f"InitProducerId for TRANSACTIONAL_ID {transactional_id} (needs WRITE and DESCRIBE)", attempt, timeout_ms
     )
 
@@ -138,6 +148,44 @@ def end(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -
         and epoch, after a newer producer, a timeout, or a response that was lost long ago. Only the log then shows
         whether the transaction was committed.
     """
+    outcome: Outcome = target.net.run(lambda: end_async(target, producer, commit=commit, timeout_ms=timeout_ms))
+    return outcome
+
+
+def end_all(
+    target: Cluster,
+    producers: Iterable[Producer],
+    *,
+    commit: bool,
+    timeout_ms: int,
+    ended: Callable[[], None] = lambda: None,
+) -> list[Outcome]:
+    """Does the same as `end` for the transactions of several producers, which are under way at the same time.
+
+    Args:
+        target: the target cluster.
+        producers: the producers.
+        commit: True to commit, False to abort.
+        timeout_ms: the deadline of each request and its retries.
+        ended: called after the response to each request.
+
+    Raises:
+        TargetError: that of the first request that failed. All others are answered, or have failed, too.
+    """
+
+    async def one(producer: Producer) -> Outcome:
+        outcome = await end_async(target, producer, commit=commit, timeout_ms=timeout_ms)
+        ended()
+        return outcome
+
+    outcomes: list[Outcome] = target.net.run(
+        lambda: target.each([partial(one, producer) for producer in producers], ENDED_AT_ONCE)
+    )
+    return outcomes
+
+
+async def end_async(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -> Outcome:
+    """Does the same as `end`, for use inside the event loop."""
 
     async def attempt() -> Outcome:
         node = await target.coordinator(producer.transactional_id)
@@ -159,7 +207,7 @@ def end(target: Cluster, producer: Producer, *, commit: bool, timeout_ms: int) -
             raise
         return Outcome.DECIDED
 
-    return target.call(
+    return await target.retry(
         f"EndTxn({'commit' if commit else 'abort'}) for {producer.transactional_id}", attempt, timeout_ms
     )
 

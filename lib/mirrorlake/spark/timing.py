@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from mirrorlake.state.slot_report import SlotReport
 
 # All stages of a micro-batch, from the beginning of its plan to the last commit.
-STAGES = ("plan", "spark", "collect", "copy", "gate", "commit")
+STAGES = ("plan", "copy", "gate", "commit")
 
 
 @dataclass
 class Stopwatch:
     """A stopwatch for successive steps, in milliseconds."""
 
-    began_ms: float = field(default_factory=lambda: 1000 * time.time())
     laps_ms: dict[str, float] = field(default_factory=dict)
     _last: float = field(default_factory=time.perf_counter)
 
@@ -35,27 +34,23 @@ class Stopwatch:
         return sum(self.laps_ms.values())
 
 
-def stages(plan_ms: float, planned_at_ms: float, clock: Stopwatch, reports: Sequence[SlotReport]) -> dict[str, float]:
+def stages(plan_ms: float, clock: Stopwatch, reports: Sequence[SlotReport]) -> dict[str, float]:
     """Computes the duration of each stage of a micro-batch, in milliseconds.
 
     - plan: the planner asks both clusters.
-    - spark: from the plan to the call of the driver's code; all of it is Spark's own time.
-    - collect: the plan's way to the driver.
-    - copy: the Spark job that copies; `copy.begin`, `copy.move`, `copy.state` and `copy.other` are parts of
-      it in the slowest task.
+    - copy: all copying tasks; `copy.begin`, `copy.move` and `copy.state` are parts of it in the slowest task, and the
+      rest is the time that a Spark job takes.
     - gate: the evaluation of expectations.
     - commit: the end of the transactions.
 
     Args:
         plan_ms: the duration of the plan.
-        planned_at_ms: the end of the plan, since the epoch.
         clock: the driver's stopwatch.
         reports: the reports of the tasks.
     """
     slowest = max((report.stages_ms for report in reports), key=lambda laps: sum(laps.values()), default={})
     inside = {f"copy.{name}": value for name, value in slowest.items()}
-    waited_ms = max(0.0, clock.began_ms - planned_at_ms)  # two processes of one machine, one clock
-    return {"plan": plan_ms, "spark": waited_ms, **clock.laps_ms, **inside}
+    return {"plan": plan_ms, **clock.laps_ms, **inside}
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,30 @@ own principal should have the right to write to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol.batches.messages import encode_message, read_messages
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
-from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.cluster import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_UNCOMMITTED,
+    Cluster,
+    Fetched,
+    ResponseError,
+    WireError,
+    by,
+)
+from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, read_stretch
 from mirrorlake.protocol.transaction import Producer
 
 LARGEST_RECORD_BYTES = 64 << 20
 STATE_AND_MARKER = 2
 LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
 AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that the first call reads, and the size of their states
+AT_ONCE = 8  # slots whose states are read at the same time
 AT_MOST = 4 * AT_FIRST  # offsets that a later call reads; for more, it is quicker to begin anew
 
 TOPIC_CONFIG = {
@@ -76,19 +88,85 @@ def read_states_and_ends(
         slots: the numbers of the slots.
         timeout_ms: the deadline of each request.
     """
-    keys = [(topic, slot) for slot in slots]
-    first, stable = (
-        target.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms),
-        target.offsets(keys, LATEST_TIMESTAMP, timeout_ms),
+    found: tuple[dict[int, SlotState], dict[int, int]] = target.net.run(
+        lambda: states_and_ends(target, topic, slots, timeout_ms)
     )
-    states: dict[int, SlotState] = {}
-    for key in sorted(keys):
-        _, found = _last_values(
-            target, key, first=first[key], end=stable[key], look_back=LOOK_BACK, timeout_ms=timeout_ms
-        )
-        if found:
-            states[key[1]] = SlotState.from_json(found[-1])
+    return found
+
+
+async def states_and_ends(
+    target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int
+) -> tuple[dict[int, SlotState], dict[int, int]]:
+    """Does the same as `read_states_and_ends`, for use inside the event loop."""
+    keys = sorted((topic, slot) for slot in slots)
+
+    async def listed(at: int) -> dict[tuple[str, int], int]:
+        return await target.retry("listing offsets", lambda: target.list_offsets(keys, at), timeout_ms)
+
+    newest: dict[tuple[str, int], tuple[int, bytes | None]]
+    first, stable, newest = await target.together(
+        partial(listed, EARLIEST_TIMESTAMP), partial(listed, LATEST_TIMESTAMP), partial(_newest_values, target, keys)
+    )
+
+    async def last_of(key: tuple[str, int]) -> bytes | None:
+        end, value = newest.get(key, (-1, None))
+        if end == stable[key] and value is not None:
+            return value
+        _, found = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
+        return found[-1] if found else None
+
+    found = await target.each([partial(last_of, key) for key in keys], AT_ONCE)
+    target.ends_seen.update(stable)
+    states = {slot: SlotState.from_json(value) for (_, slot), value in zip(keys, found, strict=True) if value}
     return states, {slot: end for (_, slot), end in stable.items()}
+
+
+async def _newest_values(
+    target: Cluster, keys: Iterable[tuple[str, int]]
+) -> dict[tuple[str, int], tuple[int, bytes | None]]:
+    """Reads what follows the ends that were seen before, while the ends of now are listed.
+
+    A leader that was just elected may answer a Fetch with an end that is too low (KIP-207), but not a ListOffsets.
+    So these values count only where both name the same end.
+
+    Returns:
+        The last stable offset and the value of the last committed record before it, by partition, of those that were
+        read up to there. Partitions whose leader returns an error are left out.
+    """
+    starts = {
+        key: max(0, target.ends_seen[key] - LOOK_BACK)
+        for key in keys
+        if key in target.ends_seen and target.leader(*key) >= 0
+    }
+    asked = [
+        target.fetch(
+            node, {key: starts[key] for key in of_node}, LARGEST_RECORD_BYTES, LARGEST_RECORD_BYTES, FETCH_WAIT_MS
+        )
+        for node, of_node in by(lambda key: target.leader(*key), starts).items()
+    ]
+    found: dict[tuple[str, int], tuple[int, bytes | None]] = {}
+    for future in asked:
+        try:
+            for fetched in target.fetched(await future):
+                if not fetched.error_code:
+                    found[fetched.topic, fetched.partition] = _last_of(fetched)
+        except (ResponseError, WireError):
+            continue  # the other way reports it, if it lasts
+    return found
+
+
+def _last_of(fetched: Fetched) -> tuple[int, bytes | None]:
+    """Returns the end of what a response holds, -1 if a part of it is damaged, and the last committed value."""
+    aborted, end = AbortedTransactions(fetched.aborted), -1
+    last: Batch | None = None
+    for batch in read_log(fetched.records):
+        if not batch.crc_is_right:
+            return -1, None
+        is_aborted, end = aborted.drops(batch), batch.end_offset
+        if not (is_aborted or batch.is_control):
+            last = batch
+    values: list[bytes | None] = [message.value for message in read_messages(last)] if last else []
+    return end, values[-1] if values else None
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
@@ -191,8 +269,10 @@ class NewStates:
 
     def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
         """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
-        start, found = _last_values(
-            self._target, key, first=first, end=end, look_back=STATE_AND_MARKER, timeout_ms=self._timeout_ms
+        start: int
+        found: list[bytes]
+        start, found = self._target.net.run(
+            lambda: _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         )
         if not found:
             return []
@@ -200,7 +280,7 @@ class NewStates:
         return _values(self._target, key, start=earlier, end=start, timeout_ms=self._timeout_ms) + found
 
 
-def _last_values(
+async def _last_values(
     target: Cluster, key: tuple[str, int], first: int, end: int, look_back: int, timeout_ms: int
 ) -> tuple[int, list[bytes]]:
     """Reads the values of the last committed records, at least one if there is any.
@@ -211,7 +291,7 @@ def _last_values(
     start, found = end, list[bytes]()
     while not found and start > first:
         start = max(first, end - look_back)
-        found = _values(target, key, start=start, end=end, timeout_ms=timeout_ms)
+        found = [value for _, value in await _committed(target, key, start, end, timeout_ms)]
         look_back *= 8
     return start, found
 
@@ -229,6 +309,14 @@ def committed_values(
     Raises:
         TargetError: the log can't be read, or a record is corrupt.
     """
+    found: list[tuple[int, bytes]] = target.net.run(lambda: _committed(target, key, start, end, timeout_ms))
+    return found
+
+
+async def _committed(
+    target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
+) -> list[tuple[int, bytes]]:
+    """Does the same as `committed_values`, for use inside the event loop."""
 
     async def values() -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
@@ -243,8 +331,6 @@ def committed_values(
             found += [(message.offset, message.value or b"") for message in read_messages(batch)]
         return found
 
-    return (
-        target.call(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", values, timeout_ms)
-        if start < end
-        else []
-    )
+    if start >= end:
+        return []
+    return await target.retry(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", values, timeout_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RANGE, RECORD = "range", "record"  # ranges sort before records
+RANGE_SCHEMA = """
+  kind STRING, topic STRING, partition INT, topic_id STRING, partitions INT, slot INT, start BIGINT, end BIGINT,
+    is_set_back BOOLEAN, incarnation INT, leader_epoch INT
+"""
 RANGE_COLUMNS = tuple(field.name for field in fields(Range))
 RECORD_COLUMNS = tuple(field.name for field in fields(TransformedRecord))
 
 
-def with_records(ranges: DataFrame, flow: Flow, planned: Iterable[Range], slots: int) -> DataFrame:
-    """Adds the transformed records to the ranges of a plan.
+def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slots: int) -> DataFrame:
+    """Returns the ranges of a plan, and the transformed records in them.
 
     Args:
-        ranges: rows of `kafka_ranges` of kind range.
+        spark: the session.
         flow: flow whose transforms apply.
-        planned: the same ranges as objects.
+        planned: the ranges.
         slots: number of slots of the flow.
 
     Returns:
@@ -37,13 +41,13 @@ def with_records(ranges: DataFrame, flow: Flow, planned: Iterable[Range], slots:
     """
     from pyspark.sql import functions as F
 
-    frames = [ranges.select("kind", *RANGE_COLUMNS)]
+    frames = [spark.createDataFrame([(RANGE, *astuple(one)) for one in planned], RANGE_SCHEMA)]
     by_transform: dict[Transform, list[Range]] = {}
     for one in planned:
         transform = flow.transform_of(one.topic)
         if transform is not None and one.end > one.start:
             by_transform.setdefault(transform, []).append(one)
-    frames += [_records(ranges.sparkSession, flow, transform, some) for transform, some in by_transform.items()]
+    frames += [_records(spark, flow, transform, some) for transform, some in by_transform.items()]
     union = frames[0]
     for frame in frames[1:]:
         union = union.unionByName(frame, allowMissingColumns=True)
@@ -98,8 +102,3 @@ def _rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterable[tuple[Any, 
     if not batch.num_rows or not set(columns) <= set(batch.schema.names):
         return ()
     return zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
-
-
-def planned_ranges(rows: Iterable[Any]) -> list[Range]:
-    """Returns the ranges among the rows of a plan."""
-    return [Range(**{name: row[name] for name in RANGE_COLUMNS}) for row in rows if row["kind"] == RANGE]

@@ -1,1 +1,1 @@
-"""Login and TLS of the clients of a cluster, as properties, before they are rendered for a client library."""
+"""Login, TLS and config providers of the clients of a cluster, before they are rendered for a client library."""

@@ -18,6 +18,7 @@ OPTION = rf"([\w.\-$]+) \s* = \s* ({QUOTED} | [^\s;\"'][^\s;]*)"
 MODULE = re.compile(rf"\s* ([\w.$]+) \s+ ({FLAGS}) (?=[\s;]|$)", re.VERBOSE | re.IGNORECASE)
 NEXT_OPTION = re.compile(rf"\s* {OPTION}", re.VERBOSE)
 END = re.compile(r"\s*;?\s*")
+NO_SECRETS = ("username", "password", "clientId", "clientSecret", "scope")  # names of options
 ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)", re.DOTALL)
 ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 TO_ESCAPE = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"}
@@ -55,7 +56,8 @@ class Jaas:
         while found := NEXT_OPTION.match(line, at):
             options[found[1]], at = _unquoted(found[2]), found.end()
         if not END.fullmatch(line, at):
-            after = f"option {list(options)[-1]}" if options else "the login module"
+            known = [option for option in options if option in NO_SECRETS]  # others may be parts of a password
+            after = f"option {known[-1]}" if known else "the login module"
             raise _malformed(name, f'what follows {after} is not an option="value". Write quotes in a value as \\"')
         return cls(head[1], head[2], options)
 

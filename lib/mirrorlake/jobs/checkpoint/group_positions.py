@@ -62,7 +62,7 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
     found = {
         name: group
         for name, group in list_groups(cluster, flow.connect_timeout_ms).items()
-        if name in flow.groups and name in groups
+        if flow.moves_group(name) and name in groups
     }
     named = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
     shared = [
@@ -121,7 +121,7 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
             seen_at=row["created_at"],
         )
         for row in rows
-        if row["group_id"] in groups and row["group_id"] in flow.groups
+        if row["group_id"] in groups and flow.moves_group(row["group_id"])
     ]
 
 

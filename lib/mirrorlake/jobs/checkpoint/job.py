@@ -32,7 +32,7 @@ from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
-from mirrorlake.metrics import Metrics, of_process
+from mirrorlake.metrics import Metrics, count_age, of_process
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
@@ -42,6 +42,7 @@ from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.closure import require_open_to_groups
+from mirrorlake.telemetry.job_telemetry import JobTelemetry
 from mirrorlake.translation.group_cache import GroupTranslation
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+UNFINISHED = frozenset((Status.CLAMPED, Status.NOT_MIRRORED_YET, SyncOutcome.REFUSED, SyncOutcome.WAITING))
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,8 @@ class CheckpointJob:
         self._metrics = metrics or of_process()
         self._cycles = cycles or SparkCycles(spark)  # type: ignore[arg-type]  # they need a session
         self._gate = Gate(suite, self._metrics)
+        self._telemetry = JobTelemetry(flow, "checkpoint", self._metrics)
+        self._unfinished_since: dict[GroupKey, float] = {}
         self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
         self._known: dict[GroupKey, Checkpoint] = {}
@@ -132,7 +137,7 @@ class CheckpointJob:
             ConfigurationError: the flow was failed over or handed back.
             MirrorlakeError: the error that ended the run; its class tells who has to act.
         """
-        with ending(log, "checkpoint", flow=self.flow.name):
+        with ending(log, "checkpoint", flow=self.flow.name), self._telemetry:
             result = self._run(interval_s, run_for_s)
         log.info(
             event(
@@ -167,6 +172,7 @@ class CheckpointJob:
             self._translation = GroupTranslation(self.ledger, flow, self._target)
             self._translation.prime()
             self._recall()
+            self._telemetry.health.ready()
             with self.ledger.checkpoint("checkpoint") as checkpoint:
                 self._cycles.run(
                     CycleRun(
@@ -241,7 +247,7 @@ class CheckpointJob:
             row.key: row for row in synced if row.sync in SETTLED
         }
         self._count(listed, synced, changed=changed, batch_id=batch_id, seconds=clock.total_ms / 1000)
-        self._measure(clock)
+        self._measure(clock, synced)
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
@@ -525,15 +531,49 @@ class CheckpointJob:
             )
         )
 
-    def _measure(self, clock: Stopwatch) -> None:
+    def _measure(self, clock: Stopwatch, synced: list[Checkpoint]) -> None:
         flow, metrics, counts = self.flow.name, self._metrics, self._counts
         metrics.checkpoint_cycles.labels(flow).inc()
+        count_age(metrics.checkpoint_age_seconds, flow)
+        self._telemetry.health.progressed()
+        now = time.monotonic()
+        self._unfinished_since = {
+            row.key: self._unfinished_since.get(row.key, now)
+            for row in synced
+            if row.status in UNFINISHED or row.sync in UNFINISHED
+        }
+        oldest = min(self._unfinished_since.values(), default=now)
+        metrics.worst_group_seconds.labels(flow).set(now - oldest)
+        self._detail(synced, clock.total_ms)
         for stage, stage_ms in clock.laps_ms.items():
             metrics.checkpoint_stage_seconds.labels(flow, stage).observe(stage_ms / 1000)
         for status in Status:
             metrics.checkpoint_positions.labels(flow, status).set(counts.statuses[status])
         for outcome in SyncOutcome:
             metrics.synced_positions.labels(flow, outcome).set(counts.syncs[outcome])
+
+    def _detail(self, synced: Iterable[Checkpoint], latency_ms: float) -> None:
+        """Updates the metrics of groups, if they are on."""
+        details, flow = self._telemetry.details, self.flow
+        if details is None:
+            return
+        places = [(row, row.topic, row.partition) for row in synced]
+        details.groups(
+            flow.name,
+            {
+                (row.group_id, topic, partition): row.source_lag
+                for row, topic, partition in places
+                if topic is not None and partition is not None and row.source_lag is not None
+            },
+        )
+        details.checkpointed(
+            (
+                (flow.source, flow.target, row.group_id, row.target_topic, str(row.target_partition))
+                for row in synced
+                if row.sync is SyncOutcome.COMMITTED and row.target_topic is not None
+            ),
+            latency_ms,
+        )
 
 
 def gate_frame(translated: Iterable[dict[str, Any]], known: Mapping[GroupKey, Checkpoint]) -> pd.DataFrame:

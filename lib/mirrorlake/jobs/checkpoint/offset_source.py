@@ -132,14 +132,15 @@ class GroupOffsetsReader(DataSourceStreamReader):
             found = {
                 name: group
                 for name, group in list_groups(source, self.flow.connect_timeout_ms).items()
-                if name in self.flow.groups
+                if self.flow.checkpoints_group(name)
             }
         finally:
             source.close()
         self._shared = tuple(sorted(name for name, group in found.items() if group.kind == SHARE))
-        self._groups = sorted(
-            name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS
-        )
+        named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
+        if self.flow.canary_enabled:  # it may come and go between two looks
+            named.add(self.flow.canary_group)
+        self._groups = sorted(named)
         self._groups_due = time.monotonic() + (self.flow.refresh_groups_interval_s or float("inf"))
 
     def _read_offsets(self, groups: list[str]) -> list[Row]:

@@ -21,8 +21,8 @@ from mirrorlake.protocol.acls import EVERYONE, OPENED, Acl, equal_acls, is_denia
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.permission_probes import denied_transactions
-from mirrorlake.protocol.quotas import Entity, read_quotas, set_quota
 from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
+from mirrorlake.protocol.users import Entity, read_quotas, read_scram_users, set_quota
 from mirrorlake.state.closure import is_closed
 from mirrorlake.state.offset_syncs import read_all_states
 
@@ -98,7 +98,7 @@ def missing_on_target(flow: Flow, source: Cluster, target: Cluster) -> list[Miss
     return [
         *(() if bindings is None else _acls(flow, bindings, there.acls("ANY"), topics, servers)),
         *_parts("quotas", lambda: _quotas(flow, source, target, has, servers)),
-        *_parts("SCRAM users", lambda: _scram_users(here, there, has, servers)),
+        *_parts("SCRAM users", lambda: _scram_users(flow, source, target, has, servers)),
     ]
 
 
@@ -255,9 +255,11 @@ def _quotas(
             )
 
 
-def _scram_users(here: Admin, there: Admin, has: Callable[[str], bool], servers: str) -> Iterator[MissingAccess]:
-    known = there.scram_users()
-    for user, mechanisms in sorted(here.scram_users().items()):
+def _scram_users(
+    flow: Flow, source: Cluster, target: Cluster, has: Callable[[str], bool], servers: str
+) -> Iterator[MissingAccess]:
+    known = read_scram_users(target, flow.connect_timeout_ms)
+    for user, mechanisms in sorted(read_scram_users(source, flow.connect_timeout_ms).items()):
         lacking = sorted(mechanisms - known.get(user, set()))
         if lacking and has(f"User:{user}"):
             text = ",".join(f"{mechanism}=[password=...]" for mechanism in lacking)

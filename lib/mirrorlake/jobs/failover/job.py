@@ -132,7 +132,7 @@ class Failover:
 
         Raises:
             TargetError, SourceError: a cluster that is needed can't be reached; or the target has refused groups, and
-            the others were moved.
+                the others were moved.
             GateError: a line of a run is blocked or an expectation failed, or a rehearsal found another record than the
                 map says; no group was touched.
         """

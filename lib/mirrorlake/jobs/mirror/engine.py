@@ -46,9 +46,8 @@ class JobRun:
     Attributes:
         config: path of the property file, which the planner reads.
         flow: the flow at the start of the run.
-        name: name of the query.
-        checkpoint: directory for Spark's own progress.
-        interval_s: seconds between two micro-batches; None to mirror what the source has now, and end.
+        interval_s: least seconds from the begin of a micro-batch to the next one; None to mirror what the source has
+            now, and end.
         run_for_s: seconds after which to stop; None for no limit.
         handle: called with each plan; its errors are retried or end the run.
         watch: called a few times a second while an interval is set; its errors end the run.
@@ -57,8 +56,6 @@ class JobRun:
 
     config: str
     flow: Flow
-    name: str
-    checkpoint: str
     interval_s: float | None
     run_for_s: float | None
     handle: HandlePlan

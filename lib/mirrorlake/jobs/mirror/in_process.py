@@ -7,27 +7,22 @@ tests of the protocol, and for small flows without transforms.
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.config.reload import LiveFlow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.jobs.mirror.copy.task import Connections, connect
 from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
+from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
-from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.log import event
+from mirrorlake.model.copy_plan import Range
 from mirrorlake.protocol.cluster import Limits
-from mirrorlake.spark.retries import Retries
-from mirrorlake.spark.timing import Stopwatch
 
 log = logging.getLogger(__name__)
-
-POLL_S = 0.05
 
 
 class InProcessEngine:
@@ -41,7 +36,7 @@ class InProcessEngine:
     def __init__(self, parallelism: int = 2, failpoint: Failpoint = never) -> None:
         self.parallelism = parallelism
         self._tasks = InProcessTasks(failpoint)
-        self._stopping = threading.Event()
+        self._loop = PlanLoop()
 
     def require_usable(self, flow: Flow) -> None:
         if flow.transforms:
@@ -51,75 +46,42 @@ class InProcessEngine:
             )
 
     def run(self, run: JobRun) -> None:
-        planner = Planner(LiveFlow(run.config, run.flow), until_now=run.interval_s is None)
-        retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
-        deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
-        seen, number = 0, 0
         try:
-            while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
-                began, values = time.monotonic(), planner.latest()
-                if values.get("plan", 0) == seen and run.interval_s is None:
-                    return
-                if values.get("plan", 0) != seen:
-                    seen = values["plan"]
-                    self._handle(run, MirrorPlan.from_values(values), number, retries)
-                    number += 1
-                if run.interval_s is not None:
-                    self._wait_until(began + run.interval_s, deadline, run.watch)
+            self._loop.run(run, self._tasks, run.watch)
         except KeyboardInterrupt:
-            log.info(event("interrupted", flow=run.flow.name, query=run.name))
+            log.info(event("interrupted", flow=run.flow.name))
         finally:
-            planner.close()
             self._tasks.close()
 
-    def _handle(self, run: JobRun, plan: MirrorPlan, number: int, retries: Retries) -> None:
-        try:
-            clock = Stopwatch()
-            clock.lap("collect")  # the plan needs no collecting
-            run.handle(plan, self._tasks, number, clock)
-            retries.succeeded()
-        except MirrorlakeError as error:
-            if not retries.may_go_on(error):
-                raise
-
     def stop(self) -> None:
-        self._stopping.set()
-
-    def _wait_until(self, due: float, deadline: float | None, watch: Callable[[], None]) -> None:
-        """Calls `watch` until the next plan is due."""
-        until = due if deadline is None else min(due, deadline)
-        watch()
-        while (left_s := until - time.monotonic()) > 0 and not self._stopping.wait(min(POLL_S, left_s)):
-            watch()
+        self._loop.stop()
 
 
 class InProcessTasks:
-    """Copies the slots of a plan one after the other, over connections that are kept between plans."""
+    """Copies the slots of a plan in this process, over connections that are kept between plans.
 
-    def __init__(self, failpoint: Failpoint) -> None:
+    Args:
+        failpoint: called with the name of each step.
+        lanes: slots that are copied at once. Slots that share a lane are copied one after the other.
+    """
+
+    def __init__(self, failpoint: Failpoint, lanes: int = 1) -> None:
         self._failpoint = failpoint
-        self._connections: Connections | None = None
-        self._of: Flow | None = None
-        self._limits = Limits()
+        self._lanes = [Lane() for _ in range(lanes)]
 
     def run(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
         """See `CopyTasks.run`."""
-        answers = []
-        for slot in sorted({planned.slot for planned in plan.ranges}):
-            ranges = [planned for planned in plan.ranges if planned.slot == slot]
-            answer = copy_slot(
-                flow,
-                lambda: self._connected(flow),
-                slot=slot,
-                slots=plan.slots,
-                generation=plan.generation,
-                ranges=ranges,
-                failpoint=self._failpoint,
-            )
-            if isinstance(answer, MirrorlakeError):
-                self.close()
-            answers.append(TaskAnswer(slot, answer))
-        return answers
+        by_lane: dict[int, list[tuple[int, list[Range]]]] = {}
+        for slot, ranges in plan.by_slot().items():
+            by_lane.setdefault(slot % len(self._lanes), []).append((slot, ranges))
+
+        def copied(lane: int) -> list[TaskAnswer]:
+            return [self._lanes[lane].copy(flow, plan, slot, ranges, self._failpoint) for slot, ranges in by_lane[lane]]
+
+        if len(by_lane) < 2:  # in this thread, which an interrupt reaches
+            return [answer for lane in by_lane for answer in copied(lane)]
+        with ThreadPoolExecutor(len(by_lane)) as pool:
+            return [answer for answers in pool.map(copied, by_lane) for answer in answers]
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
         """Returns the error unchanged; see `CopyTasks.explained`."""
@@ -127,6 +89,37 @@ class InProcessTasks:
 
     def close(self) -> None:
         """Drops the connections; the next task makes new ones."""
+        for lane in self._lanes:
+            lane.close()
+
+
+class Lane:
+    """Copies one slot after the other, over connections of its own."""
+
+    def __init__(self) -> None:
+        self._connections: Connections | None = None
+        self._of: Flow | None = None
+        self._limits = Limits()
+
+    def copy(
+        self, flow: Flow, plan: MirrorPlan, slot: int, ranges: Sequence[Range], failpoint: Failpoint
+    ) -> TaskAnswer:
+        """Copies one slot of a plan; its connections are dropped after an error."""
+        answer = copy_slot(
+            flow,
+            lambda: self._connected(flow),
+            slot=slot,
+            slots=plan.slots,
+            generation=plan.generation,
+            ranges=ranges,
+            failpoint=failpoint,
+        )
+        if isinstance(answer, MirrorlakeError):
+            self.close()
+        return TaskAnswer(slot, answer)
+
+    def close(self) -> None:
+        """Drops the connections; the next copy makes new ones."""
         if self._connections is not None:
             source, target, _ = self._connections
             source.close()

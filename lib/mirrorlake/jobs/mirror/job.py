@@ -42,8 +42,10 @@ from mirrorlake.errors import (
 )
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
+from mirrorlake.jobs.mirror.canary import Canary
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
 from mirrorlake.jobs.mirror.holdups import Holdups
+from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
@@ -54,10 +56,11 @@ from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
-from mirrorlake.metrics import Metrics, of_process
+from mirrorlake.metrics import Metrics, count_age, of_process
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.lag import lag
+from mirrorlake.model.partition_lag import FlowLag
 from mirrorlake.model.slot import ClosedFor, Position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
@@ -68,9 +71,11 @@ from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.slot_report import SlotReport
+from mirrorlake.telemetry.job_telemetry import JobTelemetry
 
 log = logging.getLogger(__name__)
 
+INTERVAL_S = 0.3  # from one micro-batch to the next, where nothing else is asked for
 HISTORY = 1_000  # micro-batches kept for the result's figure
 IDLE_NOTE_S = 60.0  # interval at which an idle job records a cycle
 
@@ -118,6 +123,11 @@ class MirrorJob:
         self._places = contextlib.ExitStack()
         self._job_id = uuid.uuid4().hex[:8]
         self._keeper = LedgerKeeper(flow, ledger, self._metrics, self._job_id)
+        self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
+        self._canary = Canary(flow, self._metrics) if flow.canary_enabled else None
+        self._lag_keeper = LagKeeper(
+            flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._measured
+        )
 
     @property
     def flow(self) -> Flow:
@@ -138,7 +148,7 @@ class MirrorJob:
             MirrorlakeError: the error that ended the run; its class tells who has to act. Earlier commits hold, and no
                 transaction of this job stays open.
         """
-        with ending(log, "mirror", flow=self.flow.name):
+        with ending(log, "mirror", flow=self.flow.name), self._telemetry:
             result = self._run(interval_s, run_for_s)
         log.info(event("mirror_finished", **result.to_json()))
         return result
@@ -150,12 +160,17 @@ class MirrorJob:
         failure: BaseException | None = None
         try:
             self._prepare()
+            if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
+                self._canary.start()
             self._copy(interval_s, run_for_s)
         except BaseException as error:
             failure = error
             raise
         finally:
             try:
+                if self._canary is not None:
+                    self._canary.finish()
+                self._lag_keeper.finish(measures=failure is None)
                 self._keeper.finish(failure)
                 self._failpoint("driver.ledger")
             finally:
@@ -192,8 +207,6 @@ class MirrorJob:
                 JobRun(
                     config=self.config,
                     flow=self.flow,
-                    name=f"mirror {self.flow.name} {self._job_id}",
-                    checkpoint=self._places.enter_context(self.ledger.checkpoint("mirror")),
                     interval_s=interval_s,
                     run_for_s=run_for_s,
                     handle=self._mirror,
@@ -227,6 +240,8 @@ class MirrorJob:
             )
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
+        if self._canary is not None:
+            self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
         found = {
             name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
@@ -278,6 +293,8 @@ class MirrorJob:
         )
         self._metrics.generation.labels(flow.name).set(self._generation)
         self._keeper.start(sync_partitions)
+        self._lag_keeper.start()
+        self._telemetry.health.ready()
 
     def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
         """Yields the start positions of partitions that exist when the flow starts for the first time.
@@ -335,7 +352,7 @@ class MirrorJob:
             )
         self._holdups.measure()
         if self._live.poll():  # the planner reports changes, when its plans follow them
-            self._topology.flow = self._keeper.flow = self.flow
+            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
         now, flow = time.monotonic(), self.flow
         self._mm2.heartbeats_if_due()
         configs = flow.sync_topic_configs_enabled and now >= self._configs_due
@@ -358,14 +375,15 @@ class MirrorJob:
         """Handles one plan of the engine."""
         if not self._has_work(plan):
             return
-        cycle_id = f"{self._job_id}-{number}"
+        began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
         outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
         if outcome.committed:
-            stages_ms = stages(plan.plan_ms, plan.planned_at_ms, clock, outcome.committed)
+            stages_ms = stages(plan.plan_ms, clock, outcome.committed)
             self._report(number, cycle_id, outcome.committed, stages_ms)
+            self._detail(began_ms, outcome.committed)
             self._mm2.offset_syncs(
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
@@ -393,6 +411,7 @@ class MirrorJob:
             MirrorlakeError: planning failed, the plan is of a newer generation, or no topic can be mirrored.
         """
         if plan.error:
+            self._telemetry.health.failed(plan.error)
             raise plan.error
         if plan.generation > self._generation:
             raise fenced(self.flow, self._generation, plan.generation)
@@ -469,9 +488,25 @@ class MirrorJob:
         metrics.mirrored_bytes.labels(flow).inc(progress.bytes)
         metrics.lag_records.labels(flow).set(progress.lag)
         metrics.last_commit_seconds.labels(flow).set(progress.finished_at.timestamp())
+        count_age(metrics.last_commit_age_seconds, flow)
+        metrics.micro_batch_seconds.labels(flow).observe(progress.seconds)
+        self._telemetry.health.progressed()
         for stage in STAGES:
             metrics.stage_seconds.labels(flow, stage).observe(progress.stages_ms[stage] / 1000)
         self._keeper.count_runs(committed=progress.runs)
+
+    def _detail(self, read_at_ms: float, reports: list[SlotReport]) -> None:
+        """Updates the metrics of topics and partitions, if they are on."""
+        if self._telemetry.details is not None:
+            runs = [run for report in reports for stretch in report.stretches for run in stretch["runs"]]
+            self._telemetry.details.mirrored(self.flow.target, runs, read_at_ms, committed_at_ms=1000 * time.time())
+
+    def _measured(self, found: FlowLag) -> None:
+        """Takes a measurement of the lag."""
+        if found.is_caught_up:
+            self._telemetry.health.progressed()
+        if self._telemetry.details is not None:
+            self._telemetry.details.lag(self.flow.name, found.partitions)
 
     def _append_anomalies(self, rows: Sequence[Anomaly]) -> None:
         for row in rows:

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 STEADY_S = 3.0  # for which a stream that was started anew must run before the ledger counts as back
+VERIFIED_EVERY_S = 600.0  # between two looks whether the flow was verified
 LONGEST_WAIT_S = 60.0  # between two attempts to write a ledger that is away
 
 
@@ -57,7 +58,7 @@ class LedgerKeeper:
         self.flow, self._ledger, self._metrics, self._job_id, self._clock = flow, ledger, metrics, job_id, clock
         self._journal = Journal(ledger)
         self._runs = Counter[str]()
-        self._sync_partitions, self._stream_due_at = 0, 0.0
+        self._sync_partitions, self._stream_due_at, self._verified_due_at = 0, 0.0, 0.0
         self._query: StreamingQuery | NoStream | None = None
         self._place = contextlib.ExitStack()
         self._away: _Away | None = None
@@ -73,7 +74,7 @@ class LedgerKeeper:
         The first append is due after one interval. A job that ends sooner appends once, at its end.
         """
         self._sync_partitions = sync_partitions
-        self._stream_due_at = self._clock() + self.flow.ledger_interval_s
+        self._stream_due_at = self._verified_due_at = self._clock() + self.flow.ledger_interval_s
         self._thread.start()
 
     def note(self, table: str, rows: Iterable[Any]) -> None:
@@ -174,6 +175,10 @@ class LedgerKeeper:
                 checkpoint=self._place.enter_context(self._ledger.checkpoint("ledger")),
                 appended=self._note_append,
             )
+        if self._query is not None and self._clock() >= self._verified_due_at:
+            self._verified_due_at = self._clock() + VERIFIED_EVERY_S
+            if (at := self._ledger.verified_at(self.flow)) is not None:
+                self._metrics.verified_seconds.labels(self.flow.name).set(at.timestamp())
         if self._away is not None and self._clock() >= (self._away.restored_at or 0) + STEADY_S:
             self._back()
 

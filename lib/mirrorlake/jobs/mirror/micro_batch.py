@@ -92,16 +92,10 @@ class MicroBatch:
                 self._pass_gate(moved, cycle_id, evaluated)
             clock.lap("gate")
             self._failpoint("driver.gated")
-            committed = []
-            for report in moved:
-                if failure := self._commit(report):
-                    failures.append(failure)
-                else:
-                    committed.append(report)
-                self._failpoint("driver.committing")
+            committed, aborted = self._commit(moved)
             self._failpoint("driver.committed")
             clock.lap("commit")
-            return BatchOutcome(committed, failures)
+            return BatchOutcome(committed, failures + aborted)
 
     @contextmanager
     def _aborting_if_interrupted(self, slots: set[int]) -> Iterator[None]:
@@ -121,7 +115,7 @@ class MicroBatch:
         """Runs one task for each slot; returns the reports, and the retriable errors."""
         slots = {one.slot for one in plan.ranges}
         try:
-            answers = tasks.run(self._flow, plan)
+            answers = tasks.run(self._flow.shared_by(len(slots)), plan)
         except MirrorlakeError:
             self._abort(slots)
             raise
@@ -164,14 +158,28 @@ class MicroBatch:
 
     # -- commit -------------------------------------------------------------------------------------
 
-    def _commit(self, report: SlotReport) -> MirrorlakeError | None:
-        """Commits one slot's transaction; returns an error if it is not committed.
-
-        If the response to EndTxn does not decide this, the driver reads the log.
+    def _commit(self, reports: list[SlotReport]) -> tuple[list[SlotReport], list[MirrorlakeError]]:
+        """Commits the transactions of all slots at once; returns the reports, and the errors of those that are not
+        committed.
         """
-        outcome = transaction.end(self._target, report.producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
-        if outcome is transaction.Outcome.DECIDED:
-            return None
+        outcomes = transaction.end_all(
+            self._target,
+            [report.producer for report in reports],
+            commit=True,
+            timeout_ms=transaction.END_TIMEOUT_MS,
+            ended=lambda: self._failpoint("driver.committing"),
+        )
+        committed, failures = [], []
+        for report, outcome in zip(reports, outcomes, strict=True):
+            failure = None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)
+            if failure is None:
+                committed.append(report)
+            else:
+                failures.append(failure)
+        return committed, failures
+
+    def _read_outcome(self, report: SlotReport) -> MirrorlakeError | None:
+        """Reads the log where the response to EndTxn does not show it; returns an error if a slot is not committed."""
         if offset_syncs.find_state(
             self._target,
             self._flow.offset_syncs_topic,
@@ -190,9 +198,8 @@ class MicroBatch:
 
     def _reject(self, reports: Iterable[SlotReport]) -> None:
         """Aborts the open transactions of these reports."""
-        for report in reports:
-            if report.is_open:
-                transaction.end(self._target, report.producer, commit=False, timeout_ms=transaction.END_TIMEOUT_MS)
+        producers = [report.producer for report in reports if report.is_open]
+        transaction.end_all(self._target, producers, commit=False, timeout_ms=transaction.END_TIMEOUT_MS)
 
     def _abort(self, slots: set[int]) -> None:
         """Aborts open transactions of these slots, so that they don't block readers.

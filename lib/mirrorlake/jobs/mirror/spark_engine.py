@@ -1,30 +1,51 @@
-"""Spark as the engine of a mirror job: plans arrive as a stream, and one Spark task copies each slot."""
+"""Spark as the engine of a mirror job: a plan is a Spark job, and one task copies each slot.
+
+The driver copies small plans itself, by the same code.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError, without_contents
+from mirrorlake.errors import (
+    ConfigurationError,
+    MirrorlakeError,
+    SourceError,
+    TargetError,
+    unexpected,
+    without_contents,
+)
+from mirrorlake.failpoint import never
 from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
-from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
+from mirrorlake.jobs.mirror.engine import CopyTasks, JobRun, TaskAnswer
+from mirrorlake.jobs.mirror.in_process import InProcessTasks
+from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
-from mirrorlake.jobs.mirror.range_source import KafkaRanges
+from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.spark.parallelism import copying_tasks
-from mirrorlake.spark.query_loop import Batches
-from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure
 from mirrorlake.transforms.frame import with_records
 from mirrorlake.transforms.validate import validate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Row, SparkSession
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.25
+LANES = 4  # slots that this process copies at once
+SMALL_RECORDS, SMALL_SLOTS, SMALL_BYTES = 10_000, 8, 16 << 20  # of a plan that this process copies itself
 
 
 class SparkEngine:
@@ -33,12 +54,12 @@ class SparkEngine:
     Args:
         spark: a classic session (not Connect) with Delta and the Kafka source; speculation must be off.
         fails_at: step at which tests let tasks die (`mirrorlake.failpoint`).
+        small_records: records of a plan up to which this process copies them itself.
     """
 
-    def __init__(self, spark: SparkSession, fails_at: str = "") -> None:
-        self.spark, self._fails_at = spark, fails_at
-        self._batches: Batches | None = None
-        self._is_stopped = False
+    def __init__(self, spark: SparkSession, fails_at: str = "", small_records: int = SMALL_RECORDS) -> None:
+        self.spark, self._fails_at, self._small_records = spark, fails_at, small_records
+        self._loop = PlanLoop()
 
     @property
     def parallelism(self) -> int:
@@ -54,51 +75,97 @@ class SparkEngine:
             validate(self.spark, transform)
 
     def run(self, run: JobRun) -> None:
-        def handle(frame: DataFrame, number: int) -> None:
-            clock = Stopwatch()
-            plan = MirrorPlan.from_rows(frame.collect())
-            clock.lap("collect")
-            run.handle(plan, SparkTasks(frame, self._fails_at), number, clock)
-
-        self.spark.dataSource.register(KafkaRanges)
-        plans = self.spark.readStream.format("kafka_ranges").option("config", run.config).option("flow", run.flow.name)
-        if run.interval_s is None:
-            plans = plans.option("until", "now")
-        self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics)
-        if self._is_stopped:
-            return
-        self._batches.run(
-            plans.load(),
-            run.name,
-            checkpoint=run.checkpoint,
-            interval_s=run.interval_s,
-            run_for_s=run.run_for_s,
-            watch=run.watch,
-        )
+        tasks = SparkTasks(self.spark, self._fails_at, self._small_records)
+        running = Running(self._loop, run, tasks)
+        try:
+            running.watched(run.watch if run.interval_s is not None else lambda: None)
+        except KeyboardInterrupt:
+            log.info(event("interrupted", flow=run.flow.name))
+        finally:
+            self._loop.stop()
+            running.join()
+            tasks.close()
+        if running.error is not None:
+            raise running.error
 
     def stop(self) -> None:
-        self._is_stopped = True
-        if self._batches is not None:
-            self._batches.stop()
+        self._loop.stop()
+
+
+class Running:
+    """The loop of a run, in a thread of its own, so that an interrupt ends it between two micro-batches."""
+
+    def __init__(self, loop: PlanLoop, run: JobRun, tasks: CopyTasks) -> None:
+        self.error: MirrorlakeError | None = None
+        self._loop, self._run, self._tasks = loop, run, tasks
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._loop_over, name=f"mirror {run.flow.name}", daemon=True)
+        self._thread.start()
+
+    def watched(self, watch: Callable[[], None]) -> None:
+        """Calls `watch` a few times a second until the loop has ended; an error that it raises ends the run."""
+        while not self._ended.wait(WATCH_S):
+            try:
+                watch()
+            except MirrorlakeError as error:
+                self.error = self.error or error
+                return
+
+    def join(self) -> None:
+        """Waits for the end of the micro-batch under way."""
+        self._thread.join()
+
+    def _loop_over(self) -> None:
+        try:
+            self._loop.run(self._run, self._tasks)
+        except MirrorlakeError as error:
+            self.error = self.error or error
+        except Exception as error:
+            self.error = self.error or unexpected("handling a micro-batch", error)
+        finally:
+            self._ended.set()
 
 
 class SparkTasks:
-    """Runs the tasks of one micro-batch as a Spark job.
+    """Runs the tasks of each plan: as a Spark job with a task for each slot, or in this process if there is little.
+
+    A Spark job takes a tenth of a second for itself. In that time, this process copies a few thousand records.
 
     Args:
-        frame: the plan, as rows of `kafka_ranges`.
-        fails_at: step at which tests let tasks die.
+        spark: the session.
+        fails_at: step at which tests let Spark's tasks die.
+        small_records: records of a plan up to which this process copies them.
     """
 
-    def __init__(self, frame: DataFrame, fails_at: str) -> None:
-        self._frame, self._fails_at = frame, fails_at
+    def __init__(self, spark: SparkSession, fails_at: str, small_records: int) -> None:
+        self._spark, self._fails_at, self._small_records = spark, fails_at, small_records
+        self._here = InProcessTasks(never, lanes=LANES)
 
     def run(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
         """See `CopyTasks.run`."""
-        work = self._frame.filter("kind = 'range'")
+        if self._is_small(flow, plan):
+            return self._here.run(small(flow), plan)
+        return self._as_spark_job(flow, plan)
+
+    def close(self) -> None:
+        """Drops the connections of this process."""
+        self._here.close()
+
+    def _is_small(self, flow: Flow, plan: MirrorPlan) -> bool:
+        return (
+            sum(one.end - one.start for one in plan.ranges) <= self._small_records
+            and len({one.slot for one in plan.ranges}) <= SMALL_SLOTS
+            and not any(flow.transform_of(one.topic) for one in plan.ranges)
+        )
+
+    def _as_spark_job(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
+        by_slot = plan.by_slot()
         if any(flow.transform_of(one.topic) for one in plan.ranges):
-            work = with_records(work, flow, plan.ranges, plan.slots)
-        task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
+            work = with_records(self._spark, flow, plan.ranges, plan.slots)
+            task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
+        else:  # one row for each slot, in a partition of its own
+            work = self._spark.range(0, len(by_slot), 1, len(by_slot))
+            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, tuple(by_slot.values()))
         try:
             rows = work.mapInArrow(task, REPORT_SCHEMA).collect()
         except Exception as error:
@@ -124,9 +191,8 @@ class SparkTasks:
             return error
         with contextlib.suppress(Exception):  # the original error must not be hidden by another one
             start, end = {(topic, partition): offset}, {(topic, partition): offset + 1}
-            spark = self._frame.sparkSession
             record = log_records(
-                spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={}
+                self._spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={}
             )
             found = explain_failure(
                 record, transform, topic=topic, partition=partition, offset=offset, reason=str(what["reason"])
@@ -140,3 +206,8 @@ def _answer(row: Row) -> TaskAnswer:
     if row["report"]:
         return TaskAnswer(row["slot"], SlotReport(**json.loads(row["report"])))
     return TaskAnswer(row["slot"], errors.from_json(json.loads(row["error"])))
+
+
+def small(flow: Flow) -> Flow:
+    """Returns the flow with the limits of a small micro-batch: large records leave the rest to the next plan."""
+    return replace(flow, batch_max_bytes=min(flow.batch_max_bytes, SMALL_BYTES))

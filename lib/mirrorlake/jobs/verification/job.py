@@ -53,9 +53,11 @@ from mirrorlake.jobs.verification.summarize import VerifiedMap, judge
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
+from mirrorlake.metrics import of_process
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import NotCompared
+from mirrorlake.telemetry.job_telemetry import JobTelemetry
 from mirrorlake.translation.versioned_map import Versions, current_map, last_states
 
 if TYPE_CHECKING:
@@ -91,8 +93,16 @@ class Verification:
             SourceError, TargetError: a cluster can't be read.
             LedgerError: the tables can't be read or written.
         """
-        with ending(log, "verification", flow=self.flow.name, mode=scope.mode):
-            return self._run(scope)
+        metrics = of_process()
+        with (
+            ending(log, "verification", flow=self.flow.name, mode=scope.mode),
+            JobTelemetry(self.flow, "verify", metrics),
+        ):
+            result = self._run(scope)
+            counts = scope.topics is None and scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
+            if counts and (result.passed or result.is_neutral):
+                metrics.verified_seconds.labels(self.flow.name).set(result.started_at.timestamp())
+            return result
 
     def _run(self, scope: VerificationScope) -> VerificationResult:
         flow, started_at, verification_id = self.flow, datetime.now(UTC), uuid.uuid4().hex

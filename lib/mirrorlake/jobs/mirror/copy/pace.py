@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, LEAST_FETCH_BYTES
 from mirrorlake.protocol.cluster import Limits
 
-LEAST_FETCH_BYTES, THROTTLED_FETCH_BYTES = 64 << 10, 256 << 10
+THROTTLED_FETCH_BYTES = 256 << 10
 A_WHILE_S = 1.0  # an attempt that is quicker shows nothing about the rate
 
 
@@ -47,15 +47,15 @@ class Pace:
         waits = self._is_throttled and not read_bytes
         return self._clock() >= (self._latest if waits else self._deadline)
 
-    def next_bytes(self, written_bytes: int) -> int:
-        """Returns the size of the next Fetch responses, after `written_bytes` were written."""
+    def next_bytes(self, written_bytes: int, responses: int) -> int:
+        """Returns the size of each of the next Fetch responses, after `written_bytes` were written."""
         left_s = max(0.0, self._deadline - self._clock())
-        at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s)
+        at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s / responses)
         # The source withholds a response that is above its quota, and the wait for it is shorter if it is small.
         most = THROTTLED_FETCH_BYTES if self._is_throttled else FETCH_BYTES
-        round_bytes = min(most, self._limits.round_bytes)
-        self._limits.round_bytes = min(FETCH_BYTES, 2 * round_bytes)
-        return int(min(round_bytes, at_this_rate))
+        share = min(most, self._limits.round_bytes // responses)
+        self._limits.round_bytes = min(FETCH_BYTES * responses, share * (responses + 1))
+        return int(min(share, at_this_rate))
 
     def keep(self, written_bytes: int) -> None:
         """Keeps the rate for the next attempt; to be called at the end, also of an attempt that fails."""

@@ -34,6 +34,7 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
+from mirrorlake.jobs.mirror.copy.throttle import BACKFILL_S, Throttle
 from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Range
@@ -41,7 +42,7 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, ResponseError, WireError, is_unauthorized
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, ResponseError, Topic, WireError, is_unauthorized
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 from mirrorlake.state import offset_syncs
@@ -83,6 +84,7 @@ class SlotCopy:
         self.slot, self.slots, self.generation = slot, slots, generation
         self._clock, self._failpoint = clock, failpoint
         self._stretches: dict[PartitionKey, Stretch] = {}
+        self._throttle = Throttle(flow, target.limits, clock)
         self._transformed: dict[PartitionKey, Stretch] = {}
         self._warnings: list[str] = []
         self._state_end = -1  # of the slot's states, as they were read
@@ -100,12 +102,9 @@ class SlotCopy:
             FencedError: a newer job has taken over the flow.
             BatchRefusedError: a batch exceeds the target's limit; the next attempt makes smaller ones.
         """
-        began, throttled = self._clock(), self._throttled_ms()
-        producer = transaction.begin(
-            self.target, self.flow.transactional_id(self.slot), self.flow.transaction_timeout_ms, PRODUCE_TIMEOUT_MS
-        )
+        began, throttled, planned = self._clock(), self._throttled_ms(), list(ranges)
+        producer = self._begin(planned)
         self._failpoint("task.initialised")
-        planned = list(ranges)
         state = self._compare(planned)
         self._failpoint("task.compared")
         if not self._stretches:
@@ -114,12 +113,21 @@ class SlotCopy:
             key: stretch for key, stretch in self._stretches.items() if self.flow.transform_of(stretch.topic)
         }
         intake = self._prepared_intake()
-        outlet = Outlet(self.flow, self.target, producer)
+        outlet = Outlet(
+            self.flow,
+            self.target,
+            producer,
+            connections=self.target.connections(self.flow.produce_connections),
+            is_far=self.target.is_far,
+            throttle=self._throttle,
+        )
         ready = self._clock()
         with self._explaining_failures():
-            self._move(intake, outlet, planned, records, deadline=ready + self.flow.batch_max_ms / 1000)
+            self._move(intake, outlet, planned, records, deadline=ready + self._longest_s())
             moved = self._clock()
             self._failpoint("task.copied")
+            if intake.throttled_s and self._is_untouched:  # it has waited for the allowed rate all the time
+                return self._report(producer, is_open=False)
             self._require_result(intake, outlet, state)
             self._write_state(state, producer)
         self._failpoint("task.written")
@@ -136,20 +144,41 @@ class SlotCopy:
 
     # -- before the copy ----------------------------------------------------------------------------
 
+    def _begin(self, planned: Iterable[Range]) -> transaction.Producer:
+        """Begins the slot's transaction, and looks at the topics on both sides meanwhile."""
+        flow, read = self.flow, sorted({one.topic for one in planned})
+        written = {flow.offset_syncs_topic, *map(flow.policy.remote_topic, read)}
+        if any(flow.transform_of(topic) for topic in read):
+            written.add(flow.dead_letter_topic)
+
+        async def begun() -> transaction.Producer:
+            return await transaction.begin_async(
+                self.target, flow.transactional_id(self.slot), flow.transaction_timeout_ms, PRODUCE_TIMEOUT_MS
+            )
+
+        async def described(cluster: Cluster, topics: Iterable[str]) -> dict[str, Topic]:
+            return await cluster.retry(
+                "reading metadata", lambda: cluster.update_metadata(list(topics)), flow.connect_timeout_ms
+            )
+
+        producer: transaction.Producer = self.target.net.run(
+            lambda: self.target.together(
+                begun, lambda: described(self.source, read), lambda: described(self.target, written)
+            )
+        )[0]
+        return producer
+
     def _prepared_intake(self) -> Intake:
-        """Looks at the topics on both sides, and returns the reader of the stretches."""
-        timeout_ms, stretches = self.flow.connect_timeout_ms, self._stretches.values()
-        written = {stretch.target_topic for stretch in stretches} | {self.flow.offset_syncs_topic}
-        if self._transformed:
-            written.add(self.flow.dead_letter_topic)
-        self.source.refresh({stretch.topic for stretch in stretches}, timeout_ms)
-        self.target.refresh(written, timeout_ms)
+        """Returns the reader of the stretches, if the topics on both sides are those that were planned."""
+        stretches = self._stretches.values()
         intake = Intake(
             flow=self.flow,
             source=self.source,
             provenance=self.provenance,
             limits=self.target.limits,
             stretches=self._stretches,
+            connections=self.source.connections(self.flow.fetch_connections),
+            throttle=self._throttle,
         )
         intake.require_topics()
         self._require_remote_topics()
@@ -159,7 +188,6 @@ class SlotCopy:
     def _compare(self, planned: list[Range]) -> SlotState:
         """Compares the plan with the slot's last committed state, and keeps the ranges that are left."""
         topic = self.flow.offset_syncs_topic
-        self.target.refresh([topic], self.flow.connect_timeout_ms)
         states, ends = offset_syncs.read_states_and_ends(self.target, topic, [self.slot], self.flow.connect_timeout_ms)
         self._state_end, state = ends[self.slot], states.get(self.slot)
         if state is None:
@@ -315,21 +343,34 @@ class SlotCopy:
             latest=deadline + self.flow.transaction_timeout_ms / 2000,
         )
         try:
-            pending = intake.fetch(pace.next_bytes(outlet.bytes))
-            while pending:
-                for fetch in pending:
-                    await intake.accept(fetch)
-                await intake.accept_late(waits=False)
-                is_enough = intake.is_full or pace.is_over(intake.bytes)
-                pending = [] if is_enough else intake.fetch(pace.next_bytes(outlet.bytes))
+            intake.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
+            while intake.is_under_way or await self._waited_for_rate(intake, deadline):
+                if intake.is_under_way:
+                    await intake.accept()
+                    await intake.accept_late(waits=False)
+                if not (intake.is_full or pace.is_over(intake.bytes)):
+                    intake.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
                 await self._write(intake, outlet)
                 self._failpoint("task.producing")
             if not intake.bytes:  # a slow leader is waited for where that costs the others nothing
                 await intake.accept_late(waits=True)
                 await self._write(intake, outlet)
-            await outlet.settle(0)
+            await outlet.settle()
         finally:
             pace.keep(outlet.bytes)
+
+    def _longest_s(self) -> float:
+        """Returns the time for which the slot is copied."""
+        has_backfill = any(self.flow.is_backfill(stretch.topic) for stretch in self._stretches.values())
+        return min(self.flow.batch_max_ms / 1000, BACKFILL_S if has_backfill else float("inf"))
+
+    async def _waited_for_rate(self, intake: Intake, deadline: float) -> bool:
+        """Waits until the allowed rate lets more be read; returns False if nothing is left, or the time is over."""
+        wait_s = intake.throttled_s
+        if not wait_s or intake.is_full:
+            return False
+        await self.source.net.sleep(max(0.0, min(wait_s, deadline - self._clock())))
+        return self._clock() < deadline
 
     async def _write(self, intake: Intake, outlet: Outlet) -> None:
         for stretch in self._stretches.values():
@@ -371,7 +412,7 @@ class SlotCopy:
             self._failpoint("task.producing")
         await transformed.finish(everything=is_everything)
         await outlet.produce([*self._transformed.values(), transformed.dead_letters])
-        await outlet.settle(0)
+        await outlet.settle()
 
     def _ended_by_another(self, error: ResponseError) -> MirrorlakeError:
         """Returns the error for a transaction that a newer job ended, or the coordinator after its timeout."""
@@ -384,6 +425,10 @@ class SlotCopy:
 
     # -- after the copy -----------------------------------------------------------------------------
 
+    @property
+    def _is_untouched(self) -> bool:
+        return all(stretch.is_untouched and not stretch.resets for stretch in self._stretches.values())
+
     def _require_result(self, intake: Intake, outlet: Outlet, before: SlotState) -> None:
         """Checks that something was copied, and what the remote topics have behind the positions.
 
@@ -392,7 +437,7 @@ class SlotCopy:
             TargetError: another program has written to a remote topic, or this flow has and the state does not say so.
         """
         stretches = self._stretches.values()
-        if intake.problem and all(stretch.is_untouched and not stretch.resets for stretch in stretches):
+        if intake.problem and self._is_untouched:
             raise intake.problem
         if all(stretch.is_untouched and not stretch.resets and not stretch.is_done for stretch in stretches):
             raise SourceError(

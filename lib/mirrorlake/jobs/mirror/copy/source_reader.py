@@ -7,7 +7,8 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
+from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
@@ -43,7 +45,7 @@ from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.refill import Refill
 from mirrorlake.state.provenance import Provenance
 
-FETCH_BYTES = 16 << 20
+FETCH_BYTES, LEAST_FETCH_BYTES = 16 << 20, 64 << 10
 PARTITION_FETCH_BYTES = 4 << 20
 FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
@@ -58,11 +60,13 @@ class PendingFetch:
 
     Attributes:
         node: node id of the leader.
+        lane: number of the connection to it.
         offsets: the offsets that were asked for, by partition.
         response: future of the response.
     """
 
     node: int
+    lane: int
     offsets: Mapping[PartitionKey, int]
     response: Any
 
@@ -76,6 +80,8 @@ class Intake:
         provenance: knows the flow that wrote each batch; None if that does not matter.
         limits: size limits of remote topics, as learned from refused batches.
         stretches: stretches by topic and partition; they receive the batches to produce.
+        connections: the number of connections to each leader.
+        throttle: the rate that the operator allows; None for no limit.
     """
 
     def __init__(
@@ -85,7 +91,10 @@ class Intake:
         provenance: Provenance | None,
         limits: Limits,
         stretches: Mapping[PartitionKey, Stretch],
+        connections: int = 1,
+        throttle: Throttle | None = None,
     ) -> None:
+        self._throttle = throttle
         self.flow, self.source, self.provenance, self.limits = flow, source, provenance, limits
         self.problem: MirrorlakeError | None = None  # the last retriable error
         self.bytes = 0
@@ -93,7 +102,11 @@ class Intake:
         # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
         self._order = dict.fromkeys(random.sample(list(stretches), k=len(stretches)))
         self._gaps = 0
-        self._late: dict[int, PendingFetch] = {}  # of leaders that are silent
+        self._connections = connections
+        self._lanes: dict[PartitionKey, int] = {}
+        self._used: Counter[int] = Counter()  # partitions that have a connection, by leader
+        self._under_way: dict[tuple[int, int], PendingFetch] = {}
+        self._late: dict[tuple[int, int], PendingFetch] = {}  # of leaders that are silent
         self._compacted: dict[str, bool] = {}
         self._damaged = limits.damaged
 
@@ -102,47 +115,93 @@ class Intake:
         """True if the transaction should hold no more."""
         return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
 
-    def fetch(self, max_bytes: int = FETCH_BYTES) -> list[PendingFetch]:
-        """Sends a Fetch request to each leader for the offsets that are left, with a limit for each response.
+    @property
+    def is_under_way(self) -> bool:
+        """True if a response is to be awaited, other than those of silent leaders."""
+        return bool(self._under_way)
+
+    def fetch(self, most_bytes: Callable[[int], int]) -> None:
+        """Sends a Fetch request on each free connection to a leader, for the offsets that are left.
 
         Partitions without a leader are tried again the next time. Those of a leader that still owes a response are
         left out, so that they don't hold up the others. Spark reads the topics that have a transform.
+
+        Args:
+            most_bytes: returns the size limit of each of so many responses, as the pace of the attempt allows.
         """
-        wanted: dict[int, dict[PartitionKey, int]] = {}
-        for stretch in (self._stretches[key] for key in self._order):
-            leader = self.source.leader(*stretch.key)
-            if stretch.is_done or leader in self._late or self.flow.transform_of(stretch.topic) is not None:
-                continue
-            wanted.setdefault(leader, {})[stretch.key] = stretch.upstream_next
+        asked = {key for fetch in self._under_way.values() for key in fetch.offsets}
+        wanted: dict[tuple[int, int], dict[PartitionKey, int]] = {}
+        for stretch in self._due():
+            where = self._line(stretch.key)
+            if not (where in self._late or where in self._under_way or stretch.key in asked or self.wait_s(stretch)):
+                wanted.setdefault(where, {})[stretch.key] = stretch.upstream_next
+        if not wanted:
+            return
+        # Of each connection, one response is written to the target while the next one comes.
+        responses = len(self._under_way) + len(wanted)
+        share = self.flow.batch_memory_bytes // (2 * responses)
+        max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
+        if self._throttle is not None:
+            max_bytes = self._throttle.most_bytes(max_bytes)
+        partition_max_bytes = max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES)
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
-        return [
-            PendingFetch(
+        for (node, lane), offsets in wanted.items():
+            response = self.source.fetch(
                 node,
                 offsets,
-                self.source.fetch(
-                    node,
-                    offsets,
-                    max_bytes=max_bytes,
-                    partition_max_bytes=min(max_bytes, PARTITION_FETCH_BYTES),
-                    max_wait_ms=FETCH_WAIT_MS,
-                    epochs=epochs,
-                ),
+                max_bytes=max_bytes,
+                partition_max_bytes=partition_max_bytes,
+                max_wait_ms=FETCH_WAIT_MS,
+                epochs=epochs,
+                lane=lane,
             )
-            for node, offsets in wanted.items()
-        ]
+            self._under_way[node, lane] = PendingFetch(node, lane, offsets, response)
 
-    async def accept(self, fetch: PendingFetch) -> None:
-        """Processes the response to a Fetch request; after a retriable error, metadata is refreshed.
+    def _due(self) -> list[Stretch]:
+        """Returns the stretches that are read next, in the order of requests; topics that give way come last."""
+        left = [
+            stretch
+            for stretch in (self._stretches[key] for key in self._order)
+            if not stretch.is_done and self.flow.transform_of(stretch.topic) is None
+        ]
+        first = [stretch for stretch in left if not self.flow.is_backfill(stretch.topic)]
+        return first or left
+
+    def _line(self, key: PartitionKey) -> tuple[int, int]:
+        """Returns the leader of a partition and the connection to it that the partition uses."""
+        leader = self.source.leader(*key)
+        if key not in self._lanes:
+            self._lanes[key] = self._used[leader] % self._connections
+            self._used[leader] += 1
+        return leader, self._lanes[key]
+
+    def wait_s(self, stretch: Stretch) -> float:
+        """Returns the seconds until the allowed rate lets more of a stretch be read."""
+        return 0.0 if self._throttle is None else max(0.0, self._throttle.wait_s(stretch.topic))
+
+    @property
+    def throttled_s(self) -> float:
+        """Returns the seconds until anything may be read, 0 if nothing is left."""
+        return min((self.wait_s(stretch) for stretch in self._due()), default=0.0)
+
+    async def accept(self) -> None:
+        """Waits for the first response, and processes those that have come; after a retriable error, metadata is
+        refreshed.
 
         The response of a leader that is silent is left for `accept_late`.
         """
-        async with self._refreshing():
-            try:
-                response = await self.source.answer(fetch.response, fetch.node)
-            except SilentBrokerError:
-                self._late[fetch.node] = fetch
-                raise
-            await self._process(response, fetch.offsets)
+        while not (ready := [fetch for fetch in self._under_way.values() if self._is_ready(fetch)]):
+            await self.source.first_of(fetch.response for fetch in self._under_way.values())
+        for fetch in ready:
+            del self._under_way[fetch.node, fetch.lane]
+            async with self._refreshing():
+                if not fetch.response.is_done:
+                    self._late[fetch.node, fetch.lane] = fetch
+                    raise SilentBrokerError("no answer in time")
+                await self._process(await fetch.response, fetch.offsets)
+
+    def _is_ready(self, fetch: PendingFetch) -> bool:
+        return fetch.response.is_done or self.source.is_silent(fetch.node, fetch.lane)
 
     async def accept_late(self, *, waits: bool) -> None:
         """Processes the responses of leaders that were silent: those that have come, or all of them.
@@ -152,7 +211,7 @@ class Intake:
         """
         for fetch in list(self._late.values()):
             if waits or fetch.response.is_done:
-                del self._late[fetch.node]
+                del self._late[fetch.node, fetch.lane]
                 async with self._refreshing():
                     await self._process(await fetch.response, fetch.offsets)
 

@@ -4,13 +4,15 @@ in flight."""
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
@@ -18,6 +20,7 @@ from mirrorlake.protocol.batches.record_batch import Batch, next_sequence
 from mirrorlake.protocol.cluster import (
     EARLIEST_TIMESTAMP,
     IN_FLIGHT,
+    MOST_IN_FLIGHT,
     READ_UNCOMMITTED,
     Cluster,
     ResponseError,
@@ -29,6 +32,8 @@ from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 FETCH_BYTES = 1 << 20
 CHECKED_BYTES = 256 << 20
+FAR_BYTES = 24 << 20  # in flight over a long line, on all connections to a broker
+LEAST_WINDOW_BYTES, LATE_S = 128 << 10, 3.0
 REQUEST_BYTES = 16 << 20  # brokers refuse requests above socket.request.max.bytes, 100 MiB by default
 
 
@@ -50,6 +55,30 @@ class Writing(Protocol):
 
 
 Requested = dict[PartitionKey, tuple[Writing, Batch]]  # what one request has for each partition
+Where = tuple[int, int]  # a node and the number of a connection to it
+
+
+class InFlight:
+    """The requests in flight on one connection, and their bytes."""
+
+    def __init__(self) -> None:
+        self.requests: deque[tuple[Any, Requested, float]] = deque()
+        self.bytes = 0
+
+    def put(self, future: Any, batches: Requested) -> None:
+        """Adds a request."""
+        self.requests.append((future, batches, time.monotonic()))
+        self.bytes += _size(batches)
+
+    def take(self) -> tuple[Any, Requested, float]:
+        """Removes the oldest request, to await its response; with the time at which it was sent."""
+        future, batches, sent_at = self.requests.popleft()
+        self.bytes -= _size(batches)
+        return future, batches, sent_at
+
+
+def _size(batches: Requested) -> int:
+    return sum(len(batch.raw) for _, batch in batches.values())
 
 
 class Outlet:
@@ -59,80 +88,150 @@ class Outlet:
         flow: flow to mirror.
         target: cluster to write.
         producer: producer of the open transaction.
+        connections: number of connections to each broker.
+        is_far: True if the line to the target is long.
+        throttle: counts what is written; None if there is no limit.
 
     Attributes:
         bytes: the size of the batches that the target has appended.
     """
 
-    def __init__(self, flow: Flow, target: Cluster, producer: transaction.Producer) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        target: Cluster,
+        producer: transaction.Producer,
+        connections: int = 1,
+        *,
+        is_far: bool = False,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._throttle = throttle
         self.flow, self.target, self.producer = flow, target, producer
         self.bytes = 0
         self._sequences: dict[PartitionKey, int] = {}
-        self._in_flight: dict[int, deque[tuple[Any, Requested]]] = {}
+        self._in_flight: dict[Where, InFlight] = {}
+        self._connections = connections
+        self._lanes: dict[PartitionKey, int] = {}
+        self._used: Counter[int] = Counter()  # partitions that have a connection, by node
+        self._is_far = is_far
+        self._narrowed_at = 0.0
         self._added: set[PartitionKey] = set()
+        self._begun: set[PartitionKey] = set()
 
     async def produce(self, stretches: Iterable[Writing]) -> None:
         """Sends all waiting batches in order, at most one batch of a partition in each request."""
         stretches = list(stretches)
-        while by_node := self._next_batches(stretches):
-            for node, batches in by_node.items():
-                await self.settle(IN_FLIGHT - 1, node)
-                await self._send(node, batches)
+        while found := self._next_batches(stretches):
+            for where, batches in found.items():
+                await self._make_room(where)
+                await self._send(where, batches)
 
-    def _next_batches(self, stretches: Iterable[Writing]) -> dict[int, Requested]:
-        """Takes the next batch of each partition out of what waits, by the node that leads the partition.
+    def _next_batches(self, stretches: Iterable[Writing]) -> dict[Where, Requested]:
+        """Takes the next batch of each partition out of what waits, by the connection that the partition is on.
 
         A request has at most REQUEST_BYTES, or one batch; the next request begins with the partitions that were left
         out, as they still have what the others have sent.
         """
-        by_node: dict[int, Requested] = {}
-        sizes: dict[int, int] = {}
+        found: dict[Where, Requested] = {}
+        sizes: dict[Where, int] = {}
         for stretch in sorted(stretches, key=lambda stretch: -len(stretch.waiting)):
             if not stretch.waiting:
                 continue
             key, size = (stretch.target_topic, stretch.waiting[0][0]), len(stretch.waiting[0][1].raw)
-            node = self.target.leader(*key)
-            batches = by_node.setdefault(node, {})
-            has_room = not batches or sizes.get(node, 0) + size <= REQUEST_BYTES
+            where = self._where(key)
+            batches = found.setdefault(where, {})
+            has_room = not batches or sizes.get(where, 0) + size <= REQUEST_BYTES
             if has_room and key not in batches:  # another stretch may write to the same partition
                 batches[key] = (stretch, stretch.waiting.popleft()[1])
-                sizes[node] = sizes.get(node, 0) + size
-        return by_node
+                sizes[where] = sizes.get(where, 0) + size
+        return found
 
-    async def settle(self, limit: int, node: int | None = None) -> None:
-        """Waits until at most `limit` requests are in flight, to one node or to each node.
+    def _where(self, key: PartitionKey) -> Where:
+        """Returns the connection of a partition, which it keeps: batches must not overtake each other.
+
+        The first batch of a partition goes over the first connection, and is waited for (`_send`).
+        """
+        node = self.target.leader(*key)
+        if key not in self._begun:
+            return node, 0
+        if key not in self._lanes:
+            self._lanes[key] = self._used[node] % self._connections
+            self._used[node] += 1
+        return node, self._lanes[key]
+
+    async def settle(self) -> None:
+        """Waits until no request is in flight.
 
         Raises:
             BatchRefusedError: a batch is larger than its topic allows.
             ResponseError, WireError: any other error; the transaction can't be committed.
         """
-        nodes = [*self._in_flight] if node is None else [node]
-        for queue in [self._in_flight[node] for node in nodes if node in self._in_flight]:
-            while len(queue) > limit:
-                await self._accept(*queue.popleft())
+        for in_flight in self._in_flight.values():
+            while in_flight.requests:
+                await self._accept(*in_flight.take())
 
-    async def _accept(self, future: Any, batches: Requested) -> None:
+    async def _make_room(self, where: Where) -> None:
+        """Waits until another request may be sent on a connection."""
+        in_flight = self._in_flight.setdefault(where, InFlight())
+        while self._is_full(in_flight):
+            await self._accept(*in_flight.take())
+
+    def _is_full(self, in_flight: InFlight) -> bool:
+        """Returns True if a connection has as many requests in flight as the line to the target needs.
+
+        A broker remembers five batches of a producer, to recognise a repeated one. No request is repeated here, so
+        more may be in flight, in order.
+        """
+        if not self._is_far:
+            return len(in_flight.requests) >= IN_FLIGHT
+        return len(in_flight.requests) >= MOST_IN_FLIGHT or in_flight.bytes > self.target.limits.window_bytes
+
+    def _adapt_window(self, sent_at: float, size: int) -> None:
+        """Lets more be in flight over a long line while responses come soon, and half as much where they don't.
+
+        A slow line, or a target below its quota, would otherwise hold more than it takes before requests time out.
+        """
+        limits, now = self.target.limits, time.monotonic()
+        if now < sent_at + LATE_S:
+            limits.window_bytes = min(FAR_BYTES // self._connections, limits.window_bytes + size // self._connections)
+        elif sent_at >= self._narrowed_at:  # once for all that were in flight
+            limits.window_bytes, self._narrowed_at = max(LEAST_WINDOW_BYTES, limits.window_bytes // 2), now
+
+    async def _accept(self, future: Any, batches: Requested, sent_at: float) -> None:
         """Takes the answer to one request."""
         try:
             for key, base_offset in self.target.produced(await future):
                 stretch, batch = batches[key]
                 stretch.append(batch, key[1], base_offset)
                 self.bytes += len(batch.raw)
+            if self._is_far:
+                self._adapt_window(sent_at, _size(batches))
         except ResponseError as error:
             if error.code not in TOO_LARGE or error.key is None:
                 raise
             await self._learn_limit(error.key[0], *batches[error.key])
             raise BatchRefusedError from error
 
-    async def _send(self, node: int, batches: Requested) -> None:
+    async def _send(self, where: Where, batches: Requested) -> None:
         sealed = {}
-        for key, (_, batch) in batches.items():
+        for key, (writing, batch) in batches.items():
+            if self._throttle is not None and isinstance(writing, Stretch):
+                self._throttle.spend(writing.topic, len(batch.raw))
             sequence = self._sequences.get(key, 0)
             sealed[key] = batch.sealed(self.producer.producer_id, self.producer.producer_epoch, sequence)
             self._sequences[key] = next_sequence(sequence, batch.records)
         await self._add_partitions(batches)
-        future = self.target.produce(node, self.producer.transactional_id, sealed, PRODUCE_TIMEOUT_MS)
-        self._in_flight.setdefault(node, deque()).append((future, batches))
+        node, lane = where
+        future = self.target.produce(node, self.producer.transactional_id, sealed, PRODUCE_TIMEOUT_MS, lane)
+        self._in_flight[where].put(future, batches)
+        if self._connections > 1 and not self._begun.issuperset(batches):
+            # A broker asks the coordinator about the first batch of each partition. Asked about the same transaction
+            # over another connection meanwhile, it refuses the batches of the first question
+            # (AddPartitionsToTxnManager).
+            while self._in_flight[where].requests:
+                await self._accept(*self._in_flight[where].take())
+        self._begun.update(batches)
 
     async def _add_partitions(self, keys: Iterable[PartitionKey]) -> None:
         new = [key for key in keys if key not in self._added]

@@ -6,7 +6,7 @@ A task turns rows of ranges into one row for its slot.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
@@ -16,6 +16,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.log import quiet_kafka
+from mirrorlake.model.copy_plan import Range
 from mirrorlake.protocol.cluster import Cluster, Limits, connect_both
 from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
@@ -26,23 +27,27 @@ Connections = tuple[Cluster, Cluster, Provenance | None]  # source, target, prov
 REPORT_SCHEMA = "slot INT, report STRING, error STRING"
 
 
-def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Returns the function of a Spark task, which turns rows of ranges into the slot's row (REPORT_SCHEMA).
+def copy_task(
+    flow: Flow, slots: int, generation: int, failpoint: str, planned: Sequence[Sequence[Range]] | None = None
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Returns the function of a Spark task, which turns its input into the slot's row (REPORT_SCHEMA).
 
-    One Spark partition is one slot.
+    One Spark partition is one slot. Its input is the number of an element of `planned`; or, without it, ranges and
+    transformed records.
 
     Args:
         flow: flow to mirror.
         slots: number of slots in the plan.
         generation: generation of the plan.
         failpoint: step at which tests let the task die.
+        planned: the ranges of each slot that has some, if no topic among them has a transform.
     """
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
         import pyarrow as pa
 
         quiet_kafka()
-        ranges, records = split(iter(batches))
+        ranges, records = split(iter(batches)) if planned is None else (_chosen(batches, planned), iter(()))
         for slot in sorted({planned.slot for planned in ranges}):  # one, or none
             answer = copy_slot(
                 flow,
@@ -70,6 +75,12 @@ def copy_task(flow: Flow, slots: int, generation: int, failpoint: str) -> Callab
             )
 
     return task
+
+
+def _chosen(batches: Iterable[Any], planned: Sequence[Sequence[Range]]) -> list[Range]:
+    """Returns the ranges whose number is the only value of a task's input."""
+    numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+    return [one for number in numbers for one in planned[number]]
 
 
 def connect(flow: Flow, limits: Limits) -> Connections:

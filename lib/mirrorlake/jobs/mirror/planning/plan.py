@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mirrorlake import errors
@@ -13,9 +12,6 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.mirror.planning.uncommitted import WaitingFor
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.transforms.frame import planned_ranges
-
-PLAN = "plan"
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,6 @@ class MirrorPlan:
         notices: changes of the property file.
         error: the error that prevented a plan; None if there is none.
         plan_ms: duration of planning.
-        planned_at_ms: time at which the plan was ready, in ms since the epoch.
     """
 
     generation: int
@@ -50,13 +45,6 @@ class MirrorPlan:
     notices: tuple[Notice, ...] = ()
     error: MirrorlakeError | None = None
     plan_ms: float = 0.0
-    planned_at_ms: float = 0.0
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[Any]) -> MirrorPlan:
-        """Reads the rows of `kafka_ranges` of one micro-batch."""
-        values = next(json.loads(row["detail"]) for row in rows if row["kind"] == PLAN)
-        return replace(cls.from_values(values), ranges=tuple(planned_ranges(rows)))
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> MirrorPlan:
@@ -75,5 +63,11 @@ class MirrorPlan:
             notices=tuple(Notice(**notice) for notice in values.get("notices", ())),
             error=errors.from_json(error) if error else None,
             plan_ms=values.get("plan_ms", 0.0),
-            planned_at_ms=values.get("planned_at_ms", 0.0),
         )
+
+    def by_slot(self) -> dict[int, list[Range]]:
+        """Returns the ranges of each slot that has some, in the order of slots."""
+        found: dict[int, list[Range]] = {slot: [] for slot in sorted({one.slot for one in self.ranges})}
+        for one in self.ranges:
+            found[one.slot].append(one)
+        return found

@@ -29,14 +29,14 @@ from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, conn
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 
-VOLATILE = ("plan", "lag", "plan_ms", "planned_at_ms")  # fields that may differ between two plans without news
+VOLATILE = ("plan", "lag", "plan_ms")  # fields that may differ between two plans without news
 
 RETRY_TOPICS_S = 5.0
 RETRY_HELD_S = 30.0
 
 
 class Planner:
-    """Plans one flow repeatedly. Plans are plain values, so that they can be offsets of a streaming query.
+    """Plans one flow repeatedly.
 
     Args:
         live: the flow, whose property file may change.
@@ -93,7 +93,6 @@ class Planner:
                 **plan,
                 "plan": self._number,
                 "plan_ms": 1000 * (time.perf_counter() - began),
-                "planned_at_ms": 1000 * time.time(),
             }
         return self._last
 
@@ -298,9 +297,6 @@ class Planner:
         if self._clusters is None:
             self._clusters = connect_both(self.flow, "plan", again=True)
         return self._clusters
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_clusters": None}  # Spark pickles the reader for its tasks, which only call read
 
 
 def _is_replaced(position: Position, topic: Topic) -> bool:

@@ -83,6 +83,10 @@ class Uncommitted:
         offset, seen_ms = self._seen[key]
         if found is None or found.first_offset != offset:
             return WaitingFor(*key, offset, seen_ms, "a producer that the cluster does not name")
-        name = f"transactional.id {found.transactional_id}, " if found.transactional_id else ""
         since_ms = found.started_ms if found.started_ms >= 0 else seen_ms
-        return WaitingFor(*key, offset, since_ms, f"{name}producer id {found.producer_id}")
+        who = f"producer id {found.producer_id}"
+        if found.transactional_id:
+            who = f"transactional.id {found.transactional_id}, {who}"
+        else:
+            who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"
+        return WaitingFor(*key, offset, since_ms, who)

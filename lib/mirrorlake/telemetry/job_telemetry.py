@@ -1,0 +1,121 @@
+"""Serves and pushes the metrics of one job for as long as it runs."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from types import TracebackType
+
+from prometheus_client import Gauge
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.secret_reference import resolve
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.log import event
+from mirrorlake.metrics import Metrics, count_age, resident_bytes
+from mirrorlake.model.anomaly import KINDS
+from mirrorlake.telemetry.details import Details, details_of
+from mirrorlake.telemetry.health import Health
+from mirrorlake.telemetry.otlp import Pusher
+from mirrorlake.telemetry.server import Server
+
+log = logging.getLogger(__name__)
+
+PORT_OFFSETS = {"mirror": 0, "checkpoint": 1}  # jobs that are scraped; of the others, metrics are pushed only
+HEADERS = "mirrorlake.metrics.otlp.headers"
+
+
+class JobTelemetry:
+    """What others see of one job, from its beginning to its end, as the flow's properties say.
+
+    A port that is taken and a collector that can't be reached stop no job. Both are logged.
+
+    Args:
+        flow: the flow of the job.
+        job: mirror, checkpoint or verify.
+        metrics: the metrics of the process.
+
+    Attributes:
+        health: the progress of the job.
+        details: the metrics of topics, partitions and groups; None if they are off.
+    """
+
+    def __init__(self, flow: Flow, job: str, metrics: Metrics) -> None:
+        self._flow, self._job, self._metrics = flow, job, metrics
+        self.health = Health(flow.name, job, flow.metrics_health_s)
+        self.details: Details | None = details_of(metrics.registry) if flow.metrics_detailed else None
+        by_job = {
+            "mirror": (metrics.progress_age_seconds, metrics.last_commit_age_seconds),
+            "checkpoint": (metrics.checkpoint_age_seconds,),
+        }
+        self._ages: tuple[Gauge, ...] = by_job.get(job, ())
+        self._server: Server | None = None
+        self._pusher: Pusher | None = None
+
+    def __enter__(self) -> JobTelemetry:
+        """Begins to serve and to push.
+
+        Raises:
+            ConfigurationError: a header of the pushes is not of the form `name=value`, or its reference has no value.
+        """
+        flow, metrics = self._flow, self._metrics
+        headers = _headers(flow)
+        metrics.memory_bytes.labels(flow.name).set_function(resident_bytes)
+        for kind in KINDS:  # a counter that begins with 1 has no increase
+            metrics.anomalies.labels(flow.name, kind)
+        if self._job == "mirror":
+            metrics.progress_age_seconds.labels(flow.name).set_function(lambda: self.health.age_s)
+            count_age(metrics.last_commit_age_seconds, flow.name)
+        if self._job == "checkpoint":
+            count_age(metrics.checkpoint_age_seconds, flow.name)
+        if flow.metrics_port and self._job in PORT_OFFSETS:
+            port = flow.metrics_port + PORT_OFFSETS[self._job]
+            try:
+                self._server = Server(flow.metrics_host, port, metrics.registry, self.health)
+                log.info(event("metrics_served", flow=flow.name, job=self._job, host=flow.metrics_host, port=port))
+            except OSError as error:
+                detail = "the job goes on without; give each flow a port of its own (mirrorlake.metrics.port)"
+                log.warning(
+                    event(
+                        "metrics_not_served",
+                        flow=flow.name,
+                        host=flow.metrics_host,
+                        port=port,
+                        error=error.strerror or type(error).__name__,
+                        detail=detail,
+                    )
+                )
+        if flow.metrics_otlp_endpoint:
+            self._pusher = Pusher(
+                flow.name,
+                self._job,
+                metrics.registry,
+                flow.metrics_otlp_endpoint,
+                headers,
+                flow.metrics_otlp_interval_s,
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.health.failed(error)
+        if self._pusher is not None:
+            self._pusher.close()
+        if self._server is not None:
+            self._server.close()
+        for gauge in self._ages:  # they would grow on in a process that goes on with other jobs
+            with suppress(KeyError):
+                gauge.remove(self._flow.name)
+
+
+def _headers(flow: Flow) -> dict[str, str]:
+    """Returns the headers of pushes, with the values of references."""
+    found = {}
+    for part in filter(None, (part.strip() for part in flow.metrics_otlp_headers.split(","))):
+        name, divider, value = part.partition("=")
+        if not divider or not name.strip():
+            raise ConfigurationError(f"flow {flow.name}: property {HEADERS} is not of the form name=value, name=value")
+        found[name.strip().lower()] = resolve(HEADERS, value.strip())
+    return found

@@ -1,0 +1,400 @@
+"""Principals with too few rights, or a wrong password: an error names what is missing, and with exactly the rights of
+docs/security.md every job works."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
+from mirrorlake.jobs.mirror import holdups
+from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.permission_probes import denied_commits
+from mirrorlake.protocol.users import set_quota
+
+from tests.world import World, config_of, configure, eventually, read_committed
+
+
+@pytest.fixture
+def world(plain_world: World) -> World:
+    return plain_world
+
+
+SECRET = "canary-9f3b"
+
+
+@pytest.fixture(scope="module")
+def secured(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Starts a target with SASL and an authorizer: `admin` may do everything, `limited` what tests grant."""
+    jaas = (
+        f'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="{SECRET}" '
+        f'user_limited="{SECRET}";'
+    )
+    cluster = SecuredCluster(
+        "secured",
+        tmp_path_factory.mktemp("secured"),
+        root / ".local/jars/kafka",
+        properties={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin;User:ANONYMOUS",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+        },
+    )
+    with running(cluster):
+        yield cluster
+
+
+class SecuredCluster(LocalCluster):
+    """A local cluster whose clients log in; brokers and controller trust each other, and the test, which comes by
+    another listener."""
+
+    def _server_properties(self, broker: Broker) -> dict[str, str]:
+        properties = super()._server_properties(broker)
+        port = free_port(0, {each.port for each in self.brokers} | {self.controller_port})
+        self.open_servers = f"127.0.0.1:{port}"
+        for name in ("listeners", "advertised.listeners"):
+            properties[name] += f",PROXIED://{self.open_servers}"
+        return {
+            name: value.replace("PLAINTEXT://127.0.0.1", "SASL_PLAINTEXT://127.0.0.1") if "listeners" in name else value
+            for name, value in properties.items()
+        } | {
+            "inter.broker.listener.name": "SASL_PLAINTEXT",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": properties[
+                "listener.name.sasl_plaintext.plain.sasl.jaas.config"
+            ].replace("required ", f'required username="admin" password="{SECRET}" '),
+        }
+
+    @property
+    def client_properties(self) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "admin",
+            "sasl.password": SECRET,
+        }
+
+
+def as_limited(world: World, cluster: LocalCluster, password: str = "", aliases: tuple[str, ...] = ("t",)) -> None:
+    """Lets the flow log in as `limited`, by default at the target; the password is a reference to a file that workers
+    can read."""
+    file = world.directory / "secrets.properties"
+    file.touch(0o600)
+    file.write_text(f"password = {SECRET}\n")
+    password = password or f"${{file:{file}:password}}"
+    values = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="limited" password="{password}";',
+    }
+    of_clusters = {f"{alias}.{name}": value for alias in aliases for name, value in values.items()}
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "5000"}, **of_clusters)
+
+
+def grant(
+    cluster: LocalCluster,
+    world: World,
+    *rights: tuple[ResourceType, str, AclOperation],
+    principal: str = "User:limited",
+) -> None:
+    """Gives rights on all resources whose names begin so, or on the cluster."""
+    admin = admin_of(cluster)
+    allow, prefixed = AclPermissionType.ALLOW, ResourcePatternType.PREFIXED
+    bindings = [
+        AclBinding(
+            kind,
+            name,
+            ResourcePatternType.LITERAL if kind is ResourceType.BROKER else prefixed,
+            principal,
+            "*",
+            operation,
+            allow,
+        )
+        for kind, name, operation in rights
+    ]
+    for future in admin.create_acls(bindings).values() if bindings else ():
+        future.result()
+
+
+def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works(
+    secured: SecuredCluster, spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One cluster is source and target, so each right is one on a resource of its side: the table of docs/security.md.
+
+    Without DESCRIBE on CLUSTER, Kafka hides groups that a principal may not describe; such topics it always hides.
+    """
+    monkeypatch.setattr(holdups, "LONG_MS", 0)
+    world = World(secured.open_servers, secured.open_servers, tmp_path)
+    topic = world.topic(config={"retention.ms": "7200000"})
+    world.produce(topic, 100)
+    group = world.commit("g", {(topic, 0): 5})
+    as_limited(world, secured, aliases=(world.alias, "t"))
+    world.write_config(
+        **{
+            "mirrorlake.same.cluster.allowed": "true",
+            "mirrorlake.retry.timeout.ms": "3000",
+            "sync.topic.acls.enabled": "true",
+            "emit.heartbeats.enabled": "true",
+            "emit.offset-syncs.enabled": "true",
+        }
+    )
+    reader = (ResourceType.TOPIC, topic, AclOperation.READ)
+    grant(secured, world, reader, principal="User:reader")
+    ids, syncs = f"mirrorlake.{world.alias}.t.", f"mirrorlake.offset-syncs.{world.alias}.internal"
+    mine, remote = f"{world.alias}-", f"{world.alias}."
+    mm2_syncs, letters = "mm2-offset-syncs.t.internal", f"mirrorlake.dead-letters.{world.alias}"
+
+    def on(kind: ResourceType, name: str, *operations: AclOperation) -> list[tuple[ResourceType, str, AclOperation]]:
+        return [(kind, name, operation) for operation in operations]
+
+    def said() -> str:
+        """Returns the error of a run and what it has logged."""
+        before, error = len(world.lines), ""
+        world.produce(topic, 10)
+        try:
+            world.mirror()
+        except MirrorlakeError as failed:
+            error = str(failed)
+        found = "\n".join([error, *world.lines[before:]])
+        assert SECRET not in found
+        return found
+
+    of_topic, cluster = ResourceType.TOPIC, (ResourceType.BROKER, "kafka-cluster")
+    stopping = [
+        (
+            rf"TRANSACTIONAL_ID {ids}.*needs DESCRIBE.*TransactionalIdAuthorization",
+            on(of_topic, mine, AclOperation.READ) + on(ResourceType.TRANSACTIONAL_ID, ids, AclOperation.WRITE),
+        ),
+        (rf"creating topic {syncs} .*needs CREATE on this TOPIC", on(of_topic, syncs, AclOperation.CREATE)),
+        (rf"creating topic {remote}.*-orders .*needs CREATE on this", on(of_topic, remote, AclOperation.CREATE)),
+        (rf"{syncs}.*lacks a permission on this TOPIC", on(of_topic, syncs, AclOperation.WRITE)),
+        (rf"{syncs}.*needs READ.*lacks a permission on this TOPIC", on(of_topic, syncs, AclOperation.READ)),
+        (
+            r"-orders \(needs DESCRIBE\).*lacks a permission on this TOPIC",
+            on(of_topic, remote, AclOperation.DESCRIBE),
+        ),
+        (r"-orders \(needs WRITE\).*lacks a permission on this TOPIC", on(of_topic, remote, AclOperation.WRITE)),
+    ]
+    for message, rights in stopping:
+        text = said()
+        assert re.search(message, text), f"{message} is not in {text}"
+        assert "mirror_failed" in text
+        grant(secured, world, *rights)
+    world.source_admin.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    text = said()
+    assert re.search(r"adding partitions to topic .*needs ALTER on this TOPIC", text)
+    grant(secured, world, *on(of_topic, remote, AclOperation.ALTER))
+    refused = said()
+    for message, rights in [
+        (r"heartbeats on cluster t: .*needs CREATE on this TOPIC", on(of_topic, "heartbeats", AclOperation.CREATE)),
+        (rf"configs_not_synced .*cluster={world.alias} .*needs DESCRIBE_CONFIGS", []),
+        (
+            r"configs_not_synced .*cluster=t .*needs DESCRIBE_CONFIGS",
+            [right for name in (mine, remote) for right in on(of_topic, name, AclOperation.DESCRIBE_CONFIGS)],
+        ),
+        (rf"acls_not_synced .*cluster={world.alias} .*needs DESCRIBE on CLUSTER", on(*cluster, AclOperation.DESCRIBE)),
+        (rf"creating topic {mm2_syncs} .*needs CREATE on this TOPIC", on(of_topic, mm2_syncs, AclOperation.CREATE)),
+    ]:
+        assert re.search(message, refused), f"{message} is not in {refused}"
+        grant(secured, world, *rights)
+    configure(world, topic, {"retention.ms": "7300000"})
+    hanging = open_transaction(world, world.topic("undecided", 1))
+    refused = said()
+    for message, rights in [
+        (r"heartbeats on cluster t can't .*needs WRITE on this TOPIC", on(of_topic, "heartbeats", AclOperation.WRITE)),
+        (r"setting retention.ms .*needs ALTER_CONFIGS on this TOPIC", on(of_topic, remote, AclOperation.ALTER_CONFIGS)),
+        (r"giving ALLOW READ to User:reader .*needs ALTER on this CLUSTER", []),
+        (rf"{mm2_syncs} on cluster .*needs WRITE on this TOPIC", on(of_topic, mm2_syncs, AclOperation.WRITE)),
+        (
+            r"open_transaction .*producer id \d+ .*needs DESCRIBE on TRANSACTIONAL_ID",
+            on(ResourceType.TRANSACTIONAL_ID, f"{mine}undecided", AclOperation.DESCRIBE),
+        ),
+    ]:
+        assert re.search(message, refused), f"{message} is not in {refused}"
+        grant(secured, world, *rights)
+
+    world.spark = spark
+    world.mirror()  # its ledger is in Delta
+    with pytest.raises(SourceError, match=rf"offsets of GROUP {group} .*needs DESCRIBE"):
+        world.checkpoint()
+    grant(secured, world, *on(ResourceType.GROUP, mine, AclOperation.DESCRIBE))
+    for resource, right in (
+        ("GROUP", (ResourceType.GROUP, mine, AclOperation.READ)),
+        ("TOPIC", (of_topic, remote, AclOperation.READ)),
+    ):
+        world.checkpoint()
+        row = world.checkpoints()[group, topic, 0]
+        expected = ("refused", f"not authorised: the principal needs READ on this {resource}")
+        assert (row["sync"], row["reason"]) == expected
+        grant(secured, world, right)
+    world.checkpoint()
+    assert world.checkpoints()[group, topic, 0]["sync"] == "committed"
+
+    grant(secured, world, *on(*cluster, AclOperation.ALTER))
+    doubtful = world.topic("doubtful", 1)
+    world.produce(doubtful, 3, 1)
+    transform = {"topics": doubtful, "where": "CAST(CAST(value AS STRING) AS INT) > 0", "on.error": "dead-letter"}
+    world.write_config(
+        **{"mirrorlake.transforms": "t"},
+        **{f"mirrorlake.transform.t.{name}": value for name, value in transform.items()},
+    )
+    for message, operation in [
+        (rf"creating topic {letters} .*needs CREATE on this TOPIC", AclOperation.CREATE),
+        (rf"{letters}.*(needs WRITE|lacks a permission on this TOPIC)", AclOperation.WRITE),
+    ]:
+        text = said()
+        assert re.search(message, text), f"{message} is not in {text}"
+        assert "mirror_failed" in text
+        grant(secured, world, *on(of_topic, letters, operation))
+    text = said()
+    wrong = [value for _, (_, value, _, _) in world.source_records(doubtful)[0] if value is not None]
+    assert [value for _, (_, value, _, _) in read_committed(secured.open_servers, letters)[0]] == wrong
+    assert f"transactional.id {mine}undecided, producer id" in text
+    hanging.abort_transaction(30)
+    assert not re.search(r"needs|not_synced|mirror_failed", text), text
+    assert config_of(world.target_admin, world.remote(topic))["retention.ms"] == "7300000"
+    assert sum(map(len, world.target_records(topic).values())) == sum(map(len, world.source_records(topic).values()))
+
+
+def open_transaction(world: World, topic: str) -> Producer:
+    """Begins a transaction with one record, whose transactional id is the topic's name."""
+    settings = {"transactional.id": topic, "transaction.timeout.ms": 600_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": world.source_servers, **settings})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", partition=0)
+    producer.flush(30)
+    return producer
+
+
+def test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on(
+    world: World, secured: LocalCluster
+) -> None:
+    """The target asks for DESCRIBE and DESCRIBE_CONFIGS on CLUSTER to read, ALTER and ALTER_CONFIGS to write."""
+    as_limited(world, secured)
+    flow, on_cluster = world.flow, (ResourceType.BROKER, "kafka-cluster")
+    back = replace(flow, source_connection=flow.target_connection, target_connection=flow.source_connection)
+    user, admin = (("user", world.alias),), admin_of(secured)
+    revoke(admin, *on_cluster, ResourcePatternType.LITERAL)
+    with (
+        closing(Cluster(flow.source_connection, "source", "test", 5_000).connect()) as source,
+        closing(Cluster(flow.target_connection, "target", "test", 5_000).connect()) as target,
+    ):
+        set_quota(source, user, {"producer_byte_rate": 9e9}, 5_000)
+
+        def found(kind: AccessKind) -> list[MissingAccess]:
+            return [one for one in missing_on_target(flow, source, target) if one.kind is kind]
+
+        def unknown() -> str:
+            return "\n".join(one.missing for one in found(AccessKind.UNKNOWN))
+
+        quotas = r"quotas can't be compared: cluster t: .*needs DESCRIBE_CONFIGS on CLUSTER"
+        eventually(lambda: re.search(quotas, unknown()))
+        eventually(lambda: re.search(r"SCRAM users can't be compared: .*needs DESCRIBE on CLUSTER", unknown()))
+        of_source = [one.missing for one in missing_on_target(back, target, source)]
+        assert [one for one in of_source if re.search(quotas, one)], of_source
+        grant(secured, world, (*on_cluster, AclOperation.DESCRIBE_CONFIGS), (*on_cluster, AclOperation.DESCRIBE))
+        eventually(lambda: not unknown())
+        mine = [one for one in found(AccessKind.QUOTA) if world.alias in one.principal]
+        (refused,) = give(mine, flow, target, world.ledger, "me")
+        assert re.search(r"setting client quotas .*needs ALTER_CONFIGS on CLUSTER", refused.outcome)
+        grant(secured, world, (*on_cluster, AclOperation.ALTER_CONFIGS))
+        eventually(lambda: [one.outcome for one in give(mine, flow, target, world.ledger, "me")] == ["applied"])
+        assert not [one for one in found(AccessKind.QUOTA) if world.alias in one.principal]
+    revoke(admin, *on_cluster, ResourcePatternType.LITERAL)
+
+
+def test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_without_any_change(
+    world: World, secured: LocalCluster
+) -> None:
+    topic, groups = world.topic(), [f"{world.alias}-{name}" for name in ("known", "new")]
+    world.produce(topic, 100)
+    as_limited(world, secured)
+    ids, syncs, remote = f"mirrorlake.{world.alias}", f"mirrorlake.offset-syncs.{world.alias}", f"{world.alias}."
+    own = (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.WRITE)
+    grant(
+        secured,
+        world,
+        own,
+        (ResourceType.TOPIC, syncs, AclOperation.ALL),
+        (ResourceType.TOPIC, remote, AclOperation.ALL),
+    )
+    assert world.mirror().records == 100
+    admin = admin_of(secured)
+
+    def denied() -> dict[str, str]:
+        with closing(Cluster(world.flow.target_connection, "target", "probe", 5_000).connect()) as target:
+            return denied_commits(target, {group: [world.remote(topic)] for group in groups}, 5_000)
+
+    def lacking() -> list[str]:
+        with closing(Cluster(world.flow.target_connection, "target", "probe", 5_000).connect()) as target:
+            return [one.missing for one in missing_to_close(world.flow, target)]
+
+    assert denied() == {group: f"the principal needs READ on GROUP {group}" for group in groups}
+    grant(secured, world, (ResourceType.GROUP, groups[0], AclOperation.READ))
+    eventually(lambda: denied() == {groups[1]: f"the principal needs READ on GROUP {groups[1]}"})
+    grant(secured, world, (ResourceType.GROUP, groups[1], AclOperation.READ))
+    eventually(lambda: denied() == {})
+    assert lacking() == []
+
+    revoke(admin, ResourceType.TOPIC, remote)
+    grant(secured, world, (ResourceType.TOPIC, remote, AclOperation.DESCRIBE))
+    reason = f"the principal needs READ on TOPIC {world.remote(topic)}"
+    eventually(lambda: denied() == dict.fromkeys(groups, reason))
+    revoke(admin, ResourceType.TRANSACTIONAL_ID, ids)
+    grant(secured, world, (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.DESCRIBE))
+    slot = world.flow.transactional_id(0)
+    eventually(lambda: lacking()[:1] == [f"closing the flow needs WRITE on TRANSACTIONAL_ID {slot}"])
+
+    assert not [one for one in admin.list_consumer_groups().result().valid if one.group_id in groups]
+    grant(secured, world, own, (ResourceType.TOPIC, remote, AclOperation.ALL))
+    world.produce(topic, 10)
+    eventually(lambda: lacking() == [])
+    assert world.mirror().records == 10
+
+
+def admin_of(cluster: LocalCluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0, **cluster.client_properties})
+
+
+def revoke(
+    admin: AdminClient, kind: ResourceType, name: str, pattern: ResourcePatternType = ResourcePatternType.PREFIXED
+) -> None:
+    """Deletes the rights of `limited` on a resource."""
+    rights = AclBindingFilter(kind, name, pattern, "User:limited", None, AclOperation.ANY, AclPermissionType.ANY)
+    next(iter(admin.delete_acls([rights]).values())).result()
+
+
+def test_a_wrong_password_is_said_and_not_shown_and_tried_once(
+    world: World, secured: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.topic()
+    as_limited(world, secured, password=f"wrong-{SECRET}")
+    with pytest.raises(TargetError, match=r"can't be reached .*Authentication") as caught:
+        world.mirror()
+    assert SECRET not in str(caught.value)
+    assert [line for line in world.lines if line.startswith(f"ERROR mirror_failed flow={world.flow_name} ")]
+    assert SECRET not in "".join(world.lines)
+    ended = [record for record in caplog.records if record.name == "kafka.net.connection"]
+    rejected = [record for record in ended if "SaslAuthenticationFailedError" in record.getMessage()]
+    assert len(rejected) == 1, "accounts are locked after repeated ones"

@@ -1,0 +1,74 @@
+"""The pace of the loop that plans, and its thread on Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import accumulate, repeat
+from types import SimpleNamespace
+
+import pytest
+from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.jobs.mirror.plan_loop import IDLE_S, PlanLoop, longer
+from mirrorlake.jobs.mirror.spark_engine import Running
+
+
+@pytest.mark.parametrize("interval_s", [0.0, 0.3, 0.9, 5.0])
+def test_an_idle_source_is_asked_less_often_but_each_second_and_never_more_often_than_the_interval(
+    interval_s: float,
+) -> None:
+    pauses = list(accumulate(repeat(0, 20), lambda pause_s, _: longer(interval_s, pause_s), initial=interval_s))
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == max(IDLE_S, interval_s)
+    assert len([pause_s for pause_s in pauses if pause_s < IDLE_S]) < 10
+
+
+class Loop(PlanLoop):
+    """A loop without clusters."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__()
+        self._work = work
+
+    def run(self, *_: object) -> None:
+        self._work()
+
+
+def running(loop: PlanLoop) -> Running:
+    return Running(loop, SimpleNamespace(flow=SimpleNamespace(name="a->b")), SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(SourceError("the broker is away"), "the broker is away"), (KeyError("x"), "handling a micro-batch.*KeyError")],
+)
+def test_an_error_of_the_loop_ends_the_run(error: Exception, message: str) -> None:
+    def fail() -> None:
+        raise error
+
+    run = running(Loop(fail))
+    run.watched(lambda: None)
+    with pytest.raises(MirrorlakeError, match=message):
+        raise run.error or AssertionError
+
+
+def test_an_error_between_micro_batches_or_an_interrupt_waits_for_the_micro_batch_under_way() -> None:
+    for error in (SourceError("no permission"), KeyboardInterrupt()):
+        goes_on, done = threading.Event(), threading.Event()
+
+        def work(goes_on: threading.Event = goes_on, done: threading.Event = done) -> None:
+            assert goes_on.wait(30)
+            done.set()
+
+        def watch(error: BaseException = error, goes_on: threading.Event = goes_on) -> None:
+            threading.Timer(0.1, goes_on.set).start()
+            raise error
+
+        run = running(Loop(work))
+        try:
+            run.watched(watch)
+        except KeyboardInterrupt:
+            assert isinstance(error, KeyboardInterrupt)
+        run.join()
+        assert done.is_set()
+        assert run.error is (error if isinstance(error, SourceError) else None)

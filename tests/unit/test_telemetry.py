@@ -1,0 +1,310 @@
+"""What others see of a job: served over HTTP, pushed by OTLP, and never in its way."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.errors import ConfigurationError, SourceError
+from mirrorlake.metrics import Metrics, count_age, resident_bytes
+from mirrorlake.telemetry.details import CHECKPOINT_CONNECTOR, FAMILIES, SOURCE_CONNECTOR, Details, details_of
+from mirrorlake.telemetry.health import Health
+from mirrorlake.telemetry.job_telemetry import JobTelemetry
+from mirrorlake.telemetry.otlp import LAST_PUSH_S, Pusher, as_otlp
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.log_lines import logged
+
+DEADLINE_S = 30.0
+
+
+def flow(**properties: str) -> Flow:
+    names = {name.replace("_", "."): value for name, value in properties.items()}
+    base = {"clusters": "a, b", "a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1", "a->b.enabled": "true"}
+    return Flow.from_properties(Properties({**base, **names}), "a->b")
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def get(port: int, path: str) -> tuple[int, str, bytes]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
+            return answer.status, answer.headers["Content-Type"], answer.read()
+    except HTTPError as refusal:
+        return refusal.code, refusal.headers["Content-Type"], refusal.read()
+
+
+def filled() -> Metrics:
+    metrics = Metrics()
+    metrics.mirrored_records.labels("a->b").inc(12)
+    metrics.lag_seconds.labels("a->b").set(2.5)
+    for seconds in (0.003, 0.3, 7.0, 900.0):
+        metrics.micro_batch_seconds.labels("a->b").observe(seconds)
+    metrics.anomalies.labels("a->b", "held").inc()
+    return metrics
+
+
+# -- served -------------------------------------------------------------------------------------------
+
+
+def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    port, metrics = free_port(), filled()
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics) as telemetry:
+        status, kind, body = get(port, "/metrics")
+        assert (status, kind.partition(";")[0]) == (200, "text/plain")
+        found = {family.name: family for family in text_string_to_metric_families(body.decode())}
+        assert found["mirrorlake_mirrored_records"].samples[0].value == 12
+        assert found["mirrorlake_memory_bytes"].samples[0].value > 10e6
+        status, kind, body = get(port, "/health")
+        report = json.loads(body)
+        assert (status, kind) == (200, "application/json")
+        assert (report["alive"], report["ready"], report["last_progress"]) == (True, False, None)
+        telemetry.health.ready()
+        telemetry.health.progressed()
+        report = json.loads(get(port, "/health")[2])
+        assert (report["flow"], report["job"], report["ready"], report["error"]) == ("a->b", "mirror", True, None)
+        assert report["last_progress"].endswith("+00:00")
+        assert get(port, "/")[0] == 404
+        with socket.create_connection(("127.0.0.1", port)) as hasty:  # gone before its answer
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            hasty.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert get(port, "/health")[0] == 200
+        with JobTelemetry(flow(mirrorlake_metrics_port=str(port - 1)), "checkpoint", metrics), logged() as said:
+            pass
+        assert not said
+        with logged() as said, JobTelemetry(flow(mirrorlake_metrics_port=str(port)), "mirror", metrics):
+            pass
+        assert "metrics_not_served" in said[0], "the second job goes on without"
+    with pytest.raises(OSError, match="refused"):
+        urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:
+    now = [100.0]
+    health = Health("a->b", "mirror", 60.0, lambda: now[0])
+    health.ready()
+    now[0] += 60
+    assert health.report()["ready"]
+    now[0] += 1
+    health.failed(SourceError("cluster a, password xyz"))
+    report = health.report()
+    assert (report["alive"], report["ready"], report["error"]) == (False, False, "SourceError")
+    health.progressed()
+    assert health.report()["alive"]
+    assert health.report()["error"] is None
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics()) as telemetry:
+        telemetry.health._since -= 301
+        assert get(port, "/health")[0] == 503
+
+
+def test_an_age_grows_between_two_readings() -> None:
+    metrics = Metrics()
+    count_age(metrics.last_commit_age_seconds, "a->b")
+    name, labels = "mirrorlake_last_commit_age_seconds", {"flow": "a->b"}
+    first = metrics.registry.get_sample_value(name, labels)
+    until(lambda: (metrics.registry.get_sample_value(name, labels) or 0) > (first or 0))
+    assert 10e6 < resident_bytes() < 100e9
+    with JobTelemetry(flow(), "mirror", metrics):
+        assert metrics.registry.get_sample_value("mirrorlake_progress_age_seconds", labels) is not None
+    for age in (name, "mirrorlake_progress_age_seconds"):
+        assert metrics.registry.get_sample_value(age, labels) is None, "of a job that has ended"
+
+
+# -- pushed -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def collector(status: int = 200, hold: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """Serves an address that takes OTLP, refuses it, or does not answer; yields the address and the requests."""
+    taken: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = gzip.decompress(body) if self.headers["Content-Encoding"] == "gzip" else body
+            taken.append((dict(self.headers.items()), body))
+            if hold is not None:
+                hold.wait(DEADLINE_S)
+            self.send_response(answer[0])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    answer = [status]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1/metrics", taken
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_what_is_pushed_is_what_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTLP_TOKEN", "Bearer abc")
+    metrics = filled()
+    with collector() as (endpoint, taken):
+        pushes = flow(
+            mirrorlake_metrics_otlp_endpoint=endpoint,
+            mirrorlake_metrics_otlp_headers="authorization=${env:OTLP_TOKEN}, x-tenant=1",
+        )
+        assert "OTLP_TOKEN" not in repr(pushes)
+        with JobTelemetry(pushes, "mirror", metrics):
+            # The job is shorter than the interval, so there is one push, at its end.
+            text = generate_latest(metrics.registry).decode()
+        ((headers, body),) = taken
+    assert (headers["authorization"], headers["x-tenant"]) == ("Bearer abc", "1")
+    request = ExportMetricsServiceRequest.FromString(body)
+    (resource,) = request.resource_metrics
+    names = {one.key: one.value.string_value for one in resource.resource.attributes}
+    assert (names["service.name"], names["service.instance.id"]) == ("mirrorlake", "mirror a->b")
+    pushed = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
+    served = {family.name: family for family in text_string_to_metric_families(text)}
+    assert pushed.keys() == {name for name, family in served.items() if family.samples} - {
+        name for name in served if name.endswith("_created")
+    }
+    counted = pushed["mirrorlake_mirrored_records"]
+    assert (counted.unit, counted.sum.is_monotonic, counted.sum.aggregation_temporality) == ("{records}", True, 2)
+    (point,) = counted.sum.data_points
+    assert point.as_double == 12
+    assert 0 < point.start_time_unix_nano <= point.time_unix_nano
+    assert [(one.key, one.value.string_value) for one in point.attributes] == [("flow", "a->b")]
+    assert pushed["mirrorlake_lag_seconds"].unit == "s"
+    assert pushed["mirrorlake_lag_seconds"].gauge.data_points[0].as_double == 2.5
+    (histogram,) = pushed["mirrorlake_micro_batch_seconds"].histogram.data_points
+    assert (histogram.count, round(histogram.sum, 3)) == (4, 907.303)
+    assert not histogram.HasField("min")
+    assert len(histogram.bucket_counts) == len(histogram.explicit_bounds) + 1
+    assert sum(histogram.bucket_counts) == 4
+    assert (histogram.bucket_counts[0], histogram.bucket_counts[-1]) == (1, 1)
+    within = dict(zip(histogram.explicit_bounds, histogram.bucket_counts, strict=False))
+    assert (within[0.5], within[10.0]) == (1, 1)
+
+
+def test_a_collector_that_is_down_slow_or_refuses_is_said_once_and_waited_for_by_none() -> None:
+    hold = threading.Event()
+    with collector(status=401) as (refusing, refused), collector(hold=hold) as (slow, _):
+        down = f"http://user:hidden@127.0.0.1:{free_port()}/v1/metrics"
+        pushers = {}
+        with logged() as said:
+            began = time.monotonic()
+            for endpoint, interval_s in ((refusing, 0.05), (slow, 60.0), (down, 0.05)):
+                pushers[endpoint] = Pusher("a->b", "mirror", filled().registry, endpoint, {}, interval_s)
+            assert time.monotonic() < began + 1, "none was waited for"
+            until(lambda: len(refused) > 2)
+            until(lambda: len(said) == 2)
+            for pusher in pushers.values():
+                began = time.monotonic()
+                pusher.close()
+                assert time.monotonic() < began + LAST_PUSH_S + 2
+            hold.set()
+    assert sorted(line.split()[1] for line in said) == ["metrics_not_pushed"] * 2
+    assert any("401" in line for line in said)
+    assert not any("hidden" in line for line in said)
+
+
+def test_headers_and_an_endpoint_of_another_form_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="gRPC is not supported"):
+        flow(mirrorlake_metrics_otlp_endpoint="localhost:4317")
+    with (
+        pytest.raises(ConfigurationError, match="name=value") as refused,
+        JobTelemetry(
+            flow(mirrorlake_metrics_otlp_endpoint="http://h:1", mirrorlake_metrics_otlp_headers="s3cret"),
+            "mirror",
+            Metrics(),
+        ),
+    ):
+        pass
+    assert "s3cret" not in str(refused.value)
+
+
+# -- MirrorMaker 2's names ----------------------------------------------------------------------------
+
+
+def run(partition: int, records: int, first_ms: int, last_ms: int) -> dict[str, Any]:
+    return {
+        "target_topic": "a.t",
+        "target_partition": partition,
+        "records": records,
+        "bytes": 100 * records,
+        "first_timestamp": first_ms,
+        "last_timestamp": last_ms,
+    }
+
+
+def values(details: Details) -> dict[tuple[str, ...], float]:
+    return {
+        (family.name, *(sample.labels[name] for name in FAMILIES[family.name][1])): sample.value
+        for family in details.collect()
+        for sample in family.samples
+    }
+
+
+def test_topics_and_groups_have_the_names_of_mirrormaker_2_and_its_windows() -> None:
+    now = [1_000.0]
+    details = Details(lambda: now[0])
+    details.mirrored("b", [run(0, 30, 90_000, 98_000)], read_at_ms=100_000, committed_at_ms=101_000)
+    now[0] += 20
+    details.mirrored("b", [run(0, 10, 119_000, 119_000)], read_at_ms=120_000, committed_at_ms=120_500)
+    details.checkpointed([("a", "b", "g", "a.t", "0")], 250.0)
+    details.groups("a->b", {("g", "t", 0): 17})
+    found, place = values(details), ("b", "a.t", "0")
+    assert found[f"{SOURCE_CONNECTOR}record_count", *place] == 40
+    assert found[f"{SOURCE_CONNECTOR}byte_count", *place] == 4_000
+    assert found[f"{SOURCE_CONNECTOR}record_rate", *place] == pytest.approx(40 / 30)
+    ages = [found[f"{SOURCE_CONNECTOR}record_age_ms{suffix}", *place] for suffix in ("", "_min", "_max", "_avg")]
+    assert ages == [1_000, 1_000, 10_000, (30 * 6_000 + 10 * 1_000) / 40]
+    assert found[f"{SOURCE_CONNECTOR}replication_latency_ms", *place] == 1_500
+    assert found[f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms_avg", "a", "b", "g", "a.t", "0"] == 250
+    assert found["mirrorlake_group_lag_records", "a->b", "g", "t", "0"] == 17
+    now[0] += 100
+    found = values(details)
+    assert found[f"{SOURCE_CONNECTOR}record_count", *place] == 40
+    assert found[f"{SOURCE_CONNECTOR}record_rate", *place] == 0
+    assert found[f"{SOURCE_CONNECTOR}record_age_ms_max", *place] == 0
+
+
+def test_details_are_off_unless_asked_for_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = Metrics()
+    assert JobTelemetry(flow(), "mirror", metrics).details is None
+    details = JobTelemetry(flow(mirrorlake_metrics_detailed="true"), "mirror", metrics).details
+    assert details is details_of(metrics.registry)
+    monkeypatch.setattr("mirrorlake.telemetry.details.MOST_SERIES", 5)
+    assert details is not None
+    for number in range(20):
+        details.mirrored("b", [run(number, 1, 1, 1)], 5, 5)
+    details.groups("a->b", {(f"g{number}", "t", 0): 1 for number in range(20)})
+    text = generate_latest(metrics.registry).decode()
+    assert text.count(f"\n{SOURCE_CONNECTOR}record_count{{") == 5
+    assert text.count("\nmirrorlake_group_lag_records{") == 5
+    assert len(as_otlp(metrics.registry, "a->b", "mirror").resource_metrics[0].scope_metrics[0].metrics) > 5

@@ -1,0 +1,1 @@
+from tests.kafka.conftest import plain_world  # noqa: F401

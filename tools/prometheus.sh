@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Sees to it that there are Prometheus and Alertmanager for the tests of alerts and dashboards: those on the PATH, or the
+# system's packages, unpacked into .local/prometheus. No package is installed, and no service is started.
+set -eu
+cd "$(dirname "$0")/.."
+place=.local/prometheus
+templates=/usr/share/prometheus/alertmanager # where Debian's Alertmanager looks, wherever it is itself
+PATH="$PWD/$place/usr/bin:$PATH"
+is_there() {
+  command -v prometheus && command -v promtool &&
+    { command -v alertmanager || { command -v prometheus-alertmanager && [ -f "$templates/default.tmpl" ]; }; }
+}
+if is_there >/dev/null; then exit 0; fi
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "setting up: Prometheus and Alertmanager for tests into $place (half a minute)"
+  rm -rf "$place"
+  mkdir -p "$place"
+  apt-get update >/dev/null
+  (cd "$place" && apt-get download prometheus prometheus-alertmanager >/dev/null 2>&1)
+  for package in "$place"/*.deb; do dpkg-deb -x "$package" "$place"; done
+  rm -f "$place"/*.deb
+  mkdir -p "$templates"
+  cp "$place$templates"/*.tmpl "$templates"
+else
+  echo "missing: prometheus, promtool and alertmanager, for the tests of alerts and dashboards" >&2
+  echo "  install them: Debian/Ubuntu: apt install prometheus prometheus-alertmanager; macOS: brew install prometheus alertmanager" >&2
+  exit 1
+fi
