@@ -76,7 +76,9 @@ class InProcessTasks:
             by_lane.setdefault(slot % len(self._copiers), []).append((slot, ranges))
 
         def copied(lane: int) -> list[TaskAnswer]:
-            return [self._copiers[lane].copy(flow, plan, slot, ranges, self._failpoint) for slot, ranges in by_lane[lane]]
+            return [
+                self._copiers[lane].copy(flow, plan, slot, ranges, self._failpoint) for slot, ranges in by_lane[lane]
+            ]
 
         if len(by_lane) < 2:  # in this thread, which an interrupt reaches
             return [answer for lane in by_lane for answer in copied(lane)]
