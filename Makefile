@@ -30,7 +30,7 @@ help:  ## What there is
 
 .PHONY: demo
 demo: setup  ## Mirror two real local clusters, move consumer groups over, look at the history (three minutes)
-	@PYTHONPATH=lib $(BIN)/python demo/demo.py
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli demo
 
 .PHONY: clusters
 clusters: setup  ## Start two local Kafka clusters (a and b) and leave them running
@@ -49,9 +49,15 @@ sql: setup  ## SQL on the tables and views of WAREHOUSE and SCHEMA: a prompt, or
 
 .PHONY: report
 report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA, in the last HOURS (24): .local/report.html
-	@$(BIN)/papermill --no-progress-bar --log-level=ERROR notebooks/report.ipynb .local/report.ipynb -p warehouse '$(or $(WAREHOUSE),.local/warehouse)' -p schema '$(or $(SCHEMA),mirrorlake)' -p hours '$(or $(HOURS),24)' -p flows '$(FLOWS)' -p until '$(UNTIL)'
-	@$(BIN)/jupyter-nbconvert --to html --no-input --template report --TemplateExporter.extra_template_basedirs=tools/templates --log-level=WARN .local/report.ipynb
-	@echo "made .local/report.html"
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli report --warehouse '$(or $(WAREHOUSE),.local/warehouse)' --schema '$(or $(SCHEMA),mirrorlake)' --hours '$(or $(HOURS),24)' --flows '$(FLOWS)' --until '$(UNTIL)'
+
+.PHONY: quickstart
+quickstart: export MIRRORLAKE_CONFIG = $(CONFIG)
+quickstart: export MIRRORLAKE_FLOW = $(FLOW)
+quickstart: setup  ## Look at your own clusters: CONFIG, a MirrorMaker 2 property file (and FLOW, if it has several); changes nothing
+	@: $(or $(CONFIG),$(error name your property file: make quickstart CONFIG=mm2.properties))
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli doctor || test $$? -eq 8
+	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli assess
 
 ##@ Check
 

@@ -21,13 +21,16 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from mirrorlake.config.properties import Properties
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
+from mirrorlake.jobs.inspection.doctor import examine
+from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.mirror import holdups
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.permission_probes import denied_commits
-from mirrorlake.protocol.users import set_quota
+from mirrorlake.protocol.probes.permissions import denied_commits
+from mirrorlake.protocol.users import read_quotas, set_quota
 
 from tests.world import World, config_of, configure, eventually, read_committed
 
@@ -260,7 +263,7 @@ def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_
     )
     for message, operation in [
         (rf"creating topic {letters} .*needs CREATE on this TOPIC", AclOperation.CREATE),
-        (rf"{letters}.*(needs WRITE|lacks a permission on this TOPIC)", AclOperation.WRITE),
+        (rf"topic {letters} \(needs WRITE\): .*lacks a permission on this TOPIC", AclOperation.WRITE),
     ]:
         text = said()
         assert re.search(message, text), f"{message} is not in {text}"
@@ -316,6 +319,7 @@ def test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_o
         grant(secured, world, (*on_cluster, AclOperation.DESCRIBE_CONFIGS), (*on_cluster, AclOperation.DESCRIBE))
         eventually(lambda: not unknown())
         mine = [one for one in found(AccessKind.QUOTA) if world.alias in one.principal]
+        assert mine, read_quotas(source, 5_000)
         (refused,) = give(mine, flow, target, world.ledger, "me")
         assert re.search(r"setting client quotas .*needs ALTER_CONFIGS on CLUSTER", refused.outcome)
         grant(secured, world, (*on_cluster, AclOperation.ALTER_CONFIGS))
@@ -365,6 +369,11 @@ def test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_
     grant(secured, world, (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.DESCRIBE))
     slot = world.flow.transactional_id(0)
     eventually(lambda: lacking()[:1] == [f"closing the flow needs WRITE on TRANSACTIONAL_ID {slot}"])
+    findings = examine(Properties.load(world.config), [world.flow_name])
+    problems = [one.detail for one in findings if one.level is Level.PROBLEM]
+    assert f"the principal lacks WRITE on 1 of 1 TOPICs of t: {world.remote(topic)}" in problems
+    assert f"the principal may not use TRANSACTIONAL_ID {slot} on t" in problems
+    assert {one.check for one in findings if one.level is Level.UNKNOWN} == set()
 
     assert not [one for one in admin.list_consumer_groups().result().valid if one.group_id in groups]
     grant(secured, world, own, (ResourceType.TOPIC, remote, AclOperation.ALL))

@@ -6,6 +6,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 
 from __future__ import annotations
 
+from mutants.commands import COMMANDS
 from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
@@ -1192,7 +1193,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a plan that tests a permission commits an offset",
-        "protocol/permission_probes.py",
+        "protocol/probes/permissions.py",
         "NO_PARTITION, NO_PRODUCER_ID = 2**31 - 1, 2**62",
         "NO_PARTITION, NO_PRODUCER_ID = 0, 2**62",
         (
@@ -1436,4 +1437,5 @@ MUTANTS = (
     *SECURITY,
     *MONITORING,
     *REACHING_CLUSTERS,
+    *COMMANDS,
 )

@@ -8,7 +8,7 @@ NAMES_IN_SQL = "tests/spark/test_names_are_data.py"
 LITERALS = (f"{NAMES_IN_SQL}::test_a_literal_is_the_value_and_an_identifier_the_name",)
 REPORT = ("tests/unit/test_report.py::test_names_are_text_in_the_report",)
 MISSING_RIGHTS = (
-    "tests/kafka/test_refusals.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
+    "tests/kafka/test_permissions.py::test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_it_works",
 )
 SECRET_TESTS, CONNECTION = "tests/unit/test_secrets.py", "tests/unit/test_connection.py"
 LINES = ("tests/unit/test_log.py::test_a_long_value_is_shortened_in_a_line_and_in_an_error",)
@@ -247,6 +247,33 @@ PERMISSIONS = (
         '            who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"\n',
         "            pass\n",
         MISSING_RIGHTS,
+    ),
+    Mutant(
+        "dead letters that may not be written stop a task",
+        "jobs/mirror/topic_sync.py",
+        "if found is not None and not found.allows(WRITE):",
+        "if False:",
+        MISSING_RIGHTS,
+    ),
+    Mutant(
+        "a right that is revoked on the source is a defect",
+        "protocol/cluster.py",
+        "        except ResponseError as error:  # none that may pass",
+        "        except ZeroDivisionError as error:  # none that may pass",
+        (
+            "tests/kafka/test_logins.py::"
+            "test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_again",
+        ),
+    ),
+    Mutant(
+        "quotas of a source without ACLs are nobody's",
+        "jobs/failover/access.py",
+        "principals_of(flow, bindings, topics) if bindings else None",
+        "principals_of(flow, bindings, topics) if bindings is not None else None",
+        (
+            "tests/kafka/test_permissions.py::"
+            "test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on",
+        ),
     ),
     Mutant(
         "SCRAM users that are not listed count as none",

@@ -656,10 +656,10 @@ class Cluster:
         was deleted is left out of `topics` then. The epoch is -1 if the broker does not return one.
 
         Raises:
-            SourceError, TargetError: no partition can be listed within `timeout_ms`.
+            SourceError, TargetError: no partition can be listed within `timeout_ms`, or the principal may not see one.
         """
         wanted = list(partitions)
-        found, failed = self.net.run(lambda: self._each_stable_end(wanted))
+        found, failed = self._listed(lambda: self._each_stable_end(wanted))
         if failed and not found:
             return self.call(
                 "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
@@ -667,10 +667,21 @@ class Cluster:
         return found, {key: str(error) for key, error in failed.items()}
 
     def high_watermarks(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
-        """Lists the high watermark of each partition; leaves out those whose leader does not answer in time."""
+        """Lists the high watermark of each partition; leaves out those whose leader does not answer in time.
+
+        Raises:
+            SourceError, TargetError: the principal may not see a partition.
+        """
         wanted = list(partitions)
-        found, _ = self.net.run(lambda: self._list_each(wanted, LATEST_TIMESTAMP, READ_UNCOMMITTED, LISTING_S))
+        found, _ = self._listed(lambda: self._list_each(wanted, LATEST_TIMESTAMP, READ_UNCOMMITTED, LISTING_S))
         return {key: offset for key, (offset, _) in found.items()}
+
+    def _listed(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+        try:
+            result: Result = self.net.run(attempt)
+        except ResponseError as error:  # none that may pass: a right that was revoked
+            raise self.explained("listing offsets (needs DESCRIBE)", error) from None
+        return result
 
     async def _each_stable_end(
         self, partitions: list[PartitionKey]
@@ -913,6 +924,11 @@ class Cluster:
                     key,
                 )
                 yield key, partition.base_offset
+
+    @property
+    def version(self) -> str:
+        """Returns the release of the brokers, as their API versions show it; later ones may look like it."""
+        return ".".join(map(str, self._manager.broker_version or ()))
 
     def max_version(self, request: Any) -> int:
         """Returns the newest version of a request that both the brokers and kafka-python support."""

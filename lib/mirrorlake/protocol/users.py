@@ -64,16 +64,17 @@ def set_quota(cluster: Cluster, entity: Entity, values: Mapping[str, float], tim
 def read_scram_users(cluster: Cluster, timeout_ms: int) -> dict[str, set[str]]:
     """Returns the SCRAM mechanisms of each user that has some.
 
-    This is a raw request, because librdkafka 2.16 ends the process where a cluster refuses it.
+    This is a raw request, because librdkafka 2.16 ends the process where a cluster refuses it. An empty list asks for
+    all users; brokers don't answer where they would have to refuse a null one (seen with 4.3).
 
     Raises:
         SourceError, TargetError: the cluster does not return them.
     """
 
     async def attempt() -> Any:
-        response = await cluster.send_any(DescribeUserScramCredentialsRequest[0](users=None))
+        response = await cluster.send_any(DescribeUserScramCredentialsRequest[0](users=[]))
         for broker in await cluster.brokers() if response.error_code == NOT_CONTROLLER else ():
-            response = await cluster.ask(DescribeUserScramCredentialsRequest[0](users=None), broker)
+            response = await cluster.ask(DescribeUserScramCredentialsRequest[0](users=[]), broker)
             if response.error_code != NOT_CONTROLLER:
                 break
         check(response.error_code, response.error_message or "")

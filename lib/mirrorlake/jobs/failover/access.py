@@ -20,7 +20,7 @@ from mirrorlake.protocol import acls
 from mirrorlake.protocol.acls import EVERYONE, OPENED, Acl, equal_acls, is_denial, principals_of
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.permission_probes import denied_transactions
+from mirrorlake.protocol.probes.permissions import denied_transactions
 from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 from mirrorlake.protocol.users import Entity, read_quotas, read_scram_users, set_quota
 from mirrorlake.state.closure import is_closed
@@ -78,7 +78,7 @@ def table(found: Iterable[MissingAccess]) -> pd.DataFrame:
 def missing_on_target(flow: Flow, source: Cluster, target: Cluster) -> list[MissingAccess]:
     """Lists the access that the principals of a flow have on the source, and not on the target.
 
-    Without an authorizer on the source, everyone counts as a principal of the flow. A part that a cluster does not list
+    Without ACLs on the source, everyone counts as a principal of the flow. A part that a cluster does not list
     becomes a row of kind UNKNOWN.
 
     Args:
@@ -89,7 +89,8 @@ def missing_on_target(flow: Flow, source: Cluster, target: Cluster) -> list[Miss
     topics = [name for name in source.refresh(None, flow.connect_timeout_ms) if flow.mirrors_topic(name)]
     here, there = Admin(flow.source_connection, "source", flow.name), Admin(flow.target_connection, "target", flow.name)
     bindings = here.acls("ANY")
-    principals = None if bindings is None else principals_of(flow, bindings, topics)
+    # librdkafka has an empty list for a cluster without an authorizer, too
+    principals = principals_of(flow, bindings, topics) if bindings else None
     servers = ",".join(flow.target_connection.bootstrap_servers)
 
     def has(principal: str) -> bool:

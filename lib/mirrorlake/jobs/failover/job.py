@@ -204,7 +204,11 @@ class Failover:
         suite = self._suites / "offset_syncs.json"
         return (
             MirrorJob(
-                engine=SparkEngine(self.spark), config=self.config, flow=self.flow, ledger=self.ledger, suite=suite
+                engine=SparkEngine(self.spark),
+                config=self.config,
+                flow=replace(self.flow, ignores_pause=True),
+                ledger=self.ledger,
+                suite=suite,
             )
             .run(None)
             .records

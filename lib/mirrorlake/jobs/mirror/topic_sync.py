@@ -19,7 +19,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.log import ending, event
 from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
-from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.cluster import WRITE, Cluster
 from mirrorlake.protocol.topic_changes import (
     Change,
     ChangeKind,
@@ -29,6 +29,7 @@ from mirrorlake.protocol.topic_changes import (
     growth,
     largest_message,
 )
+from mirrorlake.reasons import TopicHeld
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import TOPIC_CONFIG, read_all_states, topic_config
 
@@ -91,14 +92,25 @@ class Topology:
             raise refusals[topic]
         return max(have, slots)
 
-    def ensure_dead_letters(self) -> None:
-        """Creates the flow's dead-letter topic if it does not exist."""
+    def ensure_dead_letters(self, target: Cluster) -> None:
+        """Creates the flow's dead-letter topic if it does not exist, and requires that it may be written.
+
+        Raises:
+            TargetError: it can't be created, or the principal may not write to it.
+        """
         topic = self.flow.dead_letter_topic
         if topic not in self._target.partitions():
             config = {"message.timestamp.type": "CreateTime", "max.message.bytes": TOPIC_CONFIG["max.message.bytes"]}
             refusals = self._target.create([NewTopic(topic, 1, self.flow.replication_factor, config=config)])
             if refusals:
                 raise refusals[topic]
+        found = target.refresh([topic], self.flow.connect_timeout_ms, operations=True).get(topic)
+        if found is not None and not found.allows(WRITE):
+            raise TargetError(
+                TopicHeld.NOT_PERMITTED.about(
+                    flow=self.flow.name, topic=topic, operation="WRITE", cluster=self.flow.target
+                )
+            )
 
     def ensure(self, topics: Mapping[str, int]) -> Refusals:
         """Creates remote topics, adds partitions, and configures them so that they take batches unchanged.
