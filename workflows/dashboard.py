@@ -142,7 +142,6 @@ TILES = (
             "state",
             "lag",
             "lag_seconds",
-            "uncommitted",
             "reason",
             "measured_at",
             "is_stale",

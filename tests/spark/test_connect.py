@@ -60,7 +60,7 @@ def test_maintenance_and_those_who_only_read_run_without_a_spark_context(found: 
     (note,) = found["maintain"]["notes"]
     assert note.startswith("flow west->east: its map is kept")
     assert found["audit"] == {"flow": "west->east", "runs": 2, "gate_failures": 0, "anomalies": 0}
-    assert (found["report"]["flows"], found["report"]["records"]) == (["west->east"], 1960)
+    assert (found["report"]["flows"], found["report"]["records"]) == (["west->east"], 1860)
     assert found["translate"]["output"] is None
 
 
