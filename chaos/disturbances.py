@@ -96,13 +96,14 @@ class Disturbances:
     def _trouble_broker(self, event: Event) -> None:
         cluster = self._target.cluster
         node = min(SECOND_BROKER, len(cluster.brokers))
+        if event.what is not Disturbance.MOVE_LEADERS:
+            self._end_due(float("inf"))  # a frozen broker does not end, and one that is down can't be frozen
         if event.what is Disturbance.FREEZE_BROKER:
             cluster.freeze_broker(node)
             self._last(FROZEN_S[event.number % len(FROZEN_S)], lambda: cluster.thaw_broker(node))
         elif event.what is Disturbance.MOVE_LEADERS:
             self._elect()
         else:
-            self._end_due(float("inf"))  # a frozen broker does not end
             cluster.stop_broker(node, kill=event.what is Disturbance.CRASH_BROKER)
             self._last(1 + event.number % 3, lambda: cluster.start_broker(node))
 

@@ -23,7 +23,7 @@ from chaos.scenario import FAULTS_S, SILENT_FROM_S, Scenario
 from chaos.supervisor import Supervisor
 from chaos.traffic import Traffic
 
-LOOK_S = 0.2
+LOOK_S, BEGIN_S = 0.2, 8.0
 
 
 @dataclass
@@ -108,10 +108,12 @@ class _Run:
             supervisor.start()
             faults_from = time.monotonic()
             self._lap("start")
+            self._wait_for_records(supervisor)
+            events_from = time.monotonic()
             for event in self._plan.events:
-                self._wait(faults_from + event.at_s, supervisor, faults_from)
+                self._wait(events_from + event.at_s, supervisor, events_from)
                 disturbances.make(event)
-            self._wait(faults_from + FAULTS_S, supervisor, faults_from, is_last=True)
+            self._wait(events_from + FAULTS_S, supervisor, events_from, is_last=True)
             disturbances.end()
             faults_s = time.monotonic() - faults_from
             self._lap("faults")
@@ -230,11 +232,19 @@ class _Run:
             self._seen.update({(name, api): count for api, count in seen.items()})
             self._made.update({(name, api, str(fault)): count for (api, fault), count in made.items()})
 
-    def _wait(self, until: float, supervisor: Supervisor, faults_from: float, *, is_last: bool = False) -> None:
+    @staticmethod
+    def _wait_for_records(supervisor: Supervisor) -> None:
+        """Lets the mirror job begin among the faults of its requests, but not for long: else little is sent later."""
+        until = time.monotonic() + BEGIN_S
+        while time.monotonic() < until and not supervisor.has_said("mirror", "micro_batch_committed"):
+            supervisor.look()
+            time.sleep(LOOK_S)
+
+    def _wait(self, until: float, supervisor: Supervisor, events_from: float, *, is_last: bool = False) -> None:
         """Waits, and keeps the jobs running; the last time only until all faults were made."""
         rules = sum(map(len, self._plan.rules.values()))
         while (now := time.monotonic()) < until:
-            if not self._is_silent and now >= faults_from + SILENT_FROM_S:
+            if not self._is_silent and now >= events_from + SILENT_FROM_S:
                 self._arm_silent()
             if is_last and self._is_silent:
                 self._count()

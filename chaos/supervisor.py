@@ -43,6 +43,10 @@ class Supervisor:
         self._is_fencing |= what == "mirror" and any(job.what == what for job in self._jobs)
         self._jobs.append(Job(what, self._config, self._flow, log))
 
+    def has_said(self, what: str, word: str) -> bool:
+        """Returns True if a job of a kind has logged a word."""
+        return any(word in log.read_text() for log in self._directory.glob(f"{what}-*.log"))
+
     def kill_one(self, what: str) -> None:
         """Kills the newest job of a kind; it is started again."""
         for job in [job for job in self._jobs if job.what == what][-1:]:

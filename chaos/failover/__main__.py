@@ -36,7 +36,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=10, help="how many")
     parser.add_argument("--ending", choices=[*Ending], help="this ending for every seed")
-    parser.add_argument("--home", type=Path, default=HOME, help="directory of clusters, tables, journals and results")
+    where = "directory of clusters, tables, journals and results"
+    parser.add_argument("--home", type=lambda name: Path(name).resolve(), default=HOME, help=where)
     given = parser.parse_args()
     seeds = [given.seed] if given.seed else [*range(given.first, given.first + given.seeds)]
     ending = Ending(given.ending) if given.ending else None

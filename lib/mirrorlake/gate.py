@@ -120,7 +120,16 @@ class Gate:
         return results
 
     def _evaluate(self, frame: pd.DataFrame, subject: str, cycle_id: str) -> list[ExpectationResult]:
-        results = self._found_clean(frame, subject, cycle_id) or self._found_by_validation(frame, subject, cycle_id)
+        failure: Exception | None = None
+        results: list[ExpectationResult] = []
+        try:
+            results = self._found_clean(frame, subject, cycle_id)
+        except Exception as error:  # a column is missing, say: the validation tells
+            failure = error
+        results = results or self._found_by_validation(frame, subject, cycle_id)
+        if failure is not None and all(result.success for result in results):
+            log.info(event("suite_not_compiled", suite=self.name, detail=first_line(failure)))
+            self._compiled = None  # it would fail each time
         if len(results) != self.expectations:
             raise GateError(
                 f"{subject}: {len(results)} of the {self.expectations} expectations of suite {self.name} were "
@@ -132,11 +141,9 @@ class Gate:
         """Evaluates the compiled suite; returns nothing unless every expectation finds the frame without any fault."""
         if self._compiled is None:
             return []
-        try:
-            judgements = self._compiled.judge(frame)
-        except Exception as error:  # a column is missing, say: the validation tells
-            log.info(event("suite_not_evaluated", suite=self.name, flow=subject, detail=type(error).__name__))
-            return []
+        from great_expectations.util import convert_to_json_serializable
+
+        judgements = self._compiled.judge(frame)
         if not all(judgement.is_clean for judgement in judgements):
             return []
         return [
@@ -146,7 +153,9 @@ class Gate:
                 expectation=description,
                 success=True,
                 observed=json.dumps(
-                    {key: judgement.details[key] for key in OBSERVED if key in judgement.details}, default=_plain
+                    convert_to_json_serializable(
+                        {key: judgement.details[key] for key in OBSERVED if key in judgement.details}
+                    )
                 ),
                 unexpected="[]",
                 evaluated_at=_now(),
@@ -233,11 +242,6 @@ def _describe(expectation: dict[str, Any]) -> str:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None)
-
-
-def _plain(value: Any) -> Any:
-    """Returns a number of numpy as Python's own."""
-    return value.item()
 
 
 def _great_expectations() -> Any:

@@ -94,6 +94,7 @@ def test_the_wheel_carries_every_file_that_the_package_reads(wheel: Path) -> Non
         "expectations": [*(ROOT / "expectations").glob("*.json")],
         "notebooks": [*(ROOT / "notebooks").glob("*.ipynb")],
         "ledger/sql": [*(PACKAGE / "ledger/sql").glob("*.sql")],
+        "notebook/templates/report": [*(PACKAGE / "notebook/templates/report").iterdir()],
         "local": [PACKAGE / "local/log4j2.properties", PACKAGE / "local/worker_python"],
         ".": [ROOT / "pom.xml", PACKAGE / "py.typed"],
     }
@@ -118,8 +119,12 @@ def test_in_an_empty_folder_clusters_start_and_the_carried_notebook_mirrors(pyth
     jars.mkdir(parents=True)
     for fetched in (ROOT / ".local/jars").iterdir():  # a minute's work, unless they are those of another pom.xml
         (jars / fetched.name).symlink_to(fetched)
+    mirrorlake = python.with_name("mirrorlake")
+    assert "doctor" in run(mirrorlake, "--help", cwd=tmp_path)
     with clusters(python, tmp_path) as servers:
         records = produce(servers["a"])
+        examined = json.loads(run(mirrorlake, "doctor", "--output", "json", cwd=tmp_path))
+        assert (examined["healthy"], examined["flows"]) == (True, ["a->b"])
         notebook = run(python, "-c", "from mirrorlake import resources; print(resources.notebooks())", cwd=tmp_path)
         given = ("-p", "config", ".local/mirrorlake.properties", "-p", "warehouse", ".local/warehouse")
         source = Path(notebook.strip()) / "mirror.ipynb"

@@ -21,13 +21,16 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from mirrorlake.config.properties import Properties
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
+from mirrorlake.jobs.inspection.doctor import examine
+from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.mirror import holdups
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.local.quota import quota
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.permission_probes import denied_commits
+from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.protocol.users import read_quotas
 
 from tests.world import World, config_of, configure, eventually, read_committed
@@ -371,6 +374,11 @@ def test_a_plan_names_the_permissions_that_a_failover_would_lack_and_tests_them_
     grant(secured, world, (ResourceType.TRANSACTIONAL_ID, ids, AclOperation.DESCRIBE))
     slot = world.flow.transactional_id(0)
     eventually(lambda: lacking()[:1] == [f"closing the flow needs WRITE on TRANSACTIONAL_ID {slot}"])
+    findings = examine(Properties.load(world.config), [world.flow_name])
+    problems = [one.detail for one in findings if one.level is Level.PROBLEM]
+    assert f"the principal lacks WRITE on 1 of 1 TOPICs of t: {world.remote(topic)}" in problems
+    assert f"the principal may not use TRANSACTIONAL_ID {slot} on t" in problems
+    assert {one.check for one in findings if one.level is Level.UNKNOWN} == set()
 
     assert not [one for one in admin.list_consumer_groups().result().valid if one.group_id in groups]
     grant(secured, world, own, (ResourceType.TOPIC, remote, AclOperation.ALL))

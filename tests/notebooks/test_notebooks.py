@@ -129,6 +129,7 @@ def test_notebooks_are_clean() -> None:
     )
     assert checked.returncode == 0, checked.stdout
     assert {path.stem for path in NOTEBOOKS} == {
+        "assess",
         "topics",
         "mirror",
         "checkpoint",
@@ -167,6 +168,14 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
         {(topic, partition): records[len(records) // 2][0] for partition, records in source.items()},
     )
     given = {"config": world.config, "flow": world.flow_name, "warehouse": world.warehouse}
+
+    assessed = run("assess", tmp_path / "assess.ipynb", jvm, config=world.config, flow=world.flow_name)
+    found = result(assessed)
+    assert (found["topics"], found["offsets"], found["groups"]) == (1, 500, 1)
+    pages = [
+        output.get("data", {}).get("text/html", "") for one in assessed["cells"] for output in one.get("outputs", ())
+    ]
+    assert any(topic in "".join(page) for page in pages)
 
     planned = run("topics", tmp_path / "topics.ipynb", jvm, **given, dry_run="true")
     assert result(planned) == {
@@ -384,7 +393,7 @@ def test_a_parameter_comes_from_papermill_then_the_environment_then_the_default(
     assert (found.flow, found.schema, found.catalog) == ("x->y", "other", "spark_catalog")
 
 
-def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_databricks_a_parameter_comes_from_its_widget() -> None:
     declared: dict[str, str] = {}
 
     class Widgets:
@@ -397,11 +406,8 @@ def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.Mon
     class DatabricksUtilities:
         widgets = Widgets()
 
-    monkeypatch.setattr("mirrorlake.parameters.databricks_utilities", DatabricksUtilities)
-    assert resolve({"flow": "a->b", "trigger": "5 seconds"}, {"flow": "a->b", "trigger": "availableNow"}) == {
-        "flow": "w->w",
-        "trigger": "5 seconds",
-    }
+    namespace = {"dbutils": DatabricksUtilities(), "flow": "a->b", "trigger": "5 seconds"}
+    assert resolve(namespace, {"flow": "a->b", "trigger": "availableNow"}) == {"flow": "w->w", "trigger": "5 seconds"}
     assert declared == {"flow": "a->b", "trigger": "5 seconds"}
 
 

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from mirrorlake.demo.page import PROVEN, proof_section, story_page
+from mirrorlake.ledger.store import Ledger
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -44,10 +47,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
 
 
 @pytest.fixture(scope="module")
-def page(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Makes the report of an example day of two flows, by the command that the README names."""
-    directory = tmp_path_factory.mktemp("report")
-    ledger = fill_report(ledger_in(spark, "report", directory))
+def ledger(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """Returns the tables of an example day of two flows."""
+    return fill_report(ledger_in(spark, "report", tmp_path_factory.mktemp("report")))
+
+
+@pytest.fixture(scope="module")
+def page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Makes the report of the example day, by the command that the README names."""
+    directory = tmp_path_factory.mktemp("page")
     made = subprocess.run(
         [
             "make",
@@ -125,3 +133,38 @@ def test_no_code_is_shown(browser: WebDriver, page: Path) -> None:
     text = browser.find_element(By.TAG_NAME, "body").text
     assert "import" not in text
     assert '"problems"' not in text, "the result is for the job"
+
+
+@pytest.fixture(scope="module")
+def demo_page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Makes the page of the demo from the example day, with a group that went wrong."""
+    offsets = {"upstream": 1_500, "downstream": 1_400, "unread": 12, "again": 0, "skipped": 0}
+    moves = [
+        {"group": "<b>billing", "partition": "orders-0", **offsets},
+        {"group": "fraud", "partition": "orders-1", **offsets, "again": 1},
+    ]
+    compared = pd.DataFrame([["orders", 0, 2, 0, 0, 0, 0, None]], columns=PROVEN)
+    proof = proof_section("verified to <now>, 2 records, 0 differences", compared, passed=True)
+    path = tmp_path_factory.mktemp("demo") / "demo.html"
+    path.write_text(story_page(ledger, "west->east", moves, proof, hours=str(HOURS), until=str(UNTIL)))
+    return path
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_group_went_wrong(
+    browser: WebDriver, demo_page: Path, width: int
+) -> None:
+    assert demo_page.stat().st_size < 400_000
+    browser.set_window_size(width, 900)
+    browser.get(demo_page.as_uri())
+    body = browser.find_element(By.TAG_NAME, "body").text
+    assert "2 positions moved, 1 wrong." in body
+    assert "<b>billing" in body
+    assert "verified to <now>, 2 records, 0 differences" in body
+    assert "orders 0 2 0 0 0 0 -" in body
+    assert "west → east" in body
+    pictures = script(browser, "[...document.images].map(one => one.complete && one.naturalWidth > 500 && !!one.alt)")
+    assert pictures == [True] * 3
+    assert script(browser, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    others = "performance.getEntriesByType('resource').filter(one => !one.name.startsWith('data:')).length"
+    assert script(browser, others) == 0

@@ -145,15 +145,18 @@ def test_the_newest_measurement_of_lag_stays_and_tells_that_none_follows(ledger:
         one = PartitionLag("t", 0, PartitionState.HELD, "no READ", 5, 9, 9, 4, 0, None, 1.5)
         meter = type("Meter", (), {"measure": lambda self, now=measured_at, one=one: FlowLag("x", "y", now, (one,))})()
         LagKeeper(FLOW, Metrics(), rows.append, meter=meter).measure(is_last=is_last)
-    now = views.read(ledger, "lag_now").filter("source = 'x'")
+
+    def now() -> list[Any]:
+        return views.read(ledger, "lag_now").filter("source = 'x'").collect()
+
     ledger.append("lag_samples", rows[:2])
-    (row,) = now.collect()
+    (row,) = now()
     assert (row["state"], row["reason"], row["lag"], row["lag_seconds"]) == ("held", "no READ", 4, 1.5)
     assert (row["measured_at"], row["is_stale"]) == (rows[1].measured_at, False)
     ledger.append("lag_samples", rows[2:])
-    assert [row["is_stale"] for row in now.collect()] == [True]
+    assert [row["is_stale"] for row in now()] == [True]
     assert expiry.of_lag_samples(ledger, datetime.now(UTC).replace(tzinfo=None) + timedelta(days=9)).apply(ledger) > 1
-    assert [row["measured_at"] for row in now.collect()] == [rows[2].measured_at]
+    assert [row["measured_at"] for row in now()] == [rows[2].measured_at]
 
 
 def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Ledger, tmp_path: Path) -> None:

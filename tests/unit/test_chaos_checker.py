@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.local.cluster import Broker, LocalCluster
 
 from chaos.cells import CELLS, SILENT
 from chaos.checker import Evidence, GroupPosition, Piece, Record, findings
@@ -153,3 +155,12 @@ def test_a_cell_that_was_never_made_is_named(tmp_path: Path) -> None:
     table = coverage.table().splitlines()
     assert len({len(line) for line in table}) == 1
     assert " 0" in next(line for line in table if line.startswith(f"{CELLS[0].side} {CELLS[0].api} "))
+
+
+def test_a_broker_that_is_down_is_not_frozen_in_place_of_everything_here(tmp_path: Path) -> None:
+    """To kill(2), process id 0 stands for all processes of the caller's group."""
+    cluster = LocalCluster("down", tmp_path / "down", tmp_path)
+    cluster.brokers.append(Broker(1, 1))
+    for change in (cluster.freeze_broker, cluster.thaw_broker):
+        with pytest.raises(ConfigurationError, match="broker 1 does not run"):
+            change(1)

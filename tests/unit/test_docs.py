@@ -44,6 +44,17 @@ def test_every_anchor_of_a_link_exists(page: Path) -> None:
     assert {link for link, file in there.items() if file.suffix == ".md" and link[1] not in anchors(file)} == set()
 
 
+def test_the_sizes_on_the_page_for_operators_are_those_of_the_benchmark() -> None:
+    measured = (ROOT / "docs/performance.md").read_text()
+    table = (ROOT / "docs/operations.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| ([\w-]+) \| ([\d.]+) \| ([\d.]+) cores \|$", table, re.MULTILINE)
+    assert len(rows) == 5
+    for case, seconds, cores in rows:
+        section = measured.partition(f"**{case}**")[2]
+        (found,) = re.findall(r"^\| mirrorlake, exactly-once \| [\d,]+ \| ([\d.]+) \|", section, re.MULTILINE)[:1]
+        assert (case, seconds, cores) == (case, found, f"{float(found) / 10:.3f}")
+
+
 def test_each_page_can_be_reached_from_the_index_of_tasks() -> None:
     docs = ROOT / "docs"
     starts = [docs / "index.md", docs / "recipes/README.md"]

@@ -257,10 +257,11 @@ def test_a_compiled_suite_finds_what_great_expectations_own_run_finds(gates: dic
 
 def test_a_suite_that_someone_has_edited_is_evaluated_whole(tmp_path: Path) -> None:
     """Some expectations can't be compiled, and some pass though single rows fail."""
-    mostly = {"column": "x", "min_value": 2, "mostly": 0.5}
+    mostly, at = {"column": "x", "min_value": 2, "mostly": 0.5}, "2026-11-24"
     expectations = [
         {"type": "expect_column_values_to_be_between", "kwargs": mostly},
         {"type": "expect_column_max_to_be_between", "kwargs": {"column": "x", "max_value": 9}},
+        {"type": "expect_column_distinct_values_to_contain_set", "kwargs": {"column": "at", "value_set": [at]}},
     ]
     tolerated = '{"element_count": 3, "unexpected_count": 1}', "[1]"
     for more in ({}, {"min_value": {"$PARAMETER": "1 + 1"}}):
@@ -268,10 +269,14 @@ def test_a_suite_that_someone_has_edited_is_evaluated_whole(tmp_path: Path) -> N
         (tmp_path / "suite.json").write_text(json.dumps({"name": "edited", "expectations": expectations}))
         gate = Gate(tmp_path / "suite.json")
         assert (gate._compiled is None) is bool(more)
-        passed, failed = (gate.evaluate(pd.DataFrame({"x": [1, 2, top]}), "a->b", "c1") for top in (9, 10))
-        assert [one.success for one in passed] == [True, True]
+        passed, failed = (gate.evaluate(pd.DataFrame({"x": [1, 2, top], "at": at}), "a->b", "c1") for top in (9, 10))
+        assert [one.success for one in passed] == [True, True, True]
         assert (passed[0].observed, passed[0].unexpected) == tolerated
-        assert sorted(one.success for one in failed) == [False, True]
+        assert sorted(one.success for one in failed) == [False, True, True]
+        clean = gate.evaluate(pd.DataFrame({"x": [3], "at": at}), "a->b", "c1")
+        assert sorted(one.observed for one in clean) == sorted(
+            one.observed for one in gate._found_by_validation(pd.DataFrame({"x": [3], "at": at}), "a->b", "c1")
+        )
 
 
 @pytest.mark.parametrize("suite", VIOLATIONS)

@@ -133,6 +133,7 @@ def test_the_defaults_of_a_flow() -> None:
         "registries": None,
         "warnings": (),
         "refills": (),
+        "ignores_pause": False,
     }
     connections = {"source_connection", "target_connection"}
     names = [field.name for field in dataclasses.fields(Flow) if field.name not in connections]
@@ -177,6 +178,7 @@ def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
         "target_connection",
         "emit_heartbeats_back",
         "minds_provenance",
+        "ignores_pause",
         "refills",
         "warnings",
     }

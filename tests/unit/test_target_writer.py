@@ -21,6 +21,20 @@ from tests.unit.test_record_batch import RECORDS, encode
 Appended = list[tuple[PartitionKey, int]]
 
 
+class Answer:
+    """The future of an answer, which is there as soon as somebody waits for it."""
+
+    is_done = False
+
+    def __init__(self, target: SlowTarget, node: int, appended: Appended) -> None:
+        self._target, self._node, self._appended = target, node, appended
+
+    def __await__(self) -> Iterator[Any]:
+        self._target.in_flight[self._node] -= 1
+        return self._appended
+        yield  # this is a generator
+
+
 class SlowTarget:
     """Two nodes, which lead the even and the odd partitions."""
 
@@ -50,11 +64,7 @@ class SlowTarget:
         for key, raw in sealed.items():
             (batch,) = read_log(bytes(raw))
             self._ends[key] += batch.records
-        return self._answer(node, appended)
-
-    async def _answer(self, node: int, appended: Appended) -> Appended:
-        self.in_flight[node] -= 1
-        return appended
+        return Answer(self, node, appended)
 
     def produced(self, appended: Appended) -> Iterator[tuple[PartitionKey, int]]:
         return iter(appended)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from mirrorlake import errors
 from mirrorlake.jobs.failover.plan import BlockKind, FailoverOutcome
 from mirrorlake.jobs.failover.rehearsal import Proof
@@ -16,11 +17,13 @@ from mirrorlake.jobs.verification.completeness import CountStatus
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
+from mirrorlake.model.partition_lag import PartitionState
 from mirrorlake.model.status import Status, SyncOutcome
 from mirrorlake.reasons import NotCompared, PartitionHeld, PositionReason, TopicHeld
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/troubleshooting.md").read_text()
+ALERTS = ROOT / "monitoring/alerts.yml"
 PARTS = ("Cause", "Look", "Do")
 
 
@@ -71,6 +74,15 @@ def test_each_kind_of_error_and_anomaly_has_an_entry_with_cause_look_and_remedy(
     assert {name for name, entry in found.items() if tuple(entry) != PARTS} == set()
 
 
+def test_each_alert_has_an_entry_at_the_anchor_that_it_names() -> None:
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    found = entries("Alerts")
+    assert set(found) == {rule["alert"] for rule in rules}
+    assert {name for name, entry in found.items() if tuple(entry) != PARTS} == set()
+    for rule in rules:
+        assert rule["annotations"]["runbook"].endswith(f"docs/troubleshooting.md#{rule['alert'].lower()}")
+
+
 def test_each_class_of_error_can_cross_from_a_worker_and_is_therefore_known_to_the_page() -> None:
     tree = ast.parse((ROOT / "lib/mirrorlake/errors.py").read_text())
     assert {node.name for node in tree.body if isinstance(node, ast.ClassDef)} == set(errors.KINDS)
@@ -81,6 +93,7 @@ def test_each_class_of_error_can_cross_from_a_worker_and_is_therefore_known_to_t
     [
         ("Groups", "status", Status),
         ("Groups", "sync", SyncOutcome),
+        ("Records are late", "state", PartitionState),
         ("Verifications and counts", "status of a verification", VerificationStatus),
         ("Verifications and counts", "finding", FindingKind),
         ("Failovers", "outcome", FailoverOutcome),

@@ -55,6 +55,10 @@ def format_of(folder: Path) -> str:
     return re.findall(r"^VERSION, READ_VERSIONS = (\d+)", text, re.MULTILINE)[0]
 
 
+def copied(world: World, topic: str) -> int:
+    return sum(map(len, world.target_records(topic).values()))
+
+
 def test_forwards_and_back_nothing_is_lost_or_copied_twice(earlier: Path, plain_world: World) -> None:
     world = plain_world
     topic = world.topic(partitions=3)
@@ -91,11 +95,12 @@ def test_at_the_same_time_the_one_that_started_last_goes_on_and_nothing_is_copie
         text=True,
     )
     try:
-        eventually(lambda: sum(map(len, world.target_records(topic).values())) == 300, what="the older job's copy")
+        eventually(lambda: old.poll() is not None or copied(world, topic) == 300, what="the older job's copy")
+        assert old.poll() is None, old.communicate()[0][-2_000:]
         with world.mirroring():
             world.produce(topic, 100, 3, seed=2)
             said, _ = old.communicate(timeout=DEADLINE_S)
-            eventually(lambda: sum(map(len, world.target_records(topic).values())) == 400, what="the newer job's copy")
+            eventually(lambda: copied(world, topic) == 400, what="the newer job's copy")
     finally:
         old.kill()
     assert old.returncode != 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-LAG, TELEMETRY = "tests/unit/test_lag.py", "tests/unit/test_telemetry.py"
+LAG, TELEMETRY, OBJECTIVE = (f"tests/unit/test_{name}.py" for name in ("lag", "telemetry", "objective"))
 
 MONITORING = (
     Mutant(
@@ -48,5 +48,19 @@ MONITORING = (
         "if trouble and not self._trouble:",
         "if trouble:",
         (f"{TELEMETRY}::test_a_collector_that_is_down_slow_or_refuses_is_said_once_and_waited_for_by_none",),
+    ),
+    Mutant(
+        "a failover moves the group of canaries",
+        "config/flow.py",
+        "return group in self.groups and not group.startswith(CANARY_PREFIX)",
+        "return group in self.groups",
+        (f"{OBJECTIVE}::test_a_canarys_group_is_synced_by_its_own_flow_and_moved_by_no_failover",),
+    ),
+    Mutant(
+        "a canary that never arrives is not late",
+        "jobs/mirror/canary.py",
+        "                self._judge(waited_s, is_late=True)\n",
+        "",
+        (f"{OBJECTIVE}::test_late_canaries_burn_the_objective_once_each_whether_they_arrive_or_not",),
     ),
 )

@@ -88,6 +88,8 @@ class Flow:
         registries: the schema registries of source and target; None if no transform translates ids.
         warnings: lines for the operator about properties without effect.
         refills: records that are copied although another flow has brought them; never from properties.
+        ignores_pause: whether a job goes on although an operator has paused the flow, as a failover does; never from
+            properties.
     """
 
     source: str
@@ -167,6 +169,7 @@ class Flow:
     registries: tuple[SchemaRegistry, SchemaRegistry] | None = None
     warnings: tuple[str, ...] = ()
     refills: tuple[Refill, ...] = ()
+    ignores_pause: bool = False
 
     @property
     def name(self) -> str:

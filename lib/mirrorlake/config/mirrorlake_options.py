@@ -21,7 +21,8 @@ BATCHES = (
         "mirrorlake.slots",
         Integer(0, 1_000),
         "0",
-        "Transactional ids that copy side by side. 0 is one for each task slot of the Spark cluster.",
+        "Transactional ids that copy side by side. 0 is one for each core of the Spark cluster but two, which are the "
+        "ledger's; of fewer than four cores, all.",
         field="slots",
     ),
     Option(
@@ -183,7 +184,8 @@ CONTENTS = (
         "mirrorlake.paused",
         Flag(),
         "false",
-        "Stops all copying. Positions stay.",
+        "Stops all copying. Positions stay. [`mirrorlake pause`](cli.md#pause-and-resume) does it by an order, with "
+        "who and why.",
         field="paused",
         is_live=True,
     ),

@@ -23,9 +23,7 @@ SECRET_NAME = re.compile(
     r"(?i)password|secret|token|jaas|user\.info|credential|otlp\.headers|(^|\.)ssl\.(key|keystore\.key|keystore\.certificate\.chain)$|(^|\.)key$"
 )
 # For spark.redaction.regex, which replaces Spark's own list: properties whose values Spark's pages and logs hide.
-REDACTED = (
-    r"(?i)password|secret|token|jaas|sasl|user\.info|credential|otlp\.headers|access[.]?key|ssl\.key|pem|(^|\.)key$"
-)
+REDACTED = r"(?i)password|secret|token|jaas|sasl|user\.info|credential|access[.]?key|ssl\.key|pem|(^|\.)key$"
 MASK = "[hidden]"
 ENDS_TEXT = re.compile(r"""["'\\\r\n]""")  # within the quotes of a JAAS line
 

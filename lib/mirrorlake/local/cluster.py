@@ -188,11 +188,17 @@ class LocalCluster:
 
     def freeze_broker(self, node_id: int) -> None:
         """Stops the threads of a broker (SIGSTOP): its connections stay open and say nothing."""
-        os.kill(self._broker(node_id).pid, signal.SIGSTOP)
+        self._signal(node_id, signal.SIGSTOP)
 
     def thaw_broker(self, node_id: int) -> None:
         """Lets a frozen broker go on."""
-        os.kill(self._broker(node_id).pid, signal.SIGCONT)
+        self._signal(node_id, signal.SIGCONT)
+
+    def _signal(self, node_id: int, number: signal.Signals) -> None:
+        pid = self._broker(node_id).pid
+        if not pid:  # as a process id, 0 stands for all processes of this one's group
+            raise ConfigurationError(f"cluster {self.name}: broker {node_id} does not run")
+        os.kill(pid, number)
 
     def wait_ready(self) -> None:
         """Waits until all brokers have joined and both coordinators respond.

@@ -925,6 +925,11 @@ class Cluster:
                 )
                 yield key, partition.base_offset
 
+    @property
+    def version(self) -> str:
+        """Returns the release of the brokers, as their API versions show it; later ones may look like it."""
+        return ".".join(map(str, self._manager.broker_version or ()))
+
     def max_version(self, request: Any) -> int:
         """Returns the newest version of a request that both the brokers and kafka-python support."""
         versions = self._manager.broker_version_data

@@ -23,6 +23,9 @@ from mirrorlake.protocol.error_codes import ErrorCode
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
+SHARE = "share"
+# Protocols whose groups commit an offset for each partition, unlike those of Connect's workers.
+WITH_OFFSETS = ("consumer", "streams", "")
 FIRST_BATCHED_LOOKUP, FIRST_BATCHED_FETCH = 4, 8  # versions since Kafka 3.0 (KIP-699, KIP-709)
 
 
@@ -31,11 +34,12 @@ class Group:
     """A group: its protocol type and its kind.
 
     `protocol_type` is `consumer` or `connect`; it is empty for a group that never had members. `kind` is `classic`,
-    `consumer`, `share` or `streams`; it is empty where brokers don't return it.
+    `consumer`, `share` or `streams`; it is empty where brokers don't return it. So is `state`, such as `Stable`.
     """
 
     protocol_type: str
     kind: str
+    state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,11 @@ async def _list_groups(cluster: Cluster) -> dict[str, Group]:
         check(response.error_code, "listing groups")
         found.update(
             {
-                group.group_id: Group(group.protocol_type, (group.group_type if version >= 5 else "").lower())
+                group.group_id: Group(
+                    group.protocol_type,
+                    (group.group_type if version >= 5 else "").lower(),
+                    group.group_state if version >= 4 else "",
+                )
                 for group in response.groups
             }
         )

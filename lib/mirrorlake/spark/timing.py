@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mirrorlake.state.pause import Pause
     from mirrorlake.state.slot_report import SlotReport
 
 # All stages of a micro-batch, from the beginning of its plan to the last commit.
@@ -87,7 +88,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class MirrorResult:
-    """The result of a run of the mirror job; `history` has its last micro-batches."""
+    """The result of a run of the mirror job; `history` has its last micro-batches. `paused` is the pause at its end."""
 
     flow: str
     generation: int
@@ -97,9 +98,11 @@ class MirrorResult:
     lag: int
     seconds: float
     history: tuple[Progress, ...] = field(repr=False, default=())
+    paused: Pause | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the result as plain values, without `history`."""
         return {name: getattr(self, name) for name in ("flow", "generation", "batches", "records", "bytes", "lag")} | {
-            "seconds": round(self.seconds, 3)
+            "seconds": round(self.seconds, 3),
+            "paused": self.paused.to_json() if self.paused else None,
         }

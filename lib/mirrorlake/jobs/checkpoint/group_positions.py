@@ -9,14 +9,13 @@ from enum import StrEnum
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
-from mirrorlake.jobs.checkpoint.offset_source import SHARE, WITH_OFFSETS
 from mirrorlake.ledger import views
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import SETTLED, Status
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.group_requests import group_offsets, list_groups
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, group_offsets, list_groups
 
 NEWEST = """
 WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),

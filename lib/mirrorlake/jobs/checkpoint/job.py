@@ -42,6 +42,7 @@ from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.closure import require_open_to_groups
+from mirrorlake.state.pause import Pause, PauseWatch
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 from mirrorlake.translation.group_cache import GroupTranslation
 
@@ -56,7 +57,8 @@ UNFINISHED = frozenset((Status.CLAMPED, Status.NOT_MIRRORED_YET, SyncOutcome.REF
 
 @dataclass(frozen=True)
 class CheckpointResult:
-    """The result of a run; `statuses` and `syncs` count the positions of the last cycle."""
+    """The result of a run; `statuses` and `syncs` count the positions of the last cycle. With `paused`, that cycle has
+    moved no group."""
 
     flow: str
     cycles: int
@@ -66,9 +68,12 @@ class CheckpointResult:
     syncs: dict[str, int]
     rows: int
     seconds: float
+    paused: Pause | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"seconds": round(self.seconds, 3)}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        paused = self.paused.to_json() if self.paused else None
+        return values | {"seconds": round(self.seconds, 3), "paused": paused}
 
 
 @dataclass
@@ -115,6 +120,8 @@ class CheckpointJob:
         self._settled: dict[GroupKey, Checkpoint] = {}
         self._sync_due = 0.0
         self._counts = _Counts()
+        self._pause_watch = PauseWatch()
+        self._pause: Pause | None = None
         self._is_emitted = False
         self._incarnations: dict[
             tuple[str, int], int
@@ -199,6 +206,7 @@ class CheckpointJob:
             syncs=dict(counts.syncs),
             rows=counts.rows,
             seconds=time.monotonic() - began,
+            paused=self._pause,
         )
 
     # -- one cycle ----------------------------------------------------------------------------------
@@ -225,6 +233,7 @@ class CheckpointJob:
         if translated:
             self._pass_gate(translated, cycle_id)
         clock.lap("gate")
+        self._look_for_pause()
         synced = self._sync(checkpoints)
         clock.lap("sync")
         gone = self._gone({row["group_id"] for row in rows.get("offset", ())} | {*shared})
@@ -240,7 +249,10 @@ class CheckpointJob:
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(self._known.get(row.key))]
         self.ledger.append("checkpoints", changed)
-        self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
+        if self._pause is None:
+            self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
+        else:
+            self._is_emitted = False  # all positions are due after the pause
         clock.lap("append")
         self._known = {row.key: row for row in [*synced, *whole]}
         self._settled = {key: row for key, row in self._settled.items() if row.group_id not in gone} | {
@@ -379,6 +391,17 @@ class CheckpointJob:
         self._journal.note("expectation_results", results)
         require(results, f"flow {self.flow.name}, cycle {cycle_id}", consequence)
 
+    def _look_for_pause(self) -> None:
+        """Reads whether an operator has paused the flow, and says it when that changes.
+
+        Positions are still recorded then, so that a failover with a dead source can use them.
+        """
+        before, self._pause = self._pause, self._pause_watch.look(self._target, self.flow)
+        if self._pause is not None and self._pause != before:
+            log.warning(event("flow_paused", flow=self.flow.name, detail=str(self._pause), effect="no group is moved"))
+        elif self._pause is None and before is not None:
+            log.info(event("flow_resumed", flow=self.flow.name))
+
     def _sync(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
         """Decides about every position, commits those that may be moved, and returns the rows with their outcomes."""
         movable = [row for row in checkpoints if row.downstream_offset is not None]
@@ -386,7 +409,7 @@ class CheckpointJob:
             return [
                 replace(row, sync=SyncOutcome.OFF) if row.downstream_offset is not None else row for row in checkpoints
             ]
-        if time.monotonic() < self._sync_due:
+        if time.monotonic() < self._sync_due or self._pause is not None:
             return [row if row.downstream_offset is None else self._waiting(row) for row in checkpoints]
         if self.flow.topics_shared:
             return [

@@ -24,7 +24,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import quiet_kafka
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.group_requests import group_offsets, list_groups
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, group_offsets, list_groups
 
 SCHEMA = """
   kind STRING, error STRING, group_id STRING, topic STRING, partition INT,
@@ -32,12 +32,6 @@ SCHEMA = """
 """
 COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(","))
 GROUPS_PER_TASK = 500
-SHARE = "share"
-WITH_OFFSETS = (
-    "consumer",
-    "streams",
-    "",
-)  # protocols whose groups commit an offset for each partition, unlike those of Connect's workers
 
 Row = tuple[
     str, str | None, str | None, str | None, int | None, int | None, str | None, str | None, int | None, int | None

@@ -20,7 +20,7 @@ from mirrorlake.protocol import acls
 from mirrorlake.protocol.acls import EVERYONE, OPENED, Acl, equal_acls, is_denial, principals_of
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.permission_probes import denied_transactions
+from mirrorlake.protocol.probes.permissions import denied_transactions
 from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 from mirrorlake.protocol.users import Entity, read_quotas, read_scram_users, set_quota
 from mirrorlake.state.closure import is_closed

@@ -296,7 +296,7 @@ class Failback:
         if not pending:
             return 0
         engine = InProcessEngine(SparkEngine(self.spark).parallelism)
-        home = replace(self.home, refills=tuple(refill for _, refill in pending))
+        home = replace(self.home, refills=tuple(refill for _, refill in pending), ignores_pause=True)
         suite = self._suites / "offset_syncs.json"
         job = MirrorJob(engine, self.config, home, self.ledger, suite, closed_for=ClosedFor.FAILOVER)
         records = job.run(None).records
@@ -430,7 +430,7 @@ class Failback:
             MirrorJob(
                 engine=SparkEngine(self.spark),
                 config=self.config,
-                flow=self.away,
+                flow=replace(self.away, ignores_pause=True),
                 ledger=self.ledger,
                 suite=self._suites / "offset_syncs.json",
                 closed_for=ClosedFor.FAILOVER,

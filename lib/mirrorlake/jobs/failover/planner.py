@@ -22,7 +22,7 @@ from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
-from mirrorlake.protocol.permission_probes import denied_commits
+from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.backlog import uncarried
 from mirrorlake.translation import two_way

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import uuid
 from collections import Counter, deque
@@ -70,6 +71,7 @@ from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.offset_syncs import read_all_states
+from mirrorlake.state.pause import Pause, PauseWatch
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 
@@ -78,6 +80,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.3  # from one micro-batch to the next, where nothing else is asked for
 HISTORY = 1_000  # micro-batches kept for the result's figure
 IDLE_NOTE_S = 60.0  # interval at which an idle job records a cycle
+PAUSE_LOOK_S = 1.0  # between two looks of a job that waits for the end of a pause, most of which ask nobody
+PAUSE_SAID_S = 600.0  # interval at which a job repeats that its flow is paused
 
 
 class MirrorJob:
@@ -123,6 +127,10 @@ class MirrorJob:
         self._places = contextlib.ExitStack()
         self._job_id = uuid.uuid4().hex[:8]
         self._keeper = LedgerKeeper(flow, ledger, self._metrics, self._job_id)
+        self._pause: Pause | None = None
+        self._generation = 0
+        self._stopping = threading.Event()
+        self._pause_said_at = self._waited_s = 0.0
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
         self._canary = Canary(flow, self._metrics) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
@@ -155,14 +163,17 @@ class MirrorJob:
 
     def _run(self, interval_s: float | None, run_for_s: float | None) -> MirrorResult:
         began = time.monotonic()
+        if interval_s is None:
+            self._canary = None  # a run that drains the source says nothing of the usual latency
         for warning in self.flow.warnings:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         failure: BaseException | None = None
         try:
-            self._prepare()
-            if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
-                self._canary.start()
-            self._copy(interval_s, run_for_s)
+            if self._connect_and_wait(interval_s, run_for_s):
+                self._prepare()
+                if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
+                    self._canary.start()
+                self._copy(interval_s, None if run_for_s is None else run_for_s - self._waited_s)
         except BaseException as error:
             failure = error
             raise
@@ -170,7 +181,8 @@ class MirrorJob:
             try:
                 if self._canary is not None:
                     self._canary.finish()
-                self._lag_keeper.finish(measures=failure is None)
+                # A failover that closes the flow waits for no measurement.
+                self._lag_keeper.finish(measures=failure is None and bool(self._generation) and not self._closed_for)
                 self._keeper.finish(failure)
                 self._failpoint("driver.ledger")
             finally:
@@ -185,6 +197,7 @@ class MirrorJob:
             lag=self._lag,
             seconds=time.monotonic() - began,
             history=tuple(self._history),
+            paused=self._pause,
         )
 
     def _promoted(self) -> frozenset[str]:
@@ -221,10 +234,15 @@ class MirrorJob:
 
     def stop(self) -> None:
         """Ends the run after the micro-batch under way; may be called from another thread."""
+        self._stopping.set()
         self._engine.stop()
 
-    def _prepare(self) -> None:
-        """Checks all preconditions, then creates what is missing and opens a new generation."""
+    def _connect_and_wait(self, interval_s: float | None, run_for_s: float | None) -> bool:
+        """Connects to both clusters, and waits while the flow is paused; nothing is created or written meanwhile.
+
+        Returns:
+            False if the run ends in the pause: because it was stopped, its time is up, or it would end anyway.
+        """
         flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
         self._engine.require_usable(flow)
         client_id = f"{flow.name}|driver"
@@ -232,6 +250,34 @@ class MirrorJob:
         self._places.callback(self._source.close)
         self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
         self._places.callback(self._target.close)
+        began, watch = time.monotonic(), PauseWatch()
+        try:
+            while self._paused(watch.look(self._target, flow)):
+                self._waited_s = time.monotonic() - began
+                left_s = float("inf") if run_for_s is None else run_for_s - self._waited_s
+                if interval_s is None or left_s <= 0 or self._stopping.wait(min(PAUSE_LOOK_S, left_s)):
+                    return False
+        except KeyboardInterrupt:
+            log.info(event("interrupted", flow=flow.name))
+            return False
+        return True
+
+    def _paused(self, pause: Pause | None) -> bool:
+        """Notes whether the flow is paused, and says it when that changes, and every few minutes while it lasts."""
+        before, self._pause = self._pause, pause
+        now = time.monotonic()
+        if pause is not None:
+            self._telemetry.health.progressed()  # a job that waits as it was told is well
+        if pause is not None and (pause != before or now > self._pause_said_at + PAUSE_SAID_S):
+            self._pause_said_at = now
+            log.warning(event("flow_paused", flow=self.flow.name, detail=str(pause), effect="nothing is copied"))
+        elif pause is None and before is not None:
+            log.info(event("flow_resumed", flow=self.flow.name))
+        return pause is not None
+
+    def _prepare(self) -> None:
+        """Checks all preconditions, then creates what is missing and opens a new generation."""
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
         if self._source.cluster_id == self._target.cluster_id and not flow.same_cluster_allowed:
             raise ConfigurationError(
                 f"flow {flow.name}: {flow.source} and {flow.target} are the same Kafka cluster (id "
@@ -354,6 +400,8 @@ class MirrorJob:
         if self._live.poll():  # the planner reports changes, when its plans follow them
             self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
         now, flow = time.monotonic(), self.flow
+        if self._pause is not None:
+            return
         self._mm2.heartbeats_if_due()
         configs = flow.sync_topic_configs_enabled and now >= self._configs_due
         acls = flow.keeps_acls and now >= self._acls_due
@@ -423,12 +471,14 @@ class MirrorJob:
                 "then start the job again",
                 retriable=True,
             )
+        self._paused(plan.paused)
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for notice in plan.notices:
             level = logging.WARNING if notice.is_warning else logging.INFO
             log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
-        self._ensure_topics(dict(plan.topics), plan.held)
+        if plan.paused is None:
+            self._ensure_topics(dict(plan.topics), plan.held)
         self._holdups.partitions(plan.stuck)
         self._holdups.transactions(plan.uncommitted, plan.waiting_for)
         self._failpoint("driver.planned")

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 IDLE_INTERVALS = 5  # an idle flow gets a row as seldom as this
 WRITTEN_WITHIN_S = 60.0  # rows wait for others, and a commit takes time
-ENDS_WITHIN_S = 10.0
+ENDS_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)

@@ -187,26 +187,28 @@ class Outlet:
             return len(in_flight.requests) >= IN_FLIGHT
         return len(in_flight.requests) >= MOST_IN_FLIGHT or in_flight.bytes > self.target.limits.window_bytes
 
-    def _adapt_window(self, sent_at: float, size: int) -> None:
+    def _adapt_window(self, sent_at: float, size: int, *, was_there: bool) -> None:
         """Lets more be in flight over a long line while responses come soon, and half as much where they don't.
 
-        A slow line, or a target below its quota, would otherwise hold more than it takes before requests time out.
+        A slow line, or a target below its quota, would otherwise hold more than it takes before requests time out. A
+        response that was there before somebody waited for it came soon enough.
         """
         limits, now = self.target.limits, time.monotonic()
-        if now < sent_at + LATE_S:
+        if was_there or now < sent_at + LATE_S:
             limits.window_bytes = min(FAR_BYTES // self._connections, limits.window_bytes + size // self._connections)
         elif sent_at >= self._narrowed_at:  # once for all that were in flight
             limits.window_bytes, self._narrowed_at = max(LEAST_WINDOW_BYTES, limits.window_bytes // 2), now
 
     async def _accept(self, future: Any, batches: Requested, sent_at: float) -> None:
         """Takes the answer to one request."""
+        was_there = future.is_done
         try:
             for key, base_offset in self.target.produced(await future):
                 stretch, batch = batches[key]
                 stretch.append(batch, key[1], base_offset)
                 self.bytes += len(batch.raw)
             if self._is_far:
-                self._adapt_window(sent_at, _size(batches))
+                self._adapt_window(sent_at, _size(batches), was_there=was_there)
         except ResponseError as error:
             if error.code not in TOO_LARGE or error.key is None:
                 raise

@@ -12,6 +12,7 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.mirror.planning.uncommitted import WaitingFor
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.state.pause import Pause
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class MirrorPlan:
         uncommitted: source offsets between the last stable offsets and the high watermarks.
         waiting_for: transactions on the source that the flow waits for.
         notices: changes of the property file.
+        paused: the pause of the flow, because of which the plan has no ranges; None if it is not paused.
         error: the error that prevented a plan; None if there is none.
         plan_ms: duration of planning.
     """
@@ -43,6 +45,7 @@ class MirrorPlan:
     uncommitted: int = 0
     waiting_for: tuple[WaitingFor, ...] = ()
     notices: tuple[Notice, ...] = ()
+    paused: Pause | None = None
     error: MirrorlakeError | None = None
     plan_ms: float = 0.0
 
@@ -61,6 +64,7 @@ class MirrorPlan:
             uncommitted=values.get("uncommitted", 0),
             waiting_for=tuple(WaitingFor(**one) for one in values.get("waiting_for", ())),
             notices=tuple(Notice(**notice) for notice in values.get("notices", ())),
+            paused=Pause(**paused) if (paused := values.get("paused")) else None,
             error=errors.from_json(error) if error else None,
             plan_ms=values.get("plan_ms", 0.0),
         )

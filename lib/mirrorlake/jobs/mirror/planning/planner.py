@@ -28,6 +28,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.pause import PauseWatch
 
 VOLATILE = ("plan", "lag", "plan_ms")  # fields that may differ between two plans without news
 
@@ -61,6 +62,7 @@ class Planner:
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
         self._uncommitted = Uncommitted()
+        self._pause = PauseWatch()
         self._clusters: tuple[Cluster, Cluster] | None = None
 
     @property
@@ -164,6 +166,8 @@ class Planner:
             planned_before=self._slot_of,
             max_transformed=limit,
         )
+        pause = self._pause.look(target, self.flow)
+        ranges = [] if pause else ranges
         self._slot_of.update(
             {
                 (planned.topic, planned.partition): planned.slot
@@ -181,18 +185,21 @@ class Planner:
             self._topics_due, self._looked_again = 0.0, time.monotonic()
             self._readiness.forget()
         self._starts = starts
-        retry = int(time.monotonic() / RETRY_HELD_S) if held and not self._until_now else 0
+        # A plan is news then, so that the driver tries again what is held, and knows the lag of a flow that is paused.
+        retry = int(time.monotonic() / RETRY_HELD_S) if (held or pause) and not self._until_now else 0
         return {
             "generation": newest.generation,
             "slots": newest.slots,
             "lag": lag,
             "notices": [asdict(notice) for notice in notices],
             "held": {topic: why for topic, why in held.items() if topic not in waiting},
-            "waiting": bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing)),
+            "waiting": pause is None
+            and (bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing))),
             "stuck": [[*key, why] for key, why in sorted(stuck.items())],
             "uncommitted": self._uncommitted.records,
             "waiting_for": [asdict(one) for one in self._uncommitted.waiting_for],
             "retry": retry,
+            "paused": asdict(pause) if pause else None,
             "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()},
             "ranges": [asdict(planned) for planned in ranges],
         }

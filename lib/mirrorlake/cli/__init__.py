@@ -1,0 +1,1 @@
+"""The command line `mirrorlake`. Modules import what is heavy only when a command needs it."""

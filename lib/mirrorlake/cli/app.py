@@ -1,0 +1,85 @@
+"""The command `mirrorlake`: its sub-commands, and how an error ends each of them."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import click
+
+from mirrorlake import __version__
+from mirrorlake.cli import exit_code, output
+from mirrorlake.cli.commands import assessment, backlog, checks, control, failover, jobs, machines, tables
+from mirrorlake.cli.exit_code import ExitCode
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, unexpected
+from mirrorlake.printable import printable
+
+EXTRAS = {"pyspark": "spark", "delta": "spark", "deltalake": "cli", "papermill": "notebooks", "nbconvert": "notebooks"}
+
+
+class Commands(click.Group):
+    """A group whose commands end with an exit code by the kind of error, and with one message instead of a trace."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            code = super().invoke(context)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            context.exit(ExitCode.INTERRUPTED)
+        except MirrorlakeError as error:
+            self._fail(context, error)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except ModuleNotFoundError as error:
+            self._fail(context, _missing(error))
+        except Exception as error:  # a defect: its message may hold anything
+            self._fail(context, error)
+        context.exit(int(code or ExitCode.OK))
+
+    @staticmethod
+    def _fail(context: click.Context, error: Exception) -> None:
+        code = exit_code.of(error)
+        if output.given("debug"):
+            traceback.print_exception(error)
+        known = error if isinstance(error, MirrorlakeError) else unexpected("mirrorlake", error)
+        advice = "" if isinstance(error, MirrorlakeError) else ". This is a defect; --debug shows where"
+        if output.is_json():
+            about = {"kind": type(known).__name__, "message": known.message, "retriable": known.retriable}
+            kept = output.given("result")
+            output.emit(
+                context.invoked_subcommand or "",
+                {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
+            )
+        click.echo(f"error: {printable(known.message, 10_000, keep=chr(10))}{advice}", err=True)
+        context.exit(code)
+
+
+def _missing(error: ModuleNotFoundError) -> Exception:
+    """Returns the error for a package that an extra of the wheel would have brought."""
+    extra = EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        return error
+    return ConfigurationError(f"this command needs {error.name}: pip install 'mirrorlake[{extra}]'")
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit codes and the fields of --output json: docs/cli.md.",
+)
+@click.version_option(__version__, prog_name="mirrorlake")
+def main() -> None:
+    """Mirrors Kafka topics and consumer groups from one cluster to another, exactly once."""
+
+
+for command in (
+    *machines.COMMANDS,
+    *jobs.COMMANDS,
+    *failover.COMMANDS,
+    *control.COMMANDS,
+    *checks.COMMANDS,
+    *backlog.COMMANDS,
+    *assessment.COMMANDS,
+    *tables.COMMANDS,
+):
+    main.add_command(command)

@@ -1,0 +1,110 @@
+"""The command `assess`: what a flow would mirror and what not, before its first run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mirrorlake import resources
+from mirrorlake.cli import options, output, running
+from mirrorlake.cli.exit_code import ExitCode
+
+if TYPE_CHECKING:
+    from mirrorlake.jobs.inspection.assessment.assess import Assessment
+
+GROUP_FIELDS = ("group_id", "kind", "state", "positions", "elsewhere", "lag", "ahead", "left_out")
+SHOWN = 30  # topics and groups of each table
+
+
+@click.command()
+@options.config
+@options.flows
+@options.parameter("mb_per_s", "50", "throughput to estimate the duration of the first run with, in MB/s")
+@options.common
+def assess(config: str, flow: str, mb_per_s: str) -> int:
+    """Assess the source before the first run: topics, sizes, groups, access, what is left out and why, duration.
+
+    Reads the source, and changes nothing. Exits with 8 if no topic would be mirrored.
+    """
+    from mirrorlake.jobs.inspection.assessment.assess import assess as assess_flow
+    from mirrorlake.jobs.inspection.assessment.assess import throughput
+
+    running.set_up_log("ERROR")
+    mb, chosen = throughput(mb_per_s), options.choose(config, flow)
+    found = [assess_flow(options.load_flow(config, name), mb) for name in chosen.names]
+    if output.is_json():
+        output.emit("assess", {"flows": [_values(one) for one in found]})
+    else:
+        for one in found:
+            _show(one, config)
+    return ExitCode.OK if all(one.mirrored for one in found) else ExitCode.FINDINGS
+
+
+def _values(found: Assessment) -> dict[str, Any]:
+    topics, groups = (table.to_dict("records") for table in (found.topics_table(), found.groups_table()))
+    return {**found.to_json(), "topic_list": _plain(topics), "group_list": _plain(groups)}
+
+
+def _show(found: Assessment, config: str) -> None:
+    taken, left = found.mirrored, [one for one in found.topics if one.left_out]
+    output.table(
+        ("topic", "remote topic", "partitions", "offsets", "size", "cleanup", "transactions", "copied"),
+        (
+            (
+                one.topic,
+                one.remote_topic,
+                one.partitions,
+                one.offsets,
+                None if one.size is None else f"{'~' if one.is_estimated else ''}{output.size(one.size)}",
+                one.cleanup_policy,
+                one.transactions,
+                one.format,
+            )
+            for one in sorted(taken, key=lambda one: -(one.size or 0))[:SHOWN]
+        ),
+        f"{found.flow}: {len(taken):,} topics are mirrored, {output.size(found.size)}",
+    )
+    _more(len(taken))
+    if left:
+        rows = [(one.topic, one.left_out) for one in left[:SHOWN]]
+        output.table(("topic", "why not"), rows, f"\nNot mirrored: {len(left):,} topics")
+        _more(len(left))
+    moved = [one for one in found.groups if not one.left_out]
+    if found.groups:
+        output.table(
+            ("group", "kind", "state", "positions", "elsewhere", "lag", "uncommitted", "why not"),
+            (
+                tuple(getattr(one, name) or None for name in GROUP_FIELDS)
+                for one in sorted(found.groups, key=lambda one: (bool(one.left_out), -one.lag))[:SHOWN]
+            ),
+            f"\nGroups: {len(moved):,} of {len(found.groups):,} move",
+        )  # fmt: skip
+        _more(len(found.groups))
+    if found.acls:
+        output.table(("bindings", "shape"), ((count, shape) for shape, count in found.acls.items()), "\nACLs")
+    output.say("")
+    for text in found.findings():
+        output.say(f"- {text}.")
+    if found.seconds is not None and found.size:
+        output.say(
+            f"- The first run takes about {output.ago(found.seconds)}: {output.size(found.size)} at an assumed "
+            f"{found.mb_per_s:g} MB/s (--mb-per-s; docs/performance.md), while the source grows by "
+            f"{found.growth_mb_per_s:,.1f} MB/s."
+        )
+    here = "./" if resources.checkout() == Path.cwd() else ""
+    output.say(f"\nnext: {here}{found.next_command}{'' if config == options.CONFIG else f' --config {config}'}\n")
+
+
+def _more(count: int) -> None:
+    if count > SHOWN:
+        output.say(f"... and {count - SHOWN:,} more (--output json has all)")
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns rows of a pandas frame with None where pandas has NaN."""
+    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
+
+
+COMMANDS = (assess,)

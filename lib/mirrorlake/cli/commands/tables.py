@@ -1,0 +1,72 @@
+"""Commands about the tables: report, sql."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from mirrorlake.cli import options, output, running
+from mirrorlake.cli.exit_code import ExitCode
+from mirrorlake.errors import ConfigurationError
+
+
+@click.command()
+@options.tables
+@options.parameter("flows", "", "source->target, several separated by commas; empty: all flows in the tables")
+@options.parameter("hours", "24", "length of the period in hours")
+@options.parameter("until", "", "end of the period: ISO, UTC unless it names a zone; empty: now")
+@click.option(
+    "--page", default=".local/report.html", show_default=True, type=click.Path(), help="the web page, one file"
+)
+@options.common
+def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, until: str, page: str) -> int:
+    """Make a web page about all flows from the tables: lag, throughput, checkpoints, gates, verification."""
+    from mirrorlake import resources
+    from mirrorlake.notebook.page import make_page
+
+    running.interrupt_on_sigterm()
+    if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
+        raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
+    given = {"warehouse": warehouse, "catalog": catalog, "schema": schema, "flows": flows, "hours": hours}
+    result = make_page(resources.notebooks() / "report.ipynb", Path(page), {**given, "until": until})
+    if output.is_json():
+        output.emit("report", {"page": page, "bytes": Path(page).stat().st_size, **result})
+    else:
+        output.say(f"made {page} ({output.size(Path(page).stat().st_size)})")
+    return ExitCode.OK
+
+
+@click.command()
+@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
+@options.parameter("schema", options.SCHEMA, "schema of the tables")
+@click.argument("statement", required=False, default="")
+@options.common
+def sql(warehouse: str, schema: str, statement: str) -> int:
+    """Run one SQL statement on the tables and views, or open a prompt.
+
+    With --output json, the object has the columns and the rows of the one statement.
+    """
+    from mirrorlake import resources
+    from mirrorlake.local import sql as prompt
+
+    running.set_up_log("WARNING")
+    if not output.is_json():
+        return prompt.main({**os.environ, "WAREHOUSE": warehouse, "SCHEMA": schema, "QUERY": statement})
+    if not statement:
+        raise click.UsageError("--output json needs a statement")
+    running.interrupt_on_sigterm()
+    spark = prompt.open_warehouse(resources.home(), warehouse, schema)
+    try:
+        frame = spark.sql(statement)
+        rows = [row.asDict(recursive=True) for row in frame.limit(prompt.ROWS).collect()]
+    except Exception as error:  # of Spark, about the statement
+        raise ConfigurationError(str(error).partition(";\n")[0].strip()) from None
+    finally:
+        spark.stop()
+    output.emit("sql", {"columns": frame.columns, "rows": rows})
+    return ExitCode.OK
+
+
+COMMANDS = (report, sql)

@@ -1,0 +1,75 @@
+"""The doctor's checks of this machine: Java, Spark and its jars, space."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from mirrorlake import resources
+from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
+from mirrorlake.local.jars import SETUP, have_jars
+
+MACHINE = "this machine"
+JAVA = 17
+JAVA_ANSWERS_S = 10
+LEAST_FREE_BYTES = 1 << 30
+VERSION = re.compile(r'version "(\d+)')
+
+
+def examine(warehouse: str) -> Iterator[DoctorFinding]:
+    """Yields the findings about this machine; starts no JVM that stays."""
+    yield _java()
+    yield from _spark(resources.home())
+    yield _space(Path(warehouse))
+
+
+def _java() -> DoctorFinding:
+    needed = f"Java {JAVA} or newer"
+    command = shutil.which("java")
+    if command is None:
+        return problem(Check.JAVA, MACHINE, "java is not on the PATH", f"Install {needed}")
+    try:
+        done = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return problem(Check.JAVA, MACHINE, f"{command} does not run: {type(error).__name__}", f"Install {needed}")
+    found = VERSION.search(done.stderr + done.stdout)
+    if found is None or int(found[1]) < JAVA:
+        return problem(
+            Check.JAVA, MACHINE, f"{command} is {found[1] if found else 'of no known version'}", f"Install {needed}"
+        )
+    return ok(Check.JAVA, MACHINE, f"Java {found[1]} ({command})")
+
+
+def _spark(home: Path) -> Iterator[DoctorFinding]:
+    missing = []
+    for package in ("pyspark", "delta-spark"):
+        try:
+            version(package)
+        except PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        yield problem(Check.SPARK, MACHINE, f"{' and '.join(missing)} not installed", "pip install 'mirrorlake[spark]'")
+        return
+    yield ok(Check.SPARK, MACHINE, f"pyspark {version('pyspark')}, delta-spark {version('delta-spark')}")
+    jars = home / ".local/jars"
+    if not any((jars / "spark").glob("*.jar")):
+        yield problem(Check.SPARK, MACHINE, f"no Spark jars in {jars / 'spark'}", SETUP[0].upper() + SETUP[1:])
+    elif not have_jars(home, resources.pom()):
+        yield warning(Check.SPARK, MACHINE, f"the jars in {jars} are of another version", SETUP[0].upper() + SETUP[1:])
+    else:
+        yield ok(Check.SPARK, MACHINE, f"jars in {jars}")
+
+
+def _space(warehouse: Path) -> DoctorFinding:
+    there = next(path for path in (warehouse.absolute(), *warehouse.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(there).free
+    text = f"{free / 2**30:,.1f} GiB free for warehouse {warehouse}"
+    if free < LEAST_FREE_BYTES:
+        return warning(Check.SPACE, MACHINE, text, "Free some, or name another --warehouse")
+    return ok(Check.SPACE, MACHINE, text)

@@ -1,0 +1,194 @@
+"""Options that commands share: those of the notebooks, with the same names, defaults and environment variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mirrorlake.cli import output
+from mirrorlake.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from mirrorlake.config.flow import Flow
+    from mirrorlake.config.properties import Properties
+    from mirrorlake.notebook.runtime import Parameters
+
+CONFIG, WAREHOUSE, CATALOG, SCHEMA = ".local/mirrorlake.properties", ".local/warehouse", "spark_catalog", "mirrorlake"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def variable(name: str) -> str:
+    """Names the environment variable of a parameter, as notebooks do."""
+    return f"MIRRORLAKE_{name.upper()}"
+
+
+def parameter(name: str, default: str, text: str, **settings: Any) -> Callable[[Command], Command]:
+    """Makes the option of a notebook's parameter: underscores become dashes."""
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        name,
+        default=default,
+        show_default=bool(default),
+        envvar=variable(name),
+        help=text,
+        **settings,
+    )
+
+
+def _complete_flow(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    from mirrorlake.config.properties import Properties
+
+    try:
+        names = Properties.load(context.params.get("config") or CONFIG).flows
+    except ConfigurationError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+config = parameter(
+    "config",
+    CONFIG,
+    "property file in MirrorMaker 2's format",
+    metavar="FILE",
+    type=click.Path(),
+    is_eager=True,  # completion of --flow reads it
+)
+flow = parameter(
+    "flow", "", "source->target; not needed if the file has one flow", metavar="FLOW", shell_complete=_complete_flow
+)
+flows = parameter(
+    "flow", "", "source->target, or several, separated by commas; all of the file if left out", metavar="FLOWS",
+    shell_complete=_complete_flow,
+)  # fmt: skip
+
+
+def _remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+    context.meta[f"mirrorlake.{option.name}"] = value
+
+
+def common(command: Command) -> Command:
+    """Adds the options of every command; their values are in the context (`given`)."""
+    return click.option(
+        "--output",
+        type=click.Choice([output.TABLE, output.JSON]),
+        default=output.TABLE,
+        show_default=True,
+        envvar=variable("output"),
+        help="json: one object on standard output",
+        expose_value=False,
+        is_eager=True,
+        callback=_remember,
+    )(
+        click.option(
+            "--debug",
+            is_flag=True,
+            help="show the stack trace of an error, and log lines of all levels",
+            expose_value=False,
+            is_eager=True,
+            callback=_remember,
+        )(command)
+    )
+
+
+trigger = parameter(
+    "trigger",
+    "availableNow",
+    "availableNow: do what there is now, then end; 'N seconds': until stopped; empty: the file's interval",
+)
+run_for = parameter("run_for", "", "stop after 'N seconds', 'N minutes' or 'N hours'; empty: no limit")
+checkpoints = parameter("checkpoints", "", "directory for Spark's own progress; empty: beside the tables")
+
+
+def tables(command: Command) -> Command:
+    """Adds the options that name the tables."""
+    for option in (
+        parameter("schema", SCHEMA, "schema of the tables"),
+        parameter("catalog", CATALOG, "catalog of the tables"),
+        parameter("warehouse", WAREHOUSE, "local directory of the tables", metavar="DIR"),
+    ):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class ChosenFlows:
+    """The flows of a property file that a command is about."""
+
+    properties: Properties
+    names: tuple[str, ...]
+
+
+def choose(config: str, flows: str) -> ChosenFlows:
+    """Reads the property file and the names of the flows; all flows of the file if none is named.
+
+    Raises:
+        ConfigurationError: the file can't be read, has no flow, or does not have a flow that is named.
+    """
+    properties = _loaded(config)
+    enabled = properties.flows
+    if not enabled:
+        raise ConfigurationError(f"{config} enables no flow. Set <source>-><target>.enabled = true")
+    wanted = tuple(name.strip() for name in flows.split(",") if name.strip())
+    for name in wanted:
+        _require_quoted(name)
+        properties.scope(name)
+        if name not in enabled:
+            raise ConfigurationError(f"flow {name} is not enabled in {config}; enabled: {', '.join(enabled)}")
+    return ChosenFlows(properties, wanted or enabled)
+
+
+def load_flow(config: str, name: str) -> Flow:
+    """Reads the flow of that name, or the only one of the file.
+
+    Raises:
+        ConfigurationError: the file can't be read, has several flows and none is named, or the flow is not valid.
+    """
+    from mirrorlake.config.flow import Flow
+
+    _require_quoted(name)
+    return Flow.load(config, name or only_flow(config))
+
+
+def only_flow(config: str) -> str:
+    """Returns the name of the only flow of a file.
+
+    Raises:
+        ConfigurationError: the file can't be read, or has none or several.
+    """
+    names = _loaded(config).flows
+    if len(names) != 1:
+        raise ConfigurationError(
+            f"{config} enables {len(names) or 'no'} flow{'s' if names else ''}"
+            + (f": {', '.join(names)}. Name one of them: --flow '{names[0]}'" if names else "; enable one")
+        )
+    return names[0]
+
+
+def _require_quoted(name: str) -> None:
+    if name.endswith("-"):
+        raise ConfigurationError(
+            f"flow '{name}' ends with -: the shell has taken > for a redirection to a file. Quote the flow: "
+            f"--flow '{name}>target'"
+        )
+
+
+def _loaded(config: str) -> Properties:
+    from mirrorlake.config.properties import Properties
+
+    try:
+        return Properties.load(config)
+    except ConfigurationError as error:
+        if config != CONFIG or "can't be read" not in error.message:
+            raise
+        raise ConfigurationError(f"{error.message}. Name your property file: --config FILE") from None
+
+
+def parameters(**given: str) -> Parameters:
+    """Returns the parameters that commands share with notebooks."""
+    from mirrorlake.notebook.runtime import Parameters
+
+    return Parameters(**given)

@@ -1,0 +1,136 @@
+"""What commands print on standard output: tables for people, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mirrorlake.printable import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TABLE, JSON = "table", "json"
+COLOURS: Mapping[str, str] = {
+    "problem": "bold red",
+    "down": "bold red",
+    "stalled": "bold red",
+    "warning": "yellow",
+    "paused": "yellow",
+    "closed": "yellow",
+    "behind": "yellow",
+    "unknown": "magenta",
+    "ok": "green",
+}
+
+
+def given(name: str) -> Any:
+    """Returns the value of an option that every command has; None outside of a command."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(f"mirrorlake.{name}")
+
+
+def is_json() -> bool:
+    """Returns True if the command prints JSON."""
+    return bool(given("output") == JSON)
+
+
+def emit(command: str, values: Mapping[str, Any]) -> None:
+    """Prints the one JSON object of a command."""
+    json.dump({"command": command, **values}, sys.stdout, default=str)
+    sys.stdout.write("\n")
+
+
+def keep(command: str, values: Mapping[str, Any]) -> None:
+    """Keeps the result of a command that may still fail: the object about its error has it as `result`."""
+    click.get_current_context().meta["mirrorlake.result"] = {"command": command, **values}
+
+
+def result(values: Mapping[str, Any]) -> None:
+    """Prints the numbers of a result for people, one in a line."""
+    flat = [
+        (name if inner is None else f"{name}: {inner}", number)
+        for name, value in values.items()
+        if value not in ({}, None)
+        for inner, number in (value.items() if isinstance(value, dict) else [(None, value)])
+    ]
+    width = max((len(name) for name, _ in flat), default=0)
+    for name, value in flat:
+        say(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
+
+
+def frame(found: Any, nothing: str) -> None:
+    """Prints a pandas frame as a table; says `nothing` if it is empty. Columns without a value are left out."""
+    if found.empty:
+        if nothing:
+            say(nothing)
+        return
+    shown = [name for name in found.columns if not all(_is_nothing(value) for value in found[name])]
+    table(shown, ([_plain(value) for value in row] for row in found[shown].to_numpy(dtype=object).tolist()))
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)
+
+
+def _plain(value: Any) -> Any:
+    if _is_nothing(value):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def say(text: str) -> None:
+    """Prints a line for people; escapes what names of others could tell the terminal."""
+    click.echo(printable(text, len(text), keep="\n"))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    """Prints a table for people; words of `COLOURS` have their colours. Cells are never markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        shown.add_column(name, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(text := cell(value), style=COLOURS.get(text, "")) for value in row))
+    console().print(shown)
+
+
+def cell(value: Any) -> str:
+    """Formats a value for people: numbers with commas, nothing as a dash."""
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return printable(str(value))
+
+
+def console() -> Console:
+    """Returns the console of standard output; a pipe gets lines of 160 characters without colours."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+
+
+def ago(seconds: float) -> str:
+    """Formats a time span with one unit, for people."""
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {name}"
+    return f"{max(0, int(seconds))} s"
+
+
+def size(count: float) -> str:
+    """Formats a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -1,0 +1,85 @@
+"""Log lines, signals and the Spark session of a command."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from mirrorlake.cli import output
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mirrorlake.notebook.runtime import StoppableJob
+
+
+def set_up_log(level: str) -> None:
+    """Sends log lines to standard error, from a level on; with --debug all of them.
+
+    A program that runs commands in its own process, and has set up its log, keeps it.
+    """
+    from mirrorlake.log import ROOT, configure
+
+    if not logging.getLogger(ROOT).handlers:
+        configure(level="DEBUG" if output.given("debug") else level)
+
+
+@contextmanager
+def session(name: str) -> Iterator[SparkSession]:
+    """Starts Spark for the length of a block; log lines go to standard error. SIGTERM ends the block like Ctrl-C."""
+    set_up_log("INFO")
+    interrupt_on_sigterm()
+    from mirrorlake import resources
+    from mirrorlake.local.session import local_session
+
+    spark = local_session(resources.home(), name)
+    try:
+        yield spark
+    finally:
+        with _ignored():  # the JVM is about to end; a second Ctrl-C must not leave it behind
+            spark.stop()
+
+
+@contextmanager
+def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
+    """Lets Ctrl-C and SIGTERM end a job between two micro-batches; a second signal interrupts it."""
+
+    def stop(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        click.echo("stopping after the micro-batch under way; once more interrupts it", err=True)
+        job.stop()
+
+    asked = threading.Event()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def interrupt_on_sigterm() -> None:
+    """Lets SIGTERM end a command like Ctrl-C, so that it cleans up."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@contextmanager
+def _ignored() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

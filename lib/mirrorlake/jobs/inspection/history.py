@@ -1,0 +1,109 @@
+"""What the tables say about each flow in the last hours: checkpoints, gates, verifications, anomalies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mirrorlake.jobs.verification.result import VerificationStatus
+from mirrorlake.ledger.journal import CycleJob
+from mirrorlake.ledger.local_tables import LocalTables
+
+HOURS = 24.0
+
+
+@dataclass(frozen=True)
+class FlowHistory:
+    """What the tables say about one flow.
+
+    Attributes:
+        mirrored_s, checkpointed_s: seconds since the last cycle of each job; None if there was none.
+        unfinished: group positions of the last checkpoint cycle that are past the mirrored end.
+        gates_failed: evaluations of a gate that failed.
+        not_equal: partitions whose newest verification has found a difference.
+        anomalies: rows by kind.
+        newest_anomaly: kind and detail of the newest one.
+        problem, remedy: what is wrong, and what to do; empty if nothing is.
+    """
+
+    mirrored_s: float | None = None
+    checkpointed_s: float | None = None
+    unfinished: int | None = None
+    gates_failed: int = 0
+    not_equal: int = 0
+    anomalies: Mapping[str, int] = field(default_factory=dict)
+    newest_anomaly: str = ""
+    problem: str = ""
+    remedy: str = ""
+
+
+def histories(tables: LocalTables, hours: float = HOURS, now: datetime | None = None) -> dict[str, FlowHistory]:
+    """Reads what the tables say, by flow; nothing if the schema does not exist.
+
+    Raises:
+        LedgerError: a table can't be read.
+    """
+    if not tables.are_there():
+        return {}
+    now = now or datetime.now(UTC)
+    since = now - timedelta(hours=hours)
+    found: dict[str, dict[str, Any]] = {}
+
+    def of(row: Mapping[str, Any]) -> dict[str, Any]:
+        return found.setdefault(f"{row['source']}->{row['target']}", {"anomalies": {}})
+
+    cycles = ("source", "target", "job", "finished_at", "unfinished")
+    for row in sorted(tables.rows("cycles", cycles, "finished_at", since), key=lambda row: _utc(row["finished_at"])):
+        age_s = (now - _utc(row["finished_at"])).total_seconds()
+        if row["job"] == CycleJob.MIRROR:
+            of(row)["mirrored_s"] = age_s
+        elif row["job"] == CycleJob.CHECKPOINT:
+            of(row).update(checkpointed_s=age_s, unfinished=row["unfinished"])
+    gates = tables.rows("expectation_results", ("subject", "success", "cycle_id", "suite"), "evaluated_at", since)
+    for subject, *_ in {(row["subject"], row["suite"], row["cycle_id"]) for row in gates if not row["success"]}:
+        one = found.setdefault(subject, {"anomalies": {}})
+        one["gates_failed"] = one.get("gates_failed", 0) + 1
+    _verifications(tables, since, of)
+    oddities = ("source", "target", "kind", "topic", "partition", "detail", "detected_at")
+    for row in sorted(
+        tables.rows("anomalies", oddities, "detected_at", since), key=lambda row: _utc(row["detected_at"])
+    ):
+        one, where = of(row), f" of {row['topic']}-{row['partition']}" if row["topic"] else ""
+        one["anomalies"][row["kind"]] = one["anomalies"].get(row["kind"], 0) + 1
+        one["newest_anomaly"] = f"{row['kind']}{where}: {row['detail'] or ''}"
+    return {name: _judged(FlowHistory(**values)) for name, values in found.items()}
+
+
+def _verifications(tables: LocalTables, since: datetime, of: Any) -> None:
+    columns = ("source", "target", "topic", "partition", "passed", "status", "finished_at")
+    newest: dict[tuple[Any, ...], Any] = {}
+    for row in sorted(
+        tables.rows("verifications", columns, "finished_at", since), key=lambda row: _utc(row["finished_at"])
+    ):
+        if row["status"] != VerificationStatus.NOTHING_NEW:
+            newest[row["source"], row["target"], row["topic"], row["partition"]] = row
+    for row in newest.values():
+        if not row["passed"] and row["status"] == VerificationStatus.DIFFERENT:
+            of(row)["not_equal"] = of(row).get("not_equal", 0) + 1
+
+
+def _judged(one: FlowHistory) -> FlowHistory:
+    if one.not_equal:
+        return replace(
+            one,
+            problem=f"the last verification found differences in {one.not_equal:,} partitions",
+            remedy="Look at the table verification_findings (docs/verification.md)",
+        )
+    if one.gates_failed and (one.mirrored_s is None or one.mirrored_s > 120):
+        return replace(
+            one,
+            problem=f"{one.gates_failed:,} gates failed; nothing of them became visible",
+            remedy="Read the table expectation_results, and the job's log",
+        )
+    return one
+
+
+def _utc(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,0 +1,235 @@
+"""The overview of all flows, for people who were woken up: one line for each flow, worst first, and what to do next.
+
+It is read from the clusters, without Spark. `history.py` adds what only the tables know.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.inspection.bounded import bounded
+from mirrorlake.jobs.inspection.clusters import ClusterFacts, connected, connections_of, contact, timeout_ms
+from mirrorlake.jobs.inspection.history import FlowHistory
+from mirrorlake.jobs.mirror.lag_meter import measure
+from mirrorlake.model.partition_lag import FlowLag, PartitionState
+from mirrorlake.model.slot import ClosedFor, SlotState
+from mirrorlake.state.closure import closed_for
+from mirrorlake.state.offset_syncs import read_all_states
+from mirrorlake.state.pause import Pause, read_pause
+
+DEADLINE_S = 15.0
+STALLED_S = 300.0  # without a commit, while a record waits that is as old
+STUCK = frozenset({PartitionState.HELD, PartitionState.REPLACED, PartitionState.SILENT})
+
+
+class Condition(StrEnum):
+    """The conditions of a flow, the worst first; `MEANINGS` explains each of them."""
+
+    DOWN = "down"
+    PROBLEM = "problem"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+    CLOSED = "closed"
+    PAUSED = "paused"
+    NEW = "new"
+    BEHIND = "behind"
+    OK = "ok"
+
+
+MEANINGS: Mapping[Condition, str] = {
+    Condition.DOWN: "a cluster of the flow can't be used",
+    Condition.PROBLEM: "the flow can't work as it is: the configuration, the states, a failed gate or verification",
+    Condition.STALLED: f"records wait, and nothing was committed for more than {STALLED_S / 60:.0f} minutes",
+    Condition.UNKNOWN: "the clusters have not answered in time",
+    Condition.CLOSED: "the flow was failed over, or handed back to MirrorMaker 2",
+    Condition.PAUSED: "the flow is paused, by an operator or by its property file",
+    Condition.NEW: "the flow has never run",
+    Condition.BEHIND: "records wait, and commits go on",
+    Condition.OK: "everything that the source has is mirrored",
+}
+ORDER = {condition: number for number, condition in enumerate(Condition)}
+ATTENTION = frozenset(Condition) - {Condition.OK, Condition.BEHIND}
+
+
+@dataclass(frozen=True)
+class FlowOverview:
+    """The overview of one flow. Numbers are None where they are not known.
+
+    Attributes:
+        flow: `source->target`.
+        condition: its condition.
+        detail: what that means here.
+        next: what to do next; empty if there is nothing to do.
+        lag: stable source offsets that are not mirrored.
+        partitions, behind: the partitions of the source, and those with a lag.
+        oldest_s: age of the oldest record that waits.
+        generation: the number of the last job start.
+        committed_s: seconds since the newest state of a slot was written.
+        pause: the pause that an operator has recorded.
+        history: what the tables say; None if they were not read.
+    """
+
+    flow: str
+    condition: Condition
+    detail: str = ""
+    next: str = ""
+    lag: int | None = None
+    partitions: int | None = None
+    behind: int | None = None
+    oldest_s: float | None = None
+    generation: int | None = None
+    committed_s: float | None = None
+    pause: Pause | None = None
+    history: FlowHistory | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return values | {
+            "condition": self.condition.value,
+            **{name: None if values[name] is None else round(values[name], 1) for name in ("committed_s", "oldest_s")},
+            "pause": self.pause.to_json() if self.pause else None,
+            "history": asdict(self.history) if self.history else None,
+        }
+
+
+def overview(
+    properties: Properties,
+    names: Sequence[str],
+    histories: Mapping[str, FlowHistory],
+    deadline_s: float = DEADLINE_S,
+) -> list[FlowOverview]:
+    """Looks at flows, and returns them worst first.
+
+    Args:
+        properties: the property file.
+        names: the flows, which the file enables.
+        histories: what the tables say, by flow.
+        deadline_s: the longest time of each look.
+    """
+    found = dict[str, FlowOverview]()
+    flows = []
+    for name in names:
+        try:
+            flows.append(Flow.from_properties(properties, name))
+        except ConfigurationError as error:
+            found[name] = FlowOverview(name, Condition.PROBLEM, error.message, f"Correct {properties.path}")
+    facts = contact(connections_of(flows), deadline_s)
+    looks = {
+        flow.name: partial(_look, flow, has_source=not facts[flow.source].error, limit_ms=timeout_ms(deadline_s))
+        for flow in flows
+        if not facts[flow.target].error
+    }
+    answers = bounded(looks, deadline_s)
+    for flow in flows:
+        if flow.name not in answers:
+            found[flow.name] = _down(flow, facts)
+        elif (failed := answers[flow.name].error) is not None:
+            found[flow.name] = FlowOverview(
+                flow.name, Condition.PROBLEM, failed.message, f"mirrorlake doctor --flow '{flow.name}'"
+            )
+        else:
+            one = answers[flow.name].value or FlowOverview(
+                flow.name,
+                Condition.UNKNOWN,
+                f"not answered within {deadline_s:g} s",
+                f"mirrorlake doctor --flow '{flow.name}'",
+            )
+            found[flow.name] = _down(flow, facts, one) if facts[flow.source].error else one
+    told = [_with_history(one, histories.get(one.flow)) for one in found.values()]
+    return sorted(told, key=lambda one: (ORDER[one.condition], -(one.lag or 0), one.flow))
+
+
+def _down(flow: Flow, facts: Mapping[str, ClusterFacts], known: FlowOverview | None = None) -> FlowOverview:
+    side = "source" if facts[flow.source].error else "target"
+    error = facts[flow.source].error or facts[flow.target].error
+    assert error is not None
+    if side == "source" and facts[flow.target].error is None:
+        step = f"If it stays down: mirrorlake plan --flow '{flow.name}' --source dead"
+    else:
+        step = f"mirrorlake doctor --flow '{flow.name}'"
+    if known is not None and known.condition is Condition.CLOSED:
+        return replace(known, detail=f"{known.detail}; {side} {error.message}")
+    detail = f"{side}: {error.message}"
+    return replace(known or FlowOverview(flow.name, Condition.DOWN), condition=Condition.DOWN, detail=detail, next=step)
+
+
+def _look(flow: Flow, *, has_source: bool, limit_ms: int) -> FlowOverview:
+    with connected(flow.target_connection, "target", limit_ms) as target:
+        states = list(read_all_states(target, flow.offset_syncs_topic, limit_ms).values())
+        pause = read_pause(target, flow, limit_ms)
+    found = measure(replace(flow, connect_timeout_ms=limit_ms)) if has_source else None
+    return _judged(flow, states, pause, found)
+
+
+def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found: FlowLag | None) -> FlowOverview:
+    newest = max(states, key=lambda one: one.created_ms, default=None)
+    partitions = [one for one in found.partitions if one.state is not PartitionState.PROMOTED] if found else []
+    one = FlowOverview(
+        flow.name,
+        Condition.OK,
+        lag=sum(each.lag or 0 for each in partitions) if found else None,
+        partitions=len(partitions) if found else None,
+        behind=sum(each.is_behind for each in partitions) if found else None,
+        oldest_s=max((each.lag_seconds or 0.0 for each in partitions), default=0.0) or None,
+        generation=max((state.generation for state in states), default=None),
+        committed_s=time.time() - newest.created_ms / 1_000 if newest else None,
+        pause=pause,
+    )
+    start = f"mirrorlake mirror --flow '{flow.name}'"
+    stuck = next((each for each in partitions if each.state in STUCK), None)
+    if reason := closed_for(states):
+        back = (
+            f"mirrorlake failback --flow '{flow.name}' --mode plan"
+            if reason is ClosedFor.FAILOVER
+            else "notebooks/takeover.ipynb opens it again"
+        )
+        said = "failed over: groups continue on the target" if reason is ClosedFor.FAILOVER else "handed back"
+        return replace(one, condition=Condition.CLOSED, detail=said, next=back)
+    if pause is not None:
+        return replace(
+            one, condition=Condition.PAUSED, detail=str(pause), next=f"mirrorlake resume --flow '{flow.name}'"
+        )
+    if flow.paused:
+        return replace(
+            one,
+            condition=Condition.PAUSED,
+            detail="mirrorlake.paused is true in the property file",
+            next="Set mirrorlake.paused = false",
+        )
+    if not states:
+        return replace(one, condition=Condition.NEW, detail="never run", next=start)
+    if stuck is not None:
+        return replace(
+            one,
+            condition=Condition.PROBLEM,
+            detail=f"{stuck.topic}-{stuck.partition} is {stuck.state}: {stuck.reason}",
+            next=f"mirrorlake lag --flow '{flow.name}' shows all of them",
+        )
+    if one.lag and min(one.committed_s or 0, one.oldest_s or 0) > STALLED_S:
+        return replace(
+            one,
+            condition=Condition.STALLED,
+            detail=f"{one.lag:,} offsets wait in {one.behind:,} partitions",
+            next=f"Start the mirror job, or read its log: {start}",
+        )
+    if one.lag:
+        return replace(one, condition=Condition.BEHIND, detail=f"{one.lag:,} offsets wait in {one.behind:,} partitions")
+    return one
+
+
+def _with_history(one: FlowOverview, history: FlowHistory | None) -> FlowOverview:
+    """Adds what the tables say; a failed gate or verification makes a flow a problem that looks well otherwise."""
+    if history is None:
+        return one
+    one = replace(one, history=history)
+    if history.problem and ORDER[one.condition] > ORDER[Condition.PROBLEM] and one.condition is not Condition.CLOSED:
+        return replace(one, condition=Condition.PROBLEM, detail=history.problem, next=history.remedy)
+    return one

@@ -1,0 +1,43 @@
+"""The lag of each partition as the mirror jobs have last measured it, from a local warehouse."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mirrorlake.ledger.local_tables import LocalTables
+
+LOOK_BACK = (timedelta(hours=1), timedelta(days=30))  # a job that runs has measured within the first
+
+
+def newest(tables: LocalTables, names: Collection[str], now: datetime | None = None) -> list[dict[str, Any]]:
+    """Returns the newest measurement of flows, with the columns of the view lag_now and the name of the flow.
+
+    Args:
+        tables: the tables.
+        names: the flows; one without a measurement is left out.
+        now: the present time; None for this machine's clock.
+
+    Raises:
+        LedgerError: the table can't be read.
+    """
+    now = now or datetime.now(UTC)
+    columns = ("source", "target", "measured_at", "due_at", "partitions")
+    found: dict[str, dict[str, Any]] = {}
+    for back in LOOK_BACK:
+        for row in tables.rows("lag_samples", columns, "measured_at", now - back):
+            name = f"{row['source']}->{row['target']}"
+            if name in names and (name not in found or found[name]["measured_at"] < row["measured_at"]):
+                found[name] = row
+        if {*names} <= found.keys():
+            break
+    return [
+        {"flow": name, **one, "measured_at": row["measured_at"], "is_stale": _utc(row["due_at"]) < now}
+        for name, row in found.items()
+        for one in row["partitions"]
+    ]
+
+
+def _utc(at: datetime) -> datetime:
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""Questions to a cluster that change nothing there: permissions, disks, newest timestamps."""

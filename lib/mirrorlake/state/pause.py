@@ -1,0 +1,173 @@
+"""The pause of a flow: an operator's order to every job of the flow, recorded on the target with who and why.
+
+The topic `mirrorlake.pause.<source>.internal` has one record for each pause and each resumption; the last one holds.
+The order is no part of the protocol: a job that has not read it yet goes on for some seconds, and does no harm. So it
+is apart from the states, and takes no new generation: a running job is not fenced, and a failover needs no exception.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError, TargetError
+from mirrorlake.printable import printable
+from mirrorlake.protocol.admin import Admin, NewTopic
+from mirrorlake.protocol.clients.record import append_record
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.state.offset_syncs import committed_values, topic_config
+
+PREFIX, SUFFIX = "mirrorlake.pause.", ".internal"
+VERSION = 1
+LOOK_S = 5.0  # between two looks of a running job
+LONGEST_REASON, LONGEST_NAME = 500, 100
+READ = 3  # AclOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause that holds.
+
+    Attributes:
+        by: the person who has ordered it.
+        reason: why.
+        at_ms: since when, in ms since the epoch.
+    """
+
+    by: str
+    reason: str
+    at_ms: int
+
+    @property
+    def at(self) -> datetime:
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC)
+
+    def __str__(self) -> str:
+        return f"paused by {self.by} at {self.at:%Y-%m-%d %H:%M:%S} UTC: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"at": self.at.isoformat(timespec="seconds")}
+
+
+def pause_topic(alias: str) -> str:
+    """Names the topic on the target that records the pauses of the flow from the cluster of that alias."""
+    return f"{PREFIX}{alias}{SUFFIX}"
+
+
+def read_pause(target: Cluster, flow: Flow, timeout_ms: int) -> Pause | None:
+    """Reads the pause of a flow; None if it is not paused.
+
+    Raises:
+        TargetError: the record can't be read. A job must not go on then, as it might be paused.
+    """
+    topic = pause_topic(flow.source)
+    there = target.refresh([topic], timeout_ms, operations=True).get(topic)
+    if there is None or not there.leaders:  # also where the principal may not even describe it
+        return None
+    if not there.allows(READ):
+        raise TargetError(
+            f"flow {flow.name}: the principal needs READ on TOPIC {topic} of cluster {flow.target}, which says whether "
+            "the flow is paused. Grant it and start again"
+        )
+    key = topic, 0
+    first, end = (target.offsets([key], at, timeout_ms)[key] for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    for start in range(end - 1, first - 1, -1):
+        for _, value in committed_values(target, key, start=start, end=start + 1, timeout_ms=timeout_ms):
+            return _parse(value, flow, topic)
+    return None
+
+
+def _parse(value: bytes, flow: Flow, topic: str) -> Pause | None:
+    try:
+        found = json.loads(value)
+        if found["version"] != VERSION:
+            raise ValueError(found["version"])
+        if not found["paused"]:
+            return None
+        return Pause(
+            printable(str(found["by"]), LONGEST_NAME),
+            printable(str(found["reason"]), LONGEST_REASON),
+            int(found["at_ms"]),
+        )
+    except (ValueError, KeyError, TypeError):
+        raise TargetError(
+            f"flow {flow.name}: the last record of topic {topic} on cluster {flow.target} is none that this version "
+            "of mirrorlake has written. Upgrade mirrorlake, or record the pause anew: mirrorlake resume, or pause"
+        ) from None
+
+
+def record_pause(flow: Flow, pause: Pause) -> None:
+    """Records that a flow is paused; creates the topic if it is missing.
+
+    Raises:
+        TargetError: the topic can't be created or written.
+    """
+    _record(flow, {"paused": True, **asdict(pause)})
+
+
+def record_resumption(flow: Flow, by: str, reason: str, at_ms: int) -> None:
+    """Records that a flow is paused no longer.
+
+    Raises:
+        TargetError: the topic can't be written.
+    """
+    _record(flow, {"paused": False, "by": by, "reason": reason, "at_ms": at_ms})
+
+
+def _record(flow: Flow, order: dict[str, Any]) -> None:
+    topic = pause_topic(flow.source)
+    admin = Admin(flow.target_connection, "target", flow.name)
+    if topic not in admin.partitions():
+        # A small cluster can't have the default of three replicas, but the order must get through.
+        for factor in (flow.offset_syncs_replication_factor, -1):
+            refusals = admin.create([NewTopic(topic, 1, factor, config=topic_config(factor))])
+            if not refusals:
+                break
+        for error in refusals.values():
+            raise error
+    value = json.dumps({"version": VERSION, **order}).encode()
+    append_record(
+        flow.target_connection,
+        f"{flow.name}|pause",
+        topic,
+        flow.name.encode(),
+        value,
+        flow.connect_timeout_ms / 1_000,
+    )
+
+
+class PauseWatch:
+    """The pause of a flow as a running job knows it: read again every few seconds.
+
+    Args:
+        clock: monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due = float("-inf")
+        self._known: Pause | None = None
+
+    def look(self, target: Cluster, flow: Flow) -> Pause | None:
+        """Returns the pause; None if the flow is not paused, or if this job goes on in a pause (`ignores_pause`).
+
+        An error that may pass changes nothing: the last answer holds.
+
+        Raises:
+            TargetError: see `read_pause`.
+        """
+        if flow.ignores_pause:
+            return None
+        if self._clock() >= self._due:
+            try:
+                self._known = read_pause(target, flow, flow.connect_timeout_ms)
+            except MirrorlakeError as error:
+                if not error.retriable:
+                    raise
+            self._due = self._clock() + LOOK_S
+        return self._known

@@ -1,0 +1,239 @@
+"""The command line: what it parses, prints and returns, without a cluster and without Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from mirrorlake.cli import exit_code, options, output
+from mirrorlake.cli.app import main
+from mirrorlake.cli.exit_code import MEANINGS, ExitCode
+from mirrorlake.cli.running import stopped_by_signals
+from mirrorlake.errors import KINDS, FencedError
+from mirrorlake.jobs.inspection import finding, overview
+from mirrorlake.jobs.inspection.bounded import bounded
+from mirrorlake.jobs.inspection.history import FlowHistory, histories
+from mirrorlake.ledger.local_tables import LocalTables
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/cli.md").read_text()
+WANTED = (
+    "demo clusters mirror checkpoint topics verify promote failover failback status lag pause resume plan report sql "
+    "doctor assess"
+)
+TWO_FLOWS = """\
+clusters = west, east
+west.bootstrap.servers = 127.0.0.1:1
+east.bootstrap.servers = 127.0.0.1:1
+west->east.enabled = true
+east->west.enabled = true
+"""
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "mm2.properties"
+    path.write_text(TWO_FLOWS)
+    return str(path)
+
+
+def test_the_page_has_each_command_exit_code_check_and_condition() -> None:
+    assert {*main.commands} == {*WANTED.split()}
+    assert set(re.findall(r"^\| `([a-z]+)` \| [^|]+ \| (?:yes|no) \|$", PAGE, re.MULTILINE)) == {*main.commands}
+    codes = [f"| {code.value} | `{code.name}` | {MEANINGS[code]} |" for code in ExitCode]
+    checks = [f"| `{check.value}` | {finding.ABOUT[check]} |" for check in finding.Check]
+    conditions = [f"| `{one.value}` | {overview.MEANINGS[one]} |" for one in overview.Condition]
+    assert [row for row in codes + checks + conditions if row not in PAGE] == []
+    for kind in (finding.DoctorFinding, overview.FlowOverview):
+        assert [one.name for one in fields(kind) if f"`{one.name}`" not in PAGE] == []
+
+
+def test_each_kind_of_error_has_an_exit_code_of_its_own() -> None:
+    codes = {name: exit_code.of(kind("x")) for name, kind in KINDS.items()}
+    assert len(set(codes.values())) == len(KINDS)
+    assert exit_code.of(FencedError("x")) is ExitCode.FENCED
+    assert exit_code.of(ValueError("x")) is ExitCode.DEFECT
+
+
+def test_options_are_the_parameters_of_the_notebooks() -> None:
+    """Each parameter of a notebook is an option of its command, with the same default."""
+    for name in ("mirror", "checkpoint", "topics", "verify", "failback", "report", "assess"):
+        cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
+        given = next("".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", []))
+        wanted = dict(re.findall(r'^(\w+) = "(.*)"$', given, re.MULTILINE))
+        found = {one.name: one for one in main.commands[name].params if isinstance(one, click.Option)}
+        assert wanted.keys() <= found.keys(), name
+        for parameter, default in wanted.items():
+            option = found[parameter]
+            assert f"--{parameter.replace('_', '-')}" in option.opts
+            assert option.envvar == f"MIRRORLAKE_{parameter.upper()}"
+            assert option.is_flag or parameter == "flow" or option.default == default, (name, parameter)
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    """Help, completion, and the modules of commands without Spark do not import it, nor pandas."""
+    program = """if True:
+        import sys
+        from mirrorlake.cli.app import main
+        try:
+            main(["--help"], prog_name="mirrorlake")
+        except SystemExit:
+            pass
+        import mirrorlake.jobs.inspection.doctor, mirrorlake.jobs.inspection.overview
+        import mirrorlake.jobs.inspection.assessment.assess, mirrorlake.jobs.inspection.live_lag
+        import mirrorlake.state.pause, mirrorlake.cli.machine
+        print(sorted({"pyspark", "pandas", "great_expectations", "matplotlib"} & {*sys.modules}), file=sys.stderr)
+    """
+    environment = {"PYTHONPATH": str(ROOT / "lib")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "doctor" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["mirror", "--config", "nowhere.properties"], 2, "configuration file nowhere.properties can't be read"),
+        (["mirror", "--config", "{config}"], 2, "enables 2 flows: west->east, east->west. Name one of them"),
+        (["pause", "--config", "{config}", "--flow", "west-", "--reason", "x"], 2, "Quote the flow: --flow 'west->ta"),
+        (["status", "--config", "{config}", "--flow", "west->south"], 2, "has no cluster 'south'"),
+        (["lag", "--config", "{config}", "--flow", "west"], 2, "is not of the form source->target"),
+        (["mirror", "--config", "{config}", "--flow", "west->east", "--trigger", "x"], 2, "parameter trigger is 'x'"),
+        (["promote", "--config", "{config}", "--flow", "west->east"], 2, "parameter signed_by is empty"),
+        (["verify", "--config", "{config}", "--flow", "west->east", "--mode", "x"], 2, "parameter mode is 'x'"),
+        (["assess", "--config", "{config}", "--flow", "west->east", "--mb-per-s", "0"], 2, "a number above 0"),
+        (["report", "--warehouse", "nowhere"], 2, "there is no schema mirrorlake in warehouse nowhere"),
+        (["pause", "--config", "{config}"], 2, "Missing option '--reason'"),
+        (["pause", "--config", "{config}", "--flow", "west->east", "--reason", "x" * 501], 2, "1 to 500 characters"),
+        (["nothing"], 2, "No such command 'nothing'"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_message_and_no_trace(config: str, words: list[str], code: int, said: str) -> None:
+    done = run(*(word.format(config=config) for word in words))
+    assert done.exit_code == code
+    assert said in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.output
+    assert not done.stdout
+
+
+def test_an_error_is_one_object_too_and_shows_its_trace_when_asked(config: str) -> None:
+    done = run("mirror", "--config", config, "--output", "json", "--debug")
+    found = json.loads(done.stdout)
+    assert (found["command"], found["exit_code"], found["error"]["kind"]) == ("mirror", 2, "ConfigurationError")
+    assert "Traceback" in done.stderr
+
+
+def test_a_defect_is_told_from_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message may hold anything, so only the place is said."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr(options, "choose", fail)
+    done = run("status")
+    assert done.exit_code == ExitCode.DEFECT
+    assert "unexpected KeyError" in done.stderr
+    assert "secret" not in done.output
+
+
+def test_flows_are_completed_from_the_property_file(config: str) -> None:
+    for line, wanted in (
+        (f"mirrorlake mirror --config {config} --flow w", ["west->east"]),
+        ("mirrorlake pa", ["pause"]),
+    ):
+        words = line.split()
+        environment = {"_MIRRORLAKE_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        done = CliRunner().invoke(main, [], prog_name="mirrorlake", env=environment)
+        assert [one.partition(",")[2] for one in done.stdout.split()] == wanted
+
+
+def test_a_table_shows_text_of_others_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(("name", "lag"), [("[red]x\x1b[2J", 1234567), (None, "")])
+    shown = capsys.readouterr().out
+    assert "[red]x\\x1b[2J" in shown
+    assert "1,234,567" in shown
+    assert "\x1b" not in shown
+    assert [output.ago(seconds) for seconds in (59, 121, 7_200, 200_000)] == ["59 s", "2 min", "2 h", "2 d"]
+
+
+def test_a_look_that_does_not_end_holds_up_no_other() -> None:
+    import threading
+
+    never, began = threading.Event(), datetime.now(UTC)
+
+    def fail() -> int:
+        raise ValueError("contents")
+
+    answers = bounded({"slow": never.wait, "fails": fail, **{n: lambda n=n: n + 1 for n in range(40)}}, 0.3, at_once=3)
+    assert answers["slow"].is_late
+    assert "unexpected ValueError" in str(answers["fails"].error)
+    assert "contents" not in str(answers["fails"].error)
+    assert [answers[n].value for n in range(40)] == [n + 1 for n in range(40)]
+    assert list(answers)[:2] == ["slow", "fails"]
+    assert (datetime.now(UTC) - began).total_seconds() < 5
+    never.set()
+
+
+def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    assert histories(LocalTables(tmp_path, "mirrorlake")) == {}
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+    def put(table: str, *rows: dict[str, object]) -> None:
+        stamped = [{"source": "a", "target": "b", **row} for row in rows]
+        write_deltalake(str(tmp_path / "mirrorlake" / table), pa.Table.from_pylist(stamped))
+
+    def ago(minutes: float) -> datetime:
+        return now - timedelta(minutes=minutes)
+
+    put(
+        "cycles",
+        {"job": "checkpoint", "finished_at": ago(30), "unfinished": 3},
+        {"job": "checkpoint", "finished_at": ago(10), "unfinished": 1},
+        {"job": "mirror", "finished_at": ago(9), "unfinished": None},
+        {"job": "mirror", "finished_at": ago(60 * 30), "unfinished": None},
+    )
+    gate = {"subject": "a->b", "suite": "offset_syncs", "evaluated_at": ago(12)}
+    put("expectation_results", {**gate, "success": False, "cycle_id": "1"}, {**gate, "success": True, "cycle_id": "2"})
+    odd = {"topic": "t", "partition": 1, "detail": "gone"}
+    put("anomalies", {"kind": "held", "detected_at": ago(5), **odd}, {"kind": "held", "detected_at": ago(3000), **odd})
+    found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
+    assert (found.checkpointed_s, found.mirrored_s, found.unfinished) == (600, 540, 1)
+    assert (found.gates_failed, found.anomalies, found.newest_anomaly) == (1, {"held": 1}, "held of t-1: gone")
+    assert found.problem.startswith("1 gates failed")
+    verdict = {"topic": "t", "partition": 0, "status": "different", "passed": False, "finished_at": ago(2)}
+    put("verifications", {**verdict, "status": "equal", "passed": True, "finished_at": ago(4)}, verdict)
+    found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
+    assert (found.not_equal, found.problem) == (1, "the last verification found differences in 1 partitions")
+    assert FlowHistory().problem == ""
+
+
+def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
+    class Job:
+        stops = 0
+
+        def stop(self) -> None:
+            self.stops += 1
+
+    job, before = Job(), signal.getsignal(signal.SIGINT)
+    with stopped_by_signals(job):
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert job.stops == 1
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,66 @@
+"""The objective of canaries: which arrive in time, which are late, and whose group is moved by whom."""
+
+from __future__ import annotations
+
+import pytest
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.mirror.canary import GIVEN_UP_AFTER, RECORD, Objective
+from mirrorlake.metrics import Metrics
+
+
+def flow(**properties: str) -> Flow:
+    names = {name.replace("_", "."): value for name, value in properties.items()}
+    base = {"clusters": "a, b", "a.bootstrap.servers": "a:1", "b.bootstrap.servers": "b:1", "a->b.enabled": "true"}
+    return Flow.from_properties(Properties({**base, **names}), "a->b")
+
+
+class Path:
+    """An objective of 90 % within 10 s, and its metrics."""
+
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.objective = Objective("a->b", RECORD, 10.0, 0.9, self.metrics)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(
+            f"mirrorlake_canary_{name}", {"flow": "a->b", "path": RECORD, **labels}
+        )
+
+
+def test_late_canaries_burn_the_objective_once_each_whether_they_arrive_or_not() -> None:
+    path = Path()
+    for canary in range(18):
+        path.objective.sent(canary, 0.0)
+        path.objective.arrived(canary, 2.0)
+    assert (path.value("burn_ratio"), path.value("late_probes_total")) == (0.0, None)
+    path.objective.sent(18, 0.0)  # arrives late
+    path.objective.sent(19, 0.0)  # never arrives
+    path.objective.look(10.0)
+    assert path.value("late_probes_total") is None
+    for at_s in (11.0, 12.0, 13.0):
+        path.objective.look(at_s)
+    assert path.value("late_probes_total") == 2
+    assert path.value("burn_ratio") == pytest.approx(1.0), "a tenth is late, and a tenth may be"
+    path.objective.arrived(18, 20.0)
+    assert path.value("late_probes_total") == 2
+    assert path.value("seconds_count") == 19
+    assert path.objective.is_waiting
+    path.objective.look(10.0 * GIVEN_UP_AFTER + 1)
+    assert not path.objective.is_waiting
+    assert (path.value("quantile_seconds", quantile="0.5"), path.value("probes_total")) == (2.0, 20)
+    assert (path.value("quantile_seconds", quantile="0.99") or 0) > 10
+    path.objective.arrived(77, 100.0)
+    assert path.value("seconds_count") == 19, "sent by another job"
+
+
+def test_a_canarys_group_is_synced_by_its_own_flow_and_moved_by_no_failover() -> None:
+    own, other = "mirrorlake.canary.a.b", "mirrorlake.canary.b.a"
+    off, on = flow(), flow(mirrorlake_canary_enabled="true", groups="orders.*")
+    assert on.canary_group == own
+    assert [on.checkpoints_group(group) for group in (own, other, "orders-1", "x")] == [True, False, True, False]
+    assert [on.moves_group(group) for group in (own, other, "orders-1", "x")] == [False, False, True, False]
+    assert not any(off.checkpoints_group(group) or off.moves_group(group) for group in (own, other))
+    with pytest.raises(ConfigurationError, match=r"heartbeats\.replication\.enabled is false"):
+        flow(mirrorlake_canary_enabled="true", heartbeats_replication_enabled="false")

@@ -1,0 +1,84 @@
+"""Mutants of what operators type: pausing, looking, exit codes."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+PAUSES, LOOKS, PARSED = "tests/kafka/test_pause.py", "tests/kafka/test_inspection.py", "tests/unit/test_cli.py"
+FOLLOWED = (f"{PAUSES}::test_running_jobs_follow_a_pause_and_go_on_after_it",)
+STARTED = (f"{PAUSES}::test_a_job_that_starts_in_a_pause_waits_and_creates_nothing_unless_it_fails_over",)
+SILENT = (f"{LOOKS}::test_a_peer_that_says_nothing_costs_its_deadline_and_hides_no_other_flow",)
+
+COMMANDS = (
+    Mutant(
+        "a running mirror job copies on in a pause",
+        "jobs/mirror/planning/planner.py",
+        "ranges = [] if pause else ranges",
+        "ranges = ranges if pause else ranges",
+        FOLLOWED,
+    ),
+    Mutant(
+        "the checkpoint job moves groups in a pause",
+        "jobs/checkpoint/job.py",
+        "if time.monotonic() < self._sync_due or self._pause is not None:",
+        "if time.monotonic() < self._sync_due:",
+        FOLLOWED,
+    ),
+    Mutant(
+        "a pause is read once only",
+        "state/pause.py",
+        "self._due = self._clock() + LOOK_S",
+        'self._due = float("inf")',
+        FOLLOWED,
+    ),
+    Mutant(
+        "a failover waits for the end of a pause",
+        "state/pause.py",
+        "        if flow.ignores_pause:\n            return None\n",
+        "",
+        STARTED,
+    ),
+    Mutant(
+        "a pause that can't be understood is none",
+        "state/pause.py",
+        "    except (ValueError, KeyError, TypeError):\n        raise TargetError(",
+        "    except (ValueError, KeyError, TypeError):\n        return None\n        raise TargetError(",
+        (f"{PAUSES}::test_a_record_that_says_nothing_known_of_a_pause_stops_the_job",),
+    ),
+    Mutant(
+        "a look waits for a peer that says nothing",
+        "jobs/inspection/bounded.py",
+        "running[key] = time.monotonic() + deadline_s",
+        "running[key] = time.monotonic() + 60 * deadline_s",
+        (f"{PARSED}::test_a_look_that_does_not_end_holds_up_no_other",),
+    ),
+    Mutant(
+        "the worst flow comes last",
+        "jobs/inspection/overview.py",
+        "key=lambda one: (ORDER[one.condition], -(one.lag or 0), one.flow)",
+        "key=lambda one: (-ORDER[one.condition], -(one.lag or 0), one.flow)",
+        SILENT,
+    ),
+    Mutant(
+        "states of another program pass the doctor",
+        "jobs/inspection/flow_checks.py",
+        '        yield _foreign(flow, f"topic {topic} on {flow.target} has records that are no states ('
+        '{type(error).__name__})")\n        return\n',
+        "        return\n",
+        (f"{LOOKS}::test_doctor_knows_states_of_others_and_records_from_the_future",),
+    ),
+    Mutant(
+        "a reader of uncommitted records is overlooked",
+        "jobs/inspection/assessment/groups.py",
+        "ahead=sum(offset > ends[key][1] for key, offset in here.items())",
+        "ahead=0",
+        (f"{LOOKS}::test_the_assessment_says_what_is_left_out_and_why_and_who_reads_uncommitted_records",),
+    ),
+    Mutant(
+        "a fenced job ends like any error of the target",
+        "cli/exit_code.py",
+        "    (FencedError, ExitCode.FENCED),\n",
+        "",
+        (f"{PARSED}::test_each_kind_of_error_has_an_exit_code_of_its_own",),
+    ),
+)
