@@ -230,6 +230,10 @@ def test_missing_permissions_are_named_one_after_the_other_and_with_all_of_them_
         (r"giving ALLOW READ to User:reader .*needs ALTER on this CLUSTER", []),
         (rf"{mm2_syncs} on cluster .*needs WRITE on this TOPIC", on(of_topic, mm2_syncs, AclOperation.WRITE)),
         (
+            rf"configs_not_synced .*cluster=t topics={syncs} .*needs DESCRIBE_CONFIGS",
+            on(of_topic, syncs, AclOperation.DESCRIBE_CONFIGS),
+        ),
+        (
             r"open_transaction .*producer id \d+ .*needs DESCRIBE on TRANSACTIONAL_ID",
             on(ResourceType.TRANSACTIONAL_ID, f"{mine}undecided", AclOperation.DESCRIBE),
         ),
