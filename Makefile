@@ -16,7 +16,13 @@ VENV := .venv/.ready
 JARS := .local/jars/.ready
 AUDIT := .local/audit
 DOCS := .local/docs
-LOCK := .local/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url
+LOCK := .local/lock/bin/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url
+# The versions of Databricks Runtime 18 LTS, in an environment of their own. Without Python 3.12, tests run on .venv alone.
+PYTHON_OF_RUNTIME ?= $(shell for found in python3.12 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.12.*/bin/python; do "$$found" -c 'import venv, ensurepip' 2>/dev/null && echo "$$found" && break; done)
+RUNTIME := .local/runtime
+RUNTIME_READY := $(if $(PYTHON_OF_RUNTIME),$(RUNTIME)/.ready)
+RUNTIME_PYTEST := PYTHONPATH=lib $(if $(PYTHON_OF_RUNTIME),$(RUNTIME),.venv)/bin/pytest
+WITHOUT_RUNTIME = echo "no Python 3.12 here: tests/spark runs on the packages of .venv, not on those of Databricks Runtime"
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
 OLDER := $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 2.8.2 3.9.1)  # each test run refuses the first, and mirrors between the others
@@ -62,8 +68,15 @@ quickstart: setup  ## Look at your own clusters: CONFIG, a MirrorMaker 2 propert
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) $(OLDER) browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
-	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/spark tests/unit tests/bundle
+test: setup $(REGISTRY) $(OLDER) browser prometheus $(RUNTIME_READY)  ## Every test, against real brokers, on WORKERS processes side by side (3)
+	@$(if $(PYTHON_OF_RUNTIME),:,$(WITHOUT_RUNTIME))
+	@$(RUNTIME_PYTEST) $(PARALLEL) tests/spark
+	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle
+
+.PHONY: test-runtime
+test-runtime: setup $(RUNTIME_READY)  ## tests/spark and tests/unit on the versions of Databricks Runtime 18 LTS (Python 3.12)
+	@$(if $(PYTHON_OF_RUNTIME),:,echo "Python 3.12 is missing: install it, or make PYTHON_OF_RUNTIME=/path/to/python3.12" >&2; exit 1)
+	@$(RUNTIME_PYTEST) $(PARALLEL) tests/spark tests/unit
 
 .PHONY: test-versions
 test-versions: setup $(patsubst %,.local/jars/kafka-%/.ready,2.7.2 $(VERSIONS))  ## Source and target of older releases: VERSIONS
@@ -184,11 +197,12 @@ bench-ledger: setup  ## How large the ledger gets, and how long translation take
 setup: $(VENV) $(JARS) $(ARCHIVES)  ## Python packages and jars; done by every other target
 
 .PHONY: lock
-lock:  ## Pin what requirements.txt, tools/audit.txt and tools/docs.txt pull in, with hashes: requirements.lock, tools/*.lock
+lock:  ## Pin what requirements.txt, requirements-runtime.txt, tools/audit.txt and tools/docs.txt pull in, with hashes, into files with .lock
 	@"$(PYTHON)" -m venv .local/lock && .local/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
-	@$(LOCK) requirements.txt --output-file requirements.lock
-	@$(LOCK) tools/audit.txt --output-file tools/audit.lock
-	@$(LOCK) tools/docs.txt --output-file tools/docs.lock
+	@$(LOCK) --python-version 3.11 requirements.txt --output-file requirements.lock
+	@$(LOCK) --python-version 3.12 requirements.txt --override requirements-runtime.txt --output-file requirements-runtime.lock
+	@$(LOCK) --python-version 3.11 tools/audit.txt --output-file tools/audit.lock
+	@$(LOCK) --python-version 3.11 tools/docs.txt --output-file tools/docs.lock
 
 .PHONY: browser
 browser:
@@ -208,6 +222,12 @@ $(VENV): requirements.lock
 	@echo "setting up: Python packages into .venv (a minute or two)"
 	@"$(PYTHON)" -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements.lock
+	@touch $@
+
+$(RUNTIME)/.ready: requirements-runtime.lock
+	@echo "setting up: Python packages of Databricks Runtime into $(RUNTIME) (a minute or two)"
+	@"$(PYTHON_OF_RUNTIME)" -m venv $(RUNTIME)
+	@$(RUNTIME)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-runtime.lock
 	@touch $@
 
 $(AUDIT)/.ready: tools/audit.lock

@@ -22,6 +22,7 @@ if checkout:
     sys.path.insert(0, str(checkout / "lib"))
 
 """
+EDGES = re.compile(r"runtime\.(?:parameters|session|finish)\((?!globals\(\))")
 BUILT = re.compile(r"\b(?:sql|ask)\([^)]*?\bf[\"']|\.format\(")
 
 
@@ -46,6 +47,7 @@ def problems(path: Path) -> list[str]:
     found += [
         "a query is built from values: name them in braces, as for Question.ask" for _ in filter(BUILT.search, code)
     ]
+    found += [f"{edge[0]}...) must be given globals() first" for text in code for edge in EDGES.finditer(text)]
     if cells[0]["cell_type"] != "markdown":
         found.append("the first cell must say what the notebook is for")
     if set(notebook["metadata"]) - {"application/vnd.databricks.v1+notebook", "kernelspec", "language_info"}:

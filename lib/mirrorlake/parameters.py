@@ -1,7 +1,8 @@
 """Reads the parameters of notebooks.
 
 The first of these sources that has a parameter wins: the widget of its name (Databricks), another value that papermill
-has put into the parameters cell, the environment (`MIRRORLAKE_<NAME>`), the default.
+has put into the parameters cell, the environment (`MIRRORLAKE_<NAME>`), the default. A notebook hands over its globals,
+in which Databricks puts `dbutils`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def resolve(
     namespace: Mapping[str, Any], defaults: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Returns the value of each parameter in `defaults`, as text."""
-    dbutils = databricks_utilities()
+    dbutils = namespace.get("dbutils")
     found = {}
     for name, default in defaults.items():
         given = str(namespace.get(name, default))
@@ -103,18 +104,3 @@ def seconds(name: str, value: str, allowed: str) -> float:
     if match is None:
         raise ConfigurationError(f"parameter {name} is '{value}'; allowed is {allowed}")
     return float(match.group(1)) * UNITS_S[match.group(2) or "second"]
-
-
-def databricks_utilities() -> Any:
-    """Returns `dbutils` on Databricks, None elsewhere."""
-    return kernel_variable("dbutils")
-
-
-def kernel_variable(name: str) -> Any:
-    """Returns a variable that the notebook's kernel provides, None outside of a notebook."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return None
-    shell = get_ipython()
-    return None if shell is None else shell.user_ns.get(name)

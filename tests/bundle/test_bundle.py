@@ -1,35 +1,65 @@
-"""databricks.yml and workflows/ are valid, and all files and tasks that they name exist.
+"""The bundle as it would be deployed: valid, complete, and what docs/databricks.md says of it.
 
-The resources are validated by the models of the package databricks-bundles, which Databricks generates from the
-bundle's JSON schema. The rest is validated by bundle.schema.json in this directory.
+Resources are validated by the models of the package databricks-bundles, which Databricks generates from the bundle's
+JSON schema; files by bundle.schema.json in this directory. `rendered.py` stands in for the command line.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from databricks.bundles.alerts import Alert
+from databricks.bundles.dashboards import Dashboard
 from databricks.bundles.jobs import Job
 from databricks.bundles.schemas import Schema
+from databricks.bundles.secret_scopes import SecretScope
 from databricks.bundles.volumes import Volume
 from jsonschema import Draft202012Validator
 from mirrorlake.config.secret_reference import REDACTED
+from mirrorlake.config.security.config_provider import scope_variable
 
-ROOT = Path(__file__).resolve().parents[2]
-FILES = [ROOT / "databricks.yml", *sorted((ROOT / "workflows").glob("*.yml"))]
-MODELS = {"jobs": Job, "schemas": Schema, "volumes": Volume}
+from tests.bundle.rendered import REFERENCE, ROOT, USER, Rendered, files, load, render
+
+MODELS = {
+    "jobs": Job,
+    "schemas": Schema,
+    "volumes": Volume,
+    "secret_scopes": SecretScope,
+    "dashboards": Dashboard,
+    "alerts": Alert,
+}
+SEVERAL = [
+    {"flow": "us-west->us-east", "secrets": ["kafka.prod/west-password"]},
+    {"flow": "a.b -> c_d", "cadence": "scheduled", "workers": 4, "config": "/Volumes/x/y/z.properties"},
+    {"flow": "1->2-", "key": "one"},
+]
+FULL = {
+    "flows": SEVERAL,
+    "warehouse_id": "0123456789abcdef",
+    "emails": ["oncall@example.com"],
+    "webhooks": ["5f0a"],
+    "readers": "analysts",
+    "secret_scope": "kafka.prod",
+    "policy_id": "ABC",
+    "budget_policy_id": "DEF",
+    "tags": {"team": "streaming"},
+    "catalog": "data-platform",
+    "schema": "kafka-mirror",
+    "run_as": "5b4f",
+}
+DEV, PROD = render("dev", flow="us-west->us-east"), render("prod", **FULL)
+CLASSIC = [(name, job) for bundle in (DEV, PROD) for name, job in bundle.jobs.items() if "job_clusters" in job]
+BY_HAND = {"failover", "failback"}
 
 
-def load(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
-
-
-def resources(kind: str) -> dict[str, dict[str, Any]]:
-    return {name: value for path in FILES for name, value in load(path).get("resources", {}).get(kind, {}).items()}
+def kind(name: str) -> str:
+    return name.partition("_")[0]
 
 
 def parameters_of(notebook: Path) -> set[str]:
@@ -38,97 +68,233 @@ def parameters_of(notebook: Path) -> set[str]:
     return set(re.findall(r"^(\w+) *=", "".join(cell["source"]), re.MULTILINE))
 
 
-JOBS = resources("jobs")
-SCHEDULED = {"mirror", "checkpoint", "verify", "maintain", "report"}
+def parameters(job: dict[str, Any]) -> dict[str, str]:
+    return {parameter["name"]: parameter["default"] for parameter in job["parameters"]}
 
 
-def test_there_is_something_to_check() -> None:
-    assert len(FILES) >= 4
-    assert set(JOBS) == {"mirror", "checkpoint", "verify", "maintain", "failover", "failback", "report"}
+# -- valid -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.name)
 def test_every_file_is_valid_against_the_schema(path: Path) -> None:
     schema = json.loads((Path(__file__).parent / "bundle.schema.json").read_text())
     assert [error.message for error in Draft202012Validator(schema).iter_errors(load(path))] == []
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in MODELS for name in resources(kind)])
-def test_every_resource_is_valid_against_the_model_of_its_kind(kind: str, name: str) -> None:
-    MODELS[kind].from_dict(resources(kind)[name])
+@pytest.mark.parametrize("bundle", [DEV, PROD], ids=["dev", "prod"])
+def test_every_resource_is_valid_and_no_reference_is_left(bundle: Rendered) -> None:
+    assert REFERENCE.search(json.dumps(bundle.whole)) is None
+    for name, resources in bundle.whole["resources"].items():
+        for resource in resources.values():
+            MODELS[name].from_dict(resource)
+            assert "" not in resource.values()
 
 
 def test_a_typo_and_a_wrong_value_would_be_noticed() -> None:
-    wrong = json.loads(json.dumps(JOBS["mirror"]))
+    wrong = json.loads(json.dumps(DEV.jobs["mirror_us-west_to_us-east"]))
     wrong["tasks"][0]["notebook_tsk"] = {}
     with pytest.raises(ValueError, match="notebook_tsk"):
         Job.from_dict(wrong)
 
 
-def test_every_file_is_included() -> None:
-    included = {path for pattern in load(ROOT / "databricks.yml")["include"] for path in ROOT.glob(pattern)}
-    assert included == set(FILES[1:])
-
-
 def test_every_variable_that_is_used_is_declared_and_every_declared_one_is_used() -> None:
-    declared = {name for path in FILES for name in load(path).get("variables", {})}
-    used = {name for path in FILES for name in re.findall(r"\$\{var\.(\w+)\}", path.read_text())}
-    set_by_targets = {
-        name for target in load(ROOT / "databricks.yml")["targets"].values() for name in target.get("variables", {})
-    }
+    declared = {name for path in files() for name in load(path).get("variables", {})}
+    python = "".join(path.read_text() for path in (ROOT / "workflows").glob("*.py"))
+    used = set(re.findall(r"\$\{var\.(\w+)\}", "".join(path.read_text() for path in files()) + python))
+    used |= set(re.findall(r"(?:given|defaults)\[\"(\w+)\"\]", python))
     assert used == declared
-    assert set_by_targets <= declared
 
 
-def test_every_other_reference_is_to_something_that_exists() -> None:
-    known = {f"resources.{kind}.{name}.name" for kind in MODELS for name in resources(kind)}
-    known |= {"workspace.current_user.short_name", "bundle.target"}
-    found = {
-        name for path in FILES for name in re.findall(r"\$\{([^}]+)\}", path.read_text()) if not name.startswith("var.")
-    }
-    assert found <= known
+def test_the_command_line_can_load_the_resources_as_it_does(tmp_path: Path) -> None:
+    variables = {name: {"value": one["default"]} for name, one in load(files()[1])["variables"].items()}
+    (tmp_path / "input.json").write_text(
+        json.dumps({"bundle": {"target": "dev"}, "variables": variables, "python": load(files()[0])["python"]})
+    )
+    paths = {name: tmp_path / f"{name}.json" for name in ("input", "output", "diagnostics", "locations")}
+    words = [f"--{name}={path}" for name, path in paths.items()]
+    command = [sys.executable, "-m", "databricks.bundles.build", "--phase=load_resources", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert paths["diagnostics"].read_text() == ""
+    assert len(json.loads(paths["output"].read_text())["resources"]["jobs"]) == 7
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_every_notebook_exists_and_gets_exactly_the_parameters_it_has(job: str) -> None:
-    definition = JOBS[job]
-    given = {parameter["name"] for parameter in definition["parameters"]}
-    for task in definition["tasks"]:
-        notebook = (ROOT / "workflows" / task["notebook_task"]["notebook_path"]).resolve()
+# -- names and places ---------------------------------------------------------------------------------
+
+
+def test_in_development_mode_jobs_use_the_schema_that_is_deployed_and_none_runs_unasked() -> None:
+    (schema,) = DEV.resources("schemas").values()
+    assert schema["name"] == f"dev_{USER}_mirrorlake"
+    assert {volume["schema_name"] for volume in DEV.resources("volumes").values()} == {schema["name"]}
+    for job in DEV.jobs.values():
+        assert parameters(job)["schema"] == schema["name"]
+        assert job["name"].startswith(f"[dev {USER}] mirrorlake ")
+        timing = job.get("schedule") or job.get("continuous") or {"pause_status": "PAUSED"}
+        assert timing["pause_status"] == "PAUSED"
+    assert parameters(DEV.jobs["maintain"])["config"] == f"/Volumes/main/{schema['name']}/config/mirrorlake.properties"
+    assert not any("lifecycle" in one for kind in ("schemas", "volumes") for one in DEV.resources(kind).values())
+
+
+def test_in_production_what_cannot_be_rebuilt_is_kept_and_names_with_dashes_are_quoted() -> None:
+    kept = [PROD.resources("schemas")["mirrorlake"], PROD.resources("volumes")["config"]]
+    for one in (*kept, PROD.resources("secret_scopes")["mirrorlake"]):
+        assert one["lifecycle"] == {"prevent_destroy": True}
+    for alert in PROD.resources("alerts").values():
+        assert "`data-platform`.`kafka-mirror`." in alert["query_text"]
+    dashboard = PROD.resources("dashboards")["mirrorlake"]
+    assert (dashboard["dataset_catalog"], dashboard["dataset_schema"]) == ("data-platform", "kafka-mirror")
+    for job in PROD.jobs.values():
+        timing = job.get("schedule") or job.get("continuous") or {"pause_status": "UNPAUSED"}
+        assert timing["pause_status"] == "UNPAUSED"
+
+
+def test_every_flow_has_jobs_of_its_own_whatever_it_is_called() -> None:
+    kinds = ("mirror", "checkpoint", "verify", "failover", "failback")
+    keys = {"us-west->us-east": "us-west_to_us-east", "a.b->c_d": "a_b_to_c_d", "1->2-": "one"}
+    assert set(PROD.jobs) == {f"{kind}_{key}" for kind in kinds for key in keys.values()} | {"maintain", "report"}
+    for flow, key in keys.items():
+        for kind_ in kinds:
+            job = PROD.jobs[f"{kind_}_{key}"]
+            assert job["name"] == f"mirrorlake {kind_} {flow}"
+            assert parameters(job)["flow"] == flow
+            assert re.fullmatch(r"[A-Za-z0-9+=._:/@-]+", job["tags"]["flow"])
+            assert job["tags"].items() >= {"project": "mirrorlake", "team": "streaming"}.items()
+    scheduled, followed = PROD.jobs["mirror_a_b_to_c_d"], PROD.jobs["mirror_us-west_to_us-east"]
+    assert (parameters(scheduled)["config"], parameters(followed)["config"]) == (
+        "/Volumes/x/y/z.properties",
+        "/Volumes/data-platform/kafka-mirror/config/mirrorlake.properties",
+    )
+    assert scheduled["job_clusters"][0]["new_cluster"]["num_workers"] == 4
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"flow": "a"}, "flow 'a' is not of the form source->target"),
+        ({"flows": [{"flow": "a.b->c"}, {"flow": "a_b->c"}]}, "key a_b_to_c is there 2 times"),
+        ({"flows": [{"flow": "a->b-"}]}, "'a_to_b-' can't be the key of flow a->b-"),
+        ({"flows": [{"flow": "a->b", "worker": 1}]}, "unknown field worker"),
+        ({"cadence": "hourly"}, "cadence is 'hourly'"),
+        ({"secrets": ["password"]}, "'password' is not of the form scope/key"),
+    ],
+)
+def test_a_wrong_variable_is_named(variables: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        render("dev", **variables)
+
+
+# -- jobs ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*DEV.jobs])
+def test_every_notebook_is_deployed_and_gets_exactly_the_parameters_it_has(name: str) -> None:
+    job = DEV.jobs[name]
+    given = set(parameters(job))
+    for task in job["tasks"]:
+        notebook = ROOT / task["notebook_task"]["notebook_path"]
         assert notebook.is_file()
-        base = set(task["notebook_task"].get("base_parameters", {}))
+        assert notebook.relative_to(ROOT).parts[0] in DEV.whole["sync"]["paths"]
+        base = set(task["notebook_task"]["base_parameters"])
         assert given & base == set(), "job parameters override base parameters of the same name"
         assert given | base == parameters_of(notebook)
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_clusters_that_tasks_name_exist_and_only_one_run_is_allowed(job: str) -> None:
-    definition = JOBS[job]
-    clusters = {cluster["job_cluster_key"] for cluster in definition["job_clusters"]}
-    assert {task["job_cluster_key"] for task in definition["tasks"]} == clusters
-    assert definition["max_concurrent_runs"] == 1
-    assert ("schedule" in definition) == (job in SCHEDULED), "a failover is nothing that a clock decides about"
-    assert "pause_status" not in definition.get("schedule", {}), (
-        "development mode pauses schedules that do not say it themselves"
-    )
+@pytest.mark.parametrize("bundle", [DEV, PROD], ids=["dev", "prod"])
+def test_jobs_run_once_at_a_time_for_ever_or_by_the_clock_and_a_failover_by_hand(bundle: Rendered) -> None:
+    for name, job in bundle.jobs.items():
+        timings = {"schedule", "continuous"} & job.keys()
+        assert job["max_concurrent_runs"] == 1
+        assert len(timings) == (kind(name) not in BY_HAND)
+        (first, *_) = job["tasks"]
+        given = first["notebook_task"]["base_parameters"]
+        if "continuous" in job:
+            assert len(job["tasks"]) == 1, "a continuous job allows no dependencies"
+            assert given["trigger"] == ""
+            assert "max_retries" not in first, "it allows no retries of its own"
+            assert job["continuous"]["task_retry_mode"] == "ON_FAILURE"
+        elif "trigger" in given:
+            assert given["trigger"] == "availableNow"
+            assert first["max_retries"] == 3
+        assert job["queue"]["enabled"] is (kind(name) in BY_HAND), "runs of a schedule pile up in a queue"
+    follow = {kind(name) for name, job in bundle.jobs.items() if "continuous" in job}
+    assert follow == (set() if bundle is DEV else {"mirror", "checkpoint"}), "a run for development ends by itself"
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_libraries_have_the_versions_the_code_is_tested_with(job: str) -> None:
+@pytest.mark.parametrize(("name", "job"), CLASSIC, ids=[name for name, _ in CLASSIC])
+def test_clusters_do_not_speculate_hide_secrets_and_are_classic(name: str, job: dict[str, Any]) -> None:
+    (made,) = job["job_clusters"]
+    cluster = made["new_cluster"]
+    assert {task["job_cluster_key"] for task in job["tasks"]} == {made["job_cluster_key"]}
+    assert cluster["spark_conf"]["spark.speculation"] == "false"
+    assert cluster["spark_conf"]["spark.redaction.regex"] == REDACTED
+    assert cluster["data_security_mode"] == "DATA_SECURITY_MODE_DEDICATED"
+    assert cluster["custom_tags"].items() >= {"project": "mirrorlake"}.items()
+    is_single = cluster["spark_conf"].get("spark.databricks.cluster.profile") == "singleNode"
+    assert is_single == (cluster["num_workers"] == 0) == (cluster["custom_tags"].get("ResourceClass") == "SingleNode")
+    assert is_single == (kind(name) in {"checkpoint", "maintain"})
+
+
+def test_a_flow_gets_its_own_secrets_and_maintenance_those_of_all() -> None:
+    variable, value = scope_variable("kafka.prod", "west-password"), "{{secrets/kafka.prod/west-password}}"
+    having = {
+        name
+        for name, job in PROD.jobs.items()
+        for cluster in job.get("job_clusters", ())
+        if cluster["new_cluster"].get("spark_env_vars") == {variable: value}
+    }
+    assert having == {name for name in PROD.jobs if name.endswith("_us-west_to_us-east")} | {"maintain"}
+
+
+@pytest.mark.parametrize("name", [*DEV.jobs])
+def test_tasks_have_the_wheel_and_the_versions_the_code_is_tested_with(name: str) -> None:
     pinned = {line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()}
-    packages = {library["pypi"]["package"] for task in JOBS[job]["tasks"] for library in task["libraries"]}
-    assert packages
-    assert packages <= pinned
+    job = DEV.jobs[name]
+    for task in job["tasks"]:
+        if kind(name) == "report":
+            (environment,) = job["environments"]
+            assert environment["environment_key"] == task["environment_key"]
+            *packages, wheel = sorted(environment["spec"]["dependencies"], key=lambda one: one.startswith("./"))
+        else:
+            *listed, last = task["libraries"]
+            packages, wheel = [library["pypi"]["package"] for library in listed], last["whl"]
+        assert wheel == "./dist/*.whl"
+        assert {"kafka-python", "great-expectations"} < {package.partition("==")[0] for package in packages}
+        assert set(packages) <= pinned
+    assert "--wheel-dir dist" in DEV.whole["artifacts"]["mirrorlake"]["build"]
 
 
-@pytest.mark.parametrize("job", JOBS)
-def test_the_mirror_does_not_speculate_hides_secrets_and_runs_on_a_classic_cluster(job: str) -> None:
-    for cluster in JOBS[job]["job_clusters"]:
-        assert cluster["new_cluster"]["spark_conf"]["spark.speculation"] == "false"
-        assert cluster["new_cluster"]["spark_conf"]["spark.redaction.regex"] == REDACTED
-        assert cluster["new_cluster"]["data_security_mode"] == "DATA_SECURITY_MODE_DEDICATED"
+def test_failures_are_told_and_readers_may_read_and_no_more() -> None:
+    for job in PROD.jobs.values():
+        assert job["email_notifications"] == {"on_failure": ["oncall@example.com"]}
+        assert job["webhook_notifications"] == {"on_failure": [{"id": "5f0a"}]}
+        assert job["permissions"] == [{"group_name": "analysts", "level": "CAN_VIEW"}]
+    (schema,) = PROD.resources("schemas").values()
+    assert schema["grants"] == [{"principal": "analysts", "privileges": ["USE_SCHEMA", "SELECT", "EXECUTE"]}]
+    for alert in PROD.resources("alerts").values():
+        told = alert["evaluation"]["notification"]["subscriptions"]
+        assert told == [{"user_email": "oncall@example.com"}, {"destination_id": "5f0a"}]
+    assert PROD.jobs["report"]["budget_policy_id"] == "DEF"
+    assert not DEV.resources("dashboards")
+    assert not DEV.resources("alerts"), "both need a warehouse"
+
+
+def test_every_alert_and_every_tile_of_the_dashboard_is_there_once() -> None:
+    dashboard = json.loads(PROD.resources("dashboards")["mirrorlake"]["serialized_dashboard"])
+    datasets = [dataset["name"] for dataset in dashboard["datasets"]]
+    (page,) = dashboard["pages"]
+    used = [item["widget"]["queries"][0]["query"]["datasetName"] for item in page["layout"]]
+    assert datasets == used
+    assert len(set(datasets)) == len(datasets) > 8
+    taken = [
+        (x, y)
+        for item in page["layout"]
+        for x in range(item["position"]["x"], item["position"]["x"] + item["position"]["width"])
+        for y in range(item["position"]["y"], item["position"]["y"] + item["position"]["height"])
+    ]
+    assert len(taken) == len(set(taken)), "tiles lie on each other"
+    assert max(x for x, _ in taken) == 5
 
 
 def test_no_file_holds_anything_that_looks_like_a_secret() -> None:
-    for path in FILES:
-        assert not re.search(r"(?i)(password|secret|token)\s*[:=]\s*\S", path.read_text())
+    for path in (*files(), *(ROOT / "workflows").glob("*.py")):
+        assert not re.search(r"(?i)(password|secret|token)\s*[:=]\s*[\"']?[a-z0-9]{6}", path.read_text())

@@ -371,6 +371,45 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
     assert {group: {place: at for place, (at, _) in world.committed(group).items()} for group in then} == before
 
 
+def test_with_source_and_ledger_lost_the_target_alone_tells_where_every_group_goes_on(world: World) -> None:
+    world.write_config(**{"sync.group.offsets.enabled": "false"})
+    topic, dice = world.topic(partitions=2), random.Random(5)
+    world.produce_transactions(topic, 9, 10, 2, 3)
+    world.mirror()
+    source = world.source_records(topic)
+    ends = {partition: records[-1][0] + 1 for partition, records in source.items()}
+    positions = {}
+    for numbers in ((0, 1), (0,)):  # of the first group, the newest position counts
+        for number in numbers:
+            offsets = {(topic, partition): dice.randint(0, end) for partition, end in ends.items()}
+            positions[world.commit(f"g{number}", offsets)] = offsets
+        world.checkpoint()
+    elsewhere = World(
+        "127.0.0.1:1",  # nobody answers there
+        world.target_servers,
+        world.directory / "elsewhere",
+        world.spark,
+        str(world.directory / f"lost{world.alias}"),
+        dict(world.properties),
+        world.alias,
+        world.target_alias,
+    )
+    assert failover(elsewhere, source="dead").lines == ()
+    assert any("positions_not_in_ledger" in text for text in world.lines)
+    done = failover(elsewhere, mode="failover", signed_by="ann")
+    assert {(one.group_id, one.outcome) for one in done.lines} == {(group, "committed") for group in positions}
+    assert done.generation > 0
+    assert elsewhere.ledger_map(topic) == world.ledger_map(topic)
+    for group, offsets in positions.items():
+        unread = {
+            (world.remote(topic), partition): [
+                record[1] for offset, record in records if offset >= offsets[topic, partition]
+            ]
+            for partition, records in source.items()
+        }
+        assert consume_as(world.target_servers, group, [world.remote(topic)]) == unread
+
+
 def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_others_move_and_a_second_run_finishes(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -393,7 +393,7 @@ def test_a_parameter_comes_from_papermill_then_the_environment_then_the_default(
     assert (found.flow, found.schema, found.catalog) == ("x->y", "other", "spark_catalog")
 
 
-def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_databricks_a_parameter_comes_from_its_widget() -> None:
     declared: dict[str, str] = {}
 
     class Widgets:
@@ -406,11 +406,8 @@ def test_on_databricks_a_parameter_comes_from_its_widget(monkeypatch: pytest.Mon
     class DatabricksUtilities:
         widgets = Widgets()
 
-    monkeypatch.setattr("mirrorlake.parameters.databricks_utilities", DatabricksUtilities)
-    assert resolve({"flow": "a->b", "trigger": "5 seconds"}, {"flow": "a->b", "trigger": "availableNow"}) == {
-        "flow": "w->w",
-        "trigger": "5 seconds",
-    }
+    namespace = {"dbutils": DatabricksUtilities(), "flow": "a->b", "trigger": "5 seconds"}
+    assert resolve(namespace, {"flow": "a->b", "trigger": "availableNow"}) == {"flow": "w->w", "trigger": "5 seconds"}
     assert declared == {"flow": "a->b", "trigger": "5 seconds"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirrorlake.protocol import mm2_topics
+from mirrorlake.protocol.batches.messages import Message
 
 
 def test_checkpoints_are_mirrormaker_twos_byte_for_byte() -> None:
@@ -25,3 +26,19 @@ def test_offset_syncs_are_mirrormaker_twos_byte_for_byte() -> None:
     key, value = mm2_topics.offset_sync("topic-1", 2, 3, 4)
     assert key.hex(" ") == "00 07 74 6f 70 69 63 2d 31 00 00 00 02"
     assert value.hex(" ") == "00 00 00 00 00 00 00 03 00 00 00 00 00 00 00 04"
+
+
+def test_a_checkpoint_is_read_as_it_was_written_and_what_is_none_is_left_out() -> None:
+    key, value = mm2_topics.checkpoint("größe->1", "us.orders", 3, 1 << 40, 5, "é")
+    wrong = [
+        (key, None),
+        (None, value),
+        (key[:-1], value),
+        (key + b"x", value),
+        (key, value[:-1]),
+        (key, b"\0\1" + value[2:]),
+        mm2_topics.heartbeat("a", "b", 1),
+        (b"\xff\xff", b""),
+    ]
+    messages = [Message(number, 7, *pair, ()) for number, pair in enumerate([*wrong, (key, value)])]
+    assert [*mm2_topics._checkpoints(messages)] == [("größe->1", "us.orders", 3, 1 << 40, 5, "é", 7)]

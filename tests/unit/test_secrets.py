@@ -173,10 +173,11 @@ def test_on_databricks_a_secret_comes_from_its_scope_then_from_the_environment(m
         secrets = Secrets()
         widgets: Any = type("Widgets", (), {"text": lambda *_: None, "get": lambda *_: "x"})()
 
+    class Session:
+        catalog: Any = type("Catalog", (), {"currentCatalog": lambda _: "main"})()
+
     monkeypatch.setattr(config_provider, "PROVIDERS", dict(config_provider.PROVIDERS))
-    for module in ("mirrorlake.parameters", "mirrorlake.notebook.runtime"):
-        monkeypatch.setattr(f"{module}.databricks_utilities", DatabricksUtilities)
-    runtime.parameters({})
+    runtime.parameters({"dbutils": DatabricksUtilities(), "spark": Session()})
     read = {
         key: secret_reference.resolve("p", f"${{secrets:kafka-prod:{key}}}", config_provider.PROVIDERS)
         for key in ("known", "pass.word")

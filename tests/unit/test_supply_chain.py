@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;]+)", re.MULTILINE)
 LOCKS = [
     ("requirements.txt", "requirements.lock"),
+    ("requirements-runtime.txt", "requirements-runtime.lock"),
     ("tools/audit.txt", "tools/audit.lock"),
     ("tools/docs.txt", "tools/docs.lock"),
 ]

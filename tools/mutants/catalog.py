@@ -7,6 +7,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 from __future__ import annotations
 
 from mutants.commands import COMMANDS
+from mutants.databricks import DATABRICKS
 from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
@@ -915,8 +916,8 @@ TRANSLATING = (
     Mutant(
         "runs that the ledger has already are written again",
         "ledger/store.py",
-        'f"({bounds}) AND {same}"',
-        'f"false AND ({bounds}) AND {same}"',
+        "s ON ({bounds}) AND {same} ",
+        "s ON false AND ({bounds}) AND {same} ",
         (f"{LEDGER}::test_records_that_come_twice_change_nothing",),
     ),
 )
@@ -1435,6 +1436,7 @@ MUTANTS = (
     *HOSTILE_DATA,
     *FIELD_CONDITIONS,
     *SECURITY,
+    *DATABRICKS,
     *MONITORING,
     *REACHING_CLUSTERS,
     *COMMANDS,

@@ -21,7 +21,8 @@ BATCHES = (
         "mirrorlake.slots",
         Integer(0, 1_000),
         "0",
-        "Transactional ids that copy side by side. 0 is one for each task slot of the Spark cluster.",
+        "Transactional ids that copy side by side. 0 is one for each core of the Spark cluster but two, which are the "
+        "ledger's; of fewer than four cores, all.",
         field="slots",
     ),
     Option(

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger.sql_text import filled, literal
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
-from mirrorlake.ledger.views import ensure_views
-from mirrorlake.log import event
 from mirrorlake.parameters import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-log = logging.getLogger(__name__)
 
 TIME = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d+)?)?)?")
 
@@ -86,15 +81,6 @@ class Question:
             return ledger.table(name)
 
         return ledger.spark.sql(filled(query, word))
-
-
-def use_views(ledger: Ledger) -> None:
-    """Makes the views available by their bare names; updates them first if this user has the permission."""
-    try:
-        ensure_views(ledger)
-    except LedgerError as error:
-        log.warning(event("views_not_updated", schema=ledger.schema, error=error, used="the existing views"))
-    ledger.spark.sql(f"USE {ledger.full_schema}")
 
 
 def _newest_group(ledger: Ledger, source: str, target: str) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlparse
 
-from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
+from mirrorlake.errors import ConfigurationError, LedgerError, condition, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.checkpoint_row import Checkpoint, last_checkpoints
 from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 CHECKED_EVERY_S = 5  # seconds between two questions whether an operator has emptied the table
 COMMIT_ATTEMPTS = 12  # of one commit, if other writers come before it each time; a minute at most
 LONGEST_CONFLICT_S = 8.0  # between two of them
+CONFLICTS = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")  # conditions of Delta's errors
 KEPT_FOR_S = 3600  # seconds for which maintenance certainly keeps the rows of an append
 ENSURED: set[tuple[str, ...]] = set()  # ledgers on this machine whose tables are up to date, by application and place
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
@@ -128,9 +129,13 @@ class Ledger:
             if self._is_ensured():
                 return self
         try:
-            self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.full_schema}")
+            # In Unity Catalog, CREATE needs a privilege even where there is nothing to create.
+            there = set() if self.warehouse else self.names()
+            if not there:
+                self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.full_schema}")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
-                lacking = dict(zip(TABLES, pool.map(self._ensure_table, TABLES), strict=True))
+                made = pool.map(lambda name: self._lacking(name) if name in there else self._ensure_table(name), TABLES)
+                lacking = dict(zip(TABLES, made, strict=True))
             if self.warehouse:
                 self._require_here()
             self._settle({name: columns for name, columns in lacking.items() if columns}, upgrade=upgrade)
@@ -141,12 +146,41 @@ class Ledger:
                 f"the tables of {self.catalog}.{self.schema} can't be "
                 f"created{f' in {self.warehouse}' if self.warehouse else ''}: {root_cause(error)}"
             ) from None
-        ENSURED.add(self._identity)
+        if self.warehouse:
+            ENSURED.add(self._identity)
         return self
+
+    def open(self) -> Ledger:
+        """Makes the tables readable, for readers: in a catalog that keeps them (Unity Catalog), it creates nothing.
+
+        Raises:
+            LedgerError: tables are missing, this user may not read them, or an earlier version has made them.
+        """
+        if self.warehouse:  # a session forgets its catalog
+            return self.ensure_tables()
+        there = self.names()
+        if missing := [name for name in TABLES if name not in there]:
+            raise LedgerError(
+                f"the tables of {self.catalog}.{self.schema} can't be read: {', '.join(missing)}. Jobs create them in "
+                "their first run; this user needs USE CATALOG, USE SCHEMA and SELECT"
+            )
+        with ThreadPoolExecutor(len(TABLES)) as pool:
+            lacking = dict(zip(TABLES, pool.map(self._lacking, TABLES), strict=True))
+        self._settle({name: columns for name, columns in lacking.items() if columns}, upgrade=False)
+        return self
+
+    def names(self) -> set[str]:
+        """Returns the names of the tables and views of the schema that this user may see; none if there is none."""
+        try:
+            return {row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN {self.full_schema}").collect()}
+        except Exception as error:
+            log.debug(event("schema_not_listed", schema=f"{self.catalog}.{self.schema}", error=root_cause(error)))
+            return set()
 
     @property
     def _identity(self) -> tuple[str, ...]:
-        return self.spark.sparkContext.applicationId, self.catalog, self.schema, self.warehouse
+        application = self.spark.conf.get("spark.app.id", "") or ""
+        return application, self.catalog, self.schema, self.warehouse
 
     def _is_ensured(self) -> bool:
         """Returns True if this process has ensured the tables before, and their directories still exist.
@@ -157,9 +191,7 @@ class Ledger:
             (Path(self._directory(name)) / "_delta_log").is_dir() for name in TABLES
         ):
             return False
-        return {row["tableName"] for row in self.spark.sql(f"SHOW TABLES IN {self.full_schema}").collect()} >= set(
-            TABLES
-        )
+        return self.names() >= set(TABLES)
 
     def _ensure_table(self, name: str) -> list[str]:
         """Creates a table if it is missing; returns the definitions of the columns that an existing one lacks."""
@@ -172,8 +204,10 @@ class Ledger:
                 is_new = not (Path(self._directory(name)) / "_delta_log").is_dir()
                 definition = f"{definition if is_new else 'USING DELTA'} LOCATION {literal(self._directory(name))}"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
-        if is_new:
-            return []
+        return [] if is_new else self._lacking(name)
+
+    def _lacking(self, name: str) -> list[str]:
+        """Returns the definitions of the columns that a table lacks."""
         known = {*self.read(name).columns}
         return [column for column in column_definitions(name) if column.split()[0] not in known]
 
@@ -477,17 +511,14 @@ class Ledger:
         return Merged(runs, last, last_gaps)
 
     def _insert_missing(self, name: str, rows: DataFrame, bounds: str, keys: Sequence[str]) -> None:
-        from delta.tables import DeltaTable
-
         same = " AND ".join(f"t.{column} = s.{column}" for column in keys)
-
-        def merge() -> None:
-            table = DeltaTable.forName(rows.sparkSession, self.table(name))
-            merging = table.alias("t").merge(rows.alias("s"), f"({bounds}) AND {same}")
-            # Columns by name: a later version may have added some to the table.
-            merging.whenNotMatchedInsert(values={column: f"s.{column}" for column in rows.columns}).execute()
-
-        self._commit(name, merge)
+        # Columns by name: a later version may have added some to the table.
+        columns, values = ", ".join(rows.columns), ", ".join(f"s.{column}" for column in rows.columns)
+        statement = (
+            f"MERGE INTO {self.table(name)} t USING {{rows}} s ON ({bounds}) AND {same} "
+            f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
+        )
+        self._commit(name, lambda: rows.sparkSession.sql(statement, None, rows=rows).collect())
 
     def _commit(self, name: str, write: Callable[[], T]) -> T:
         """Makes one commit to a table; again if another writer has come before with something that the commit concerns.
@@ -495,14 +526,13 @@ class Ledger:
         A merge reads what it concerns in the snapshot that it commits to. Two merges of one key therefore conflict, and
         the later one finds the key when it is done again.
         """
-        from delta import exceptions
-
-        conflicts = tuple(getattr(exceptions, kind) for kind in exceptions.__all__)  # they have no base in common
         for attempt in range(COMMIT_ATTEMPTS):
             try:
                 with self._writing(name):
                     return write()
-            except conflicts as error:
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
                 conflict = error
                 log.info(event("ledger_conflict", table=self.table(name), attempt=attempt + 1, error=root_cause(error)))
                 time.sleep(random.uniform(0, min(2.0**attempt / 4, LONGEST_CONFLICT_S)))
@@ -612,6 +642,15 @@ class Ledger:
 def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
     """Filters the rows of one flow from a frame with the columns source and target."""
     return rows.filter((rows.source == source) & (rows.target == target))
+
+
+def is_conflict(error: Exception) -> bool:
+    """Returns True if a commit failed because another writer came before it, and can be made again.
+
+    An error of Spark Connect tells its condition, one of a classic session that of its cause in the JVM.
+    """
+    name = getattr(error, "getCondition", lambda: None)() or condition(error)[0]
+    return str(name).startswith(CONFLICTS)
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ local session. On Databricks the views are permanent. A local session forgets it
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +18,13 @@ from typing import TYPE_CHECKING
 from mirrorlake.errors import LedgerError, first_line
 from mirrorlake.ledger.sql_text import filled, literal, literals
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.log import event
 from mirrorlake.model.gap import EXPLAINED, LOSS, RESETS, GapKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
 
 # In the order of their dependencies.
 VIEWS = (
@@ -132,14 +136,46 @@ class Definition:
 def ensure_views(ledger: Ledger) -> None:
     """Creates or updates the views and functions.
 
+    In Unity Catalog, only its owner may replace a view. One that somebody else has created stays as it is.
+
     Raises:
-        LedgerError: they can't be created in this schema.
+        LedgerError: a view does not exist, and can't be created in this schema.
     """
     for name in (*VIEWS, *FUNCTIONS):
         try:
             ledger.spark.sql(Definition.load(name).statement(ledger))
         except Exception as error:
-            raise LedgerError(f"view {ledger.table(name)} can't be created: {first_line(error)}") from None
+            if not _exists(ledger, name):
+                raise LedgerError(f"view {ledger.table(name)} can't be created: {first_line(error)}") from None
+            log.warning(
+                event("view_not_updated", view=ledger.table(name), error=first_line(error), used="the existing")
+            )
+
+
+def use_views(ledger: Ledger) -> None:
+    """Makes the views available by their bare names. A catalog that keeps them (Unity Catalog) must have them.
+
+    Raises:
+        LedgerError: views are missing, or this user may not read them.
+    """
+    if ledger.warehouse:  # a session forgets its catalog
+        ensure_views(ledger)
+    elif missing := sorted(set(VIEWS) - ledger.names(), key=VIEWS.index):
+        raise LedgerError(
+            f"{ledger.catalog}.{ledger.schema} lacks the views {', '.join(missing)}. Run notebooks/maintain.ipynb "
+            "once: it creates them; this user needs SELECT on the schema"
+        )
+    ledger.spark.sql(f"USE {ledger.full_schema}")
+
+
+def _exists(ledger: Ledger, name: str) -> bool:
+    """Returns True if the schema has a view or function of this name, whoever has created it."""
+    kind = "FUNCTION" if name in FUNCTIONS else "TABLE"
+    try:
+        ledger.spark.sql(f"DESCRIBE {kind} {ledger.table(name)}").collect()
+    except Exception:  # Spark has no common class for what is missing
+        return False
+    return True
 
 
 def read(ledger: Ledger, name: str) -> DataFrame:

@@ -69,8 +69,7 @@ def local_session(
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
     if not jars:
         raise ConfigurationError(f"no Spark jars in {root / '.local/jars/spark'}; {SETUP}")
-    os.environ["TZ"] = "UTC"  # PySpark converts times without a zone by this process's zone; the ledger's times are UTC
-    time.tzset()
+    use_utc()
     worker = worker_environment()
     os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -123,6 +122,12 @@ def local_session(
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
     with _standard_error_to(log):
         return builder.getOrCreate()
+
+
+def use_utc() -> None:
+    """Sets the zone of this process, by which PySpark converts times without a zone; the ledger's times are UTC."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
 
 
 def worker_environment() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 A parameter is the value of the widget with its name (Databricks). Otherwise it is the value in the parameters cell, if
 papermill has changed it, or the environment variable `MIRRORLAKE_<NAME>`, or the default, in this order.
+
+A notebook hands its globals to these functions: on Databricks, `dbutils` and `spark` are among them.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorlake.config.security import config_provider
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.notebook import log_output
-from mirrorlake.parameters import databricks_utilities, kernel_variable, resolve, seconds
+from mirrorlake.notebook import distribution, log_output
+from mirrorlake.parameters import resolve, seconds
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import SparkSession
 
 AVAILABLE_NOW = "availableNow"
+PROPERTY_FILE = "/Volumes/{catalog}/{schema}/config/mirrorlake.properties"  # where the bundle has a volume for it
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,23 @@ def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os
     """Reads the parameters from a notebook's globals; on Databricks, declares its widgets.
 
     From this call on, the notebook shows log lines, and this process reads `${secrets:scope:key}` from the scopes of
-    the workspace.
+    the workspace. Where a notebook is run by hand on Databricks, defaults for a local machine would be of no use there:
+    the catalog is then the workspace's own, and the property file is in the volume of the schema.
     """
     log_output.install(environment)
-    if (dbutils := databricks_utilities()) is not None:
-        config_provider.ask_first("secrets", partial(_from_scope, dbutils.secrets))
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
-    return Parameters(**resolve(namespace, defaults, environment))
+    if (dbutils := namespace.get("dbutils")) is None:
+        return Parameters(**resolve(namespace, defaults, environment))
+    config_provider.ask_first("secrets", partial(_from_scope, dbutils.secrets))
+    here = {"warehouse": "", "catalog": namespace["spark"].catalog.currentCatalog()}
+    place = resolve(_fitting(namespace, defaults, here), {name: defaults[name] for name in ("catalog", "schema")})
+    here["config"] = PROPERTY_FILE.format(**place)
+    return Parameters(**resolve(_fitting(namespace, defaults, here), defaults, environment))
+
+
+def _fitting(namespace: Mapping[str, Any], local: Mapping[str, str], here: Mapping[str, str]) -> dict[str, Any]:
+    """Replaces parameters that still have their default for a local machine by the default for this platform."""
+    return {**namespace, **{name: value for name, value in here.items() if namespace.get(name) in (None, local[name])}}
 
 
 def _from_scope(secrets: Any, scope: str, key: str) -> str | None:
@@ -111,19 +124,30 @@ def table(rows: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame([asdict(row) for row in rows])
 
 
-def session(root: Path, name: str) -> SparkSession:
-    """Returns the Spark session: Databricks' own, or a local one.
+def session(namespace: Mapping[str, Any], root: Path, name: str) -> SparkSession:
+    """Returns the Spark session: Databricks' own, one of a Spark Connect server, or a local one.
 
     From this call on, tables show text between $ as it is, not as formulas and links of MathJax.
+
+    Args:
+        namespace: the globals of the notebook.
+        root: the directory with the jars of a local session.
+        name: the name of a local Spark application.
     """
     import pandas as pd
 
     pd.options.display.html.use_mathjax = False
-    spark = kernel_variable("spark")
-    if spark is not None and databricks_utilities() is not None:
+    spark = namespace.get("spark")
+    if spark is not None and "dbutils" in namespace:
+        distribution.ship(spark)
         return spark
-    from mirrorlake.local.session import local_session
+    from mirrorlake.local.session import local_session, use_utc
 
+    if "SPARK_REMOTE" in os.environ:  # Spark's own variable, such as sc://localhost:15002
+        from pyspark.sql import SparkSession
+
+        use_utc()
+        return SparkSession.builder.getOrCreate()
     return local_session(root, name)
 
 
@@ -150,10 +174,10 @@ def ended_by_sigterm(job: StoppableJob) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def finish(result: Mapping[str, Any]) -> None:
+def finish(namespace: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Returns the result of the notebook: to the job on Databricks, as the output of this cell elsewhere."""
     text = json.dumps(result, default=str)
-    dbutils = databricks_utilities()
+    dbutils = namespace.get("dbutils")
     if dbutils is not None:
         dbutils.notebook.exit(text)
     print(text)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -21,7 +21,10 @@ from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import event
 from mirrorlake.protocol.admin import Admin, NewTopic
+from mirrorlake.protocol.batches.messages import Message, read_messages
 from mirrorlake.protocol.clients.settings import librdkafka
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.log_reader import read_stretch
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,7 @@ CONFIG = {"cleanup.policy": "compact"}
 VERSION = 0
 FLUSH_S = 5
 RETRY_S = 30
+FETCH_BYTES = 4 << 20
 
 Mm2Record = tuple[bytes, bytes, int | None]  # key, value, timestamp in ms or None for now
 
@@ -48,6 +52,74 @@ def checkpoint(
     """
     key = _string(group) + _string(target_topic) + struct.pack(">i", target_partition)
     return key, struct.pack(">hqq", VERSION, upstream_offset, downstream_offset) + _string(metadata)
+
+
+class GroupCheckpoint(NamedTuple):
+    """A checkpoint as it is read; topic and partition are those of the target, `timestamp` is in ms."""
+
+    group: str
+    topic: str
+    partition: int
+    upstream_offset: int
+    downstream_offset: int
+    metadata: str
+    timestamp: int
+
+
+def read_checkpoints(cluster: Cluster, topic: str, timeout_ms: int) -> list[GroupCheckpoint]:
+    """Reads the last checkpoint of each group and partition; returns none if the topic does not exist.
+
+    Records that are no checkpoints of a known version are left out.
+
+    Args:
+        cluster: the target, which has the topic.
+        topic: the checkpoints topic.
+        timeout_ms: the deadline of each request.
+
+    Raises:
+        TargetError: the topic can't be read.
+    """
+    found = cluster.refresh([topic], timeout_ms).get(topic)
+    keys = [] if found is None else [(topic, partition) for partition in range(found.partitions)]
+    last: dict[tuple[str, str, int], GroupCheckpoint] = {}
+    starts, ends = (cluster.offsets(keys, at, timeout_ms) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    for key in keys:
+
+        async def read(key: tuple[str, int] = key) -> list[Message]:
+            stretch = read_stretch(cluster, key, start=starts[key], end=ends[key], max_bytes=FETCH_BYTES)
+            return [
+                message
+                async for batch, is_aborted in stretch
+                if not is_aborted and not batch.is_control
+                for message in read_messages(batch)
+            ]
+
+        for one in _checkpoints(cluster.call(f"reading {topic} (needs READ)", read, timeout_ms)):
+            last[one.group, one.topic, one.partition] = one
+    return sorted(last.values())
+
+
+def _checkpoints(messages: Iterable[Message]) -> Iterator[GroupCheckpoint]:
+    for message in messages:
+        try:
+            group, rest = _text(message.key or b"")
+            topic, rest = _text(rest)
+            (partition,) = struct.unpack(">i", rest)
+            version, upstream, downstream = struct.unpack_from(">hqq", message.value or b"")
+            metadata, rest = _text((message.value or b"")[18:])
+        except (struct.error, UnicodeDecodeError, ValueError):
+            continue
+        if version == VERSION and not rest:
+            yield GroupCheckpoint(group, topic, partition, upstream, downstream, metadata, message.timestamp)
+
+
+def _text(data: bytes) -> tuple[str, bytes]:
+    """Reads a string; returns it with what follows it."""
+    (size,) = struct.unpack_from(">h", data)
+    text = data[2 : 2 + size]
+    if not 0 <= size == len(text):
+        raise ValueError("the string is cut off")
+    return text.decode(), data[2 + size :]
 
 
 def heartbeat(source: str, target: str, timestamp_ms: int) -> tuple[bytes, bytes]:

@@ -23,7 +23,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
 from mirrorlake.gate import Gate, require
-from mirrorlake.jobs.checkpoint import target_groups
+from mirrorlake.jobs.checkpoint import rebuild, target_groups
 from mirrorlake.jobs.failover import access, plan
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess
 from mirrorlake.jobs.failover.plan import ALIVE, DEAD, Choice, FailoverMode, FailoverOutcome, Line, gate_frame
@@ -175,6 +175,9 @@ class Failover:
                 access=self._access(choice, target, source),
             )
             if choice.mode == FailoverMode.PLAN:
+                if source is None and not rebuild.has_positions(self.ledger, self.flow):
+                    remedy = "rehearse: it reads them from the checkpoints topic of the target"
+                    log.warning(event("positions_not_in_ledger", flow=self.flow.name, remedy=remedy))
                 return result
             return (
                 self._run(result, situation, choice)
@@ -221,6 +224,8 @@ class Failover:
                 topic = cluster.refresh([flow.offset_syncs_topic], flow.connect_timeout_ms).get(flow.offset_syncs_topic)
                 if topic is not None:
                     self.ledger.catch_up(flow, topic.partitions)
+        if source is None:
+            rebuild.rebuild_positions(self.ledger, self.flow, target)
 
     # -- rehearse and run ---------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ from mirrorlake.protocol.cluster import (
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import is_closed
 from mirrorlake.state.generation import Beginning, begin_generation
@@ -405,7 +406,7 @@ class Takeover:
     def _begin(self, source: Cluster, target: Cluster, findings: list[LogFinding]) -> int:
         flow = self.flow
         transaction.require_transactions(target, flow.connect_timeout_ms, flow.transactional_id(0))
-        slots = flow.slots_on(self.spark.sparkContext.defaultParallelism)
+        slots = flow.slots_on(copying_tasks(self.spark))
         topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger)
         partitions = topology.ensure_offset_syncs(slots)
         positions = tuple(

@@ -32,6 +32,7 @@ from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure
 from mirrorlake.transforms.frame import with_records
@@ -62,7 +63,7 @@ class SparkEngine:
 
     @property
     def parallelism(self) -> int:
-        return self.spark.sparkContext.defaultParallelism
+        return copying_tasks(self.spark)
 
     def require_usable(self, flow: Flow) -> None:
         if self.spark.conf.get("spark.speculation", "false") == "true":

@@ -1,0 +1,107 @@
+"""The queries of the dashboard and of the SQL alerts on Databricks, on the views that they will find there.
+
+Tables are temporary views of a few rows, in a session of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from mirrorlake.ledger.sql_text import filled
+from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.views import VIEWS, Definition
+
+from tests.example_ledger import checkpoint, counted, gap, run, verification
+from workflows.alerts import ALERTS, LATE_MINUTES
+from workflows.dashboard import TILES
+from workflows.settings import Cadence
+
+NOW = datetime.now(UTC).replace(tzinfo=None)
+FLOW, OTHER = {"source": "north", "target": "south"}, {"source": "east", "target": "west"}
+LATE = LATE_MINUTES[Cadence.CONTINUOUS]
+THRESHOLDS = {alert.key: LATE if alert.threshold is None else alert.threshold for alert in ALERTS}
+
+Rows = Mapping[str, list[dict[str, Any]]]
+
+
+def ago(**amount: float) -> datetime:
+    return NOW - timedelta(**amount)
+
+
+def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, Any]:
+    named = {**FLOW, "job": job, "cycle_id": f"{job}-{finished_at}", "finished_at": finished_at}
+    return {**named, "duration_ms": 1.0, "stages_ms": {}, "lag": lag}
+
+
+def measured(seconds: float, **flow: str) -> dict[str, Any]:
+    partition = ("t", 0, "mirroring", None, 100, 200, 200, 100, 0, ago(minutes=1), seconds)
+    return {**flow, "measured_at": ago(seconds=1), "due_at": NOW + timedelta(hours=1), "partitions": [partition]}
+
+
+WELL: Rows = {
+    "lag_samples": [measured(1.0, **FLOW)],
+    "cycles": [cycle("mirror", ago(minutes=1), 0), cycle("checkpoint", ago(minutes=1))],
+    "offset_syncs": [run(1, "t", 0, (0, 100), 0, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
+    "gaps": [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
+    "checkpoints": [checkpoint("g", "t", 0, (5, 5), "10:00:00", **FLOW)],
+    "verifications": [verification(1, "t", 0, (0, 100), "10:00:00", **FLOW)],
+    "counts": [counted("t", 1, 10, (100, 100), "12:00:00", **FLOW)],
+}
+STOPPED = {**FLOW, "kind": "stopped", "action": "stop", "detected_at": ago(minutes=5)}
+REFUSED = {"suite": "offset_syncs", "subject": "north->south", "expectation": "e", "success": False, "cycle_id": "c"}
+# Of the other flow, the jobs have died long ago, while it had records to mirror and could not.
+UNWELL: Rows = {
+    "lag_samples": [measured(3600.0, **OTHER)],
+    "anomalies": [STOPPED],
+    "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
+    "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
+    "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
+    "verifications": [verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW)],
+    "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW)],
+    "cycles": [{**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))],
+    "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2))],
+}
+
+
+def session_with(spark: Any, *several: Rows) -> Any:
+    """Returns a session that has these rows as its tables, and the views."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    for name, (definition, _) in TABLES.items():
+        schema = session.createDataFrame([], definition.replace(" NOT NULL", "")).schema
+        rows = [tuple(row.get(column) for column in schema.names) for some in several for row in some.get(name, [])]
+        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+    for name in VIEWS:
+        session.sql(f"CREATE TEMPORARY VIEW {name} AS {Definition.load(name).filled(lambda used: used)}")
+    return session
+
+
+def values(session: Any) -> dict[str, float]:
+    """Asks all alerts in one query; returns the value of each."""
+    parts = [f"SELECT '{one.key}' AS alert, ({filled(one.query, lambda name: name)}) AS value" for one in ALERTS]
+    return {row["alert"]: row["value"] for row in session.sql(" UNION ALL ".join(parts)).collect()}
+
+
+@pytest.fixture(scope="module")
+def unwell(spark: Any) -> Any:
+    return session_with(spark, WELL, UNWELL)
+
+
+def test_no_alert_fires_while_all_is_well_and_each_one_does_on_what_it_is_for(spark: Any, unwell: Any) -> None:
+    for rows in ((), (WELL,)):
+        found = values(session_with(spark, *rows))
+        assert {name for name, value in found.items() if not value <= THRESHOLDS[name]} == set()
+    found = values(unwell)
+    assert {name for name, value in found.items() if value <= THRESHOLDS[name]} == set()
+    assert found["records_lost"] == 19
+    assert found["mirror_stuck"] == found["mirror_silent"] == found["mirror_behind"] == 60
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.key)
+def test_every_tile_of_the_dashboard_has_the_columns_that_it_shows(unwell: Any, tile: Any) -> None:
+    found = unwell.sql("".join(tile.dataset()["queryLines"]))
+    assert sorted(found.columns) == sorted(tile.columns)
+    assert found.limit(1).collect(), "the rows of this module have some for every tile"

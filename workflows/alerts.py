@@ -1,0 +1,144 @@
+"""SQL alerts on the ledger, of what nobody should have to look for. Each query returns one row: the number `value`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from databricks.bundles.core import Resources
+from mirrorlake.ledger.sql_text import filled
+
+from workflows.settings import CATALOG, SCHEMA, Cadence, Settings
+
+AGAIN_AFTER_S = 3600  # until an alert that goes on is sent again
+LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120}
+
+
+@dataclass(frozen=True)
+class Alert:
+    """One alert; it fires while `value` is greater than the threshold.
+
+    Attributes:
+        key: the key of its resource.
+        summary: what has happened, and where to look.
+        query: SQL with the names of tables and views in braces.
+        threshold: the greatest value that is well; None for the minutes of LATE_MINUTES.
+    """
+
+    key: str
+    summary: str
+    query: str
+    threshold: float | None = 0
+
+
+def _quiet(job: str) -> str:
+    return f"""
+        SELECT coalesce(max(minutes), 0) AS value FROM (
+          SELECT timestampdiff(MINUTE, max(finished_at), current_timestamp()) AS minutes
+          FROM {{cycles}} WHERE job = '{job}' GROUP BY source, target
+        )"""
+
+
+ALERTS = (
+    Alert(
+        "mirror_silent",
+        "No sign of a mirror job: its run has failed, is paused, or can't reach a cluster. Look at the job's last run.",
+        _quiet("mirror"),
+        None,
+    ),
+    Alert(
+        "mirror_stuck",
+        "A mirror job runs, has records to mirror, and commits none. Look at its log, and at the table anomalies.",
+        """
+        SELECT coalesce(max(timestampdiff(MINUTE, c.committed_at, n.finished_at)), 0) AS value
+        FROM (
+          SELECT source, target, max(finished_at) AS finished_at, max_by(lag, finished_at) AS lag
+          FROM {cycles} WHERE job = 'mirror' GROUP BY source, target
+        ) n
+        JOIN (SELECT source, target, max(committed_at) AS committed_at FROM {offset_syncs} GROUP BY source, target) c
+          ON c.source = n.source AND c.target = n.target
+        WHERE n.lag > 0""",
+        None,
+    ),
+    Alert(
+        "mirror_behind",
+        "Records wait to be mirrored for long. The view lag_now has the partitions, and why they wait.",
+        "SELECT coalesce(max(lag_seconds) / 60, 0) AS value FROM {lag_now} WHERE NOT is_stale",
+        None,
+    ),
+    Alert(
+        "checkpoint_silent",
+        "No sign of a checkpoint job. With a dead source, a failover would use positions of this age.",
+        _quiet("checkpoint"),
+        None,
+    ),
+    Alert(
+        "flow_stopped",
+        "An error has stopped a flow in the last hour. The table anomalies names the cause and the remedy.",
+        "SELECT count(*) AS value FROM {anomalies} "
+        "WHERE action = 'stop' AND detected_at > current_timestamp() - INTERVAL 1 HOUR",
+    ),
+    Alert(
+        "gate_failed",
+        "A gate has refused a commit in the last hour. The table expectation_results has the expectation.",
+        "SELECT count(DISTINCT cycle_id) AS value FROM {expectation_results} "
+        "WHERE NOT success AND evaluated_at > current_timestamp() - INTERVAL 1 HOUR",
+    ),
+    Alert(
+        "records_lost",
+        "Records of a source were lost in the last day. The view unmirrored has their offsets and the cause.",
+        "SELECT coalesce(sum(offsets), 0) AS value FROM {unmirrored} "
+        "WHERE is_loss AND committed_at > current_timestamp() - INTERVAL 1 DAY",
+    ),
+    Alert(
+        "verification_failed",
+        "The last verification of a partition has found differences. The table verification_findings has the offsets.",
+        """
+        SELECT count_if(NOT passed) AS value FROM (
+          SELECT max_by(passed, finished_at) AS passed FROM {verifications}
+          WHERE topic IS NOT NULL AND status IN ('equal', 'different') GROUP BY source, target, topic, partition
+        )""",
+    ),
+    Alert(
+        "records_missing",
+        "Counts of both clusters differ, apart from the map. The view completeness has topics and hours.",
+        "SELECT count_if(status IN ('missing', 'surplus')) AS value FROM {completeness}",
+    ),
+    Alert(
+        "groups_refused",
+        "The target refuses to commit positions of groups. The view current_position has the reasons.",
+        "SELECT count_if(sync = 'refused') AS value FROM {current_position}",
+    ),
+)
+
+
+def add(resources: Resources, settings: Settings) -> None:
+    """Adds all alerts."""
+    late = max(LATE_MINUTES[flow.cadence] for flow in settings.flows)
+    subscriptions = [{"user_email": email} for email in settings.emails]
+    subscriptions += [{"destination_id": one} for one in settings.webhooks]
+    for alert in ALERTS:
+        resources.add_alert(
+            alert.key, _resource(alert, late if alert.threshold is None else alert.threshold, subscriptions)
+        )
+
+
+def _resource(alert: Alert, threshold: float, subscriptions: list[dict[str, str]]) -> dict[str, Any]:
+    return {
+        "display_name": f"mirrorlake {alert.key.replace('_', ' ')}",
+        "query_text": filled(alert.query, lambda name: f"`{CATALOG}`.`{SCHEMA}`.{name}").strip(),
+        "warehouse_id": "${var.warehouse_id}",
+        "custom_summary": alert.summary,
+        "schedule": {"quartz_cron_schedule": "${var.alert_schedule}", "timezone_id": "UTC"},
+        "evaluation": {
+            "source": {"name": "value"},
+            "comparison_operator": "GREATER_THAN",
+            "threshold": {"value": {"double_value": float(threshold)}},
+            "empty_result_state": "ERROR",
+            "notification": {
+                "notify_on_ok": True,
+                "retrigger_seconds": AGAIN_AFTER_S,
+                "subscriptions": subscriptions,
+            },
+        },
+    }
