@@ -125,6 +125,16 @@ ALERTS = (
         {"held_for": 600},
     ),
     Alert(
+        "MirrorlakePaused",
+        "mirrorlake_paused_partitions > 0",
+        "ticket",
+        FLOW + " has {{ $value }} paused partitions; they don't count as lag.",
+        "An operator has paused the flow (mirrorlake pause), or mirrorlake.paused or mirrorlake.topics.paused is set.",
+        "The column reason of lag_now WHERE state = 'paused' names who has paused it, and why.",
+        "Resume it (mirrorlake resume), or remove the property. Retention may delete records that are not mirrored.",
+        {"paused_for": 14_400},
+    ),
+    Alert(
         "MirrorlakeOpenTransaction",
         "mirrorlake_open_transaction_age_seconds > {transaction}",
         "ticket",

@@ -62,6 +62,11 @@ class Metrics:
         self.held_partitions = self._gauge(
             "held", "partitions", "Partitions that do not advance while the others are mirrored."
         )
+        self.paused_partitions = self._gauge(
+            "paused",
+            "partitions",
+            "Partitions that an operator or a property has paused, when the lag was last measured.",
+        )
         self.throttled_seconds = self._counter(
             "throttled", "seconds", "Time for which brokers have throttled copying tasks, by side.", SIDE
         )

@@ -43,6 +43,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"mirrorlake_held_topics": "1x60"},
         {"mirrorlake_held_topics": "0x60", "mirrorlake_held_partitions": "0x60"},
     ),
+    "MirrorlakePaused": ({"mirrorlake_paused_partitions": "3x300"}, {"mirrorlake_paused_partitions": "0x300"}),
     "MirrorlakeOpenTransaction": (
         {"mirrorlake_open_transaction_age_seconds": "0+60x60"},
         {"mirrorlake_open_transaction_age_seconds": "100x60"},
@@ -102,7 +103,7 @@ def _case(name: str, series: dict[str, str], *, fires: int) -> dict[str, Any]:
         "promql_expr_test": [
             {
                 "expr": f'count(ALERTS{{alertname="{name}", alertstate="firing"}})',
-                "eval_time": "30m",
+                "eval_time": "250m" if name == "MirrorlakePaused" else "30m",
                 "exp_samples": [{"labels": "{}", "value": 1}] if fires else [],
             }
         ],

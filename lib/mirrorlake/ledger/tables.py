@@ -254,9 +254,9 @@ LAG_SAMPLES = """
   target STRING NOT NULL,
   measured_at TIMESTAMP NOT NULL,
   due_at TIMESTAMP NOT NULL COMMENT 'when the next row must be there; if it is not, no mirror job measures the flow',
-  records BIGINT NOT NULL COMMENT 'stable source offsets that are not mirrored, of all partitions',
-  seconds DOUBLE NOT NULL COMMENT 'age of the oldest record that is not mirrored, as far as it is known',
-  uncommitted BIGINT NOT NULL COMMENT 'source offsets that wait for open transactions, of all partitions',
+  records BIGINT NOT NULL COMMENT 'stable source offsets that are not mirrored, of the partitions that are copied',
+  seconds DOUBLE NOT NULL COMMENT 'age of the oldest record of these that is not mirrored, as far as it is known',
+  uncommitted BIGINT NOT NULL COMMENT 'source offsets of these that wait for open transactions',
   partitions ARRAY<STRUCT<topic: STRING, partition: INT, state: STRING, reason: STRING, upstream_next: BIGINT,
     last_stable_offset: BIGINT, high_watermark: BIGINT, lag: BIGINT, uncommitted: BIGINT, oldest_at: TIMESTAMP,
     lag_seconds: DOUBLE>> NOT NULL COMMENT 'the lag of each partition, as in the view lag_now'

@@ -16,11 +16,14 @@ class PartitionState(StrEnum):
 
     MIRRORING = "mirroring"
     NOT_BEGUN = "not_begun"  # nothing of it is mirrored yet
-    PAUSED = "paused"  # by mirrorlake.paused or mirrorlake.topics.paused
+    PAUSED = "paused"  # by an operator, or by mirrorlake.paused or mirrorlake.topics.paused
     HELD = "held"  # its topic can't be mirrored now; the others go on
     PROMOTED = "promoted"  # its topic was failed over by itself
     REPLACED = "replaced"  # the topic was created anew, or its log ends before the position
     SILENT = "silent"  # its leader does not answer, so that the end of the log is not known
+
+
+COPIED = frozenset((PartitionState.MIRRORING, PartitionState.NOT_BEGUN, PartitionState.SILENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +85,34 @@ class FlowLag:
     partitions: tuple[PartitionLag, ...]
 
     @property
+    def copied(self) -> list[PartitionLag]:
+        """The partitions that the mirror job copies, or would if their leaders answered."""
+        return [one for one in self.partitions if one.state in COPIED]
+
+    @property
+    def paused(self) -> int:
+        """The number of partitions that are paused."""
+        return sum(one.state is PartitionState.PAUSED for one in self.partitions)
+
+    @property
     def records(self) -> int:
-        """Stable offsets that are not mirrored, as far as they are known."""
-        return sum(one.lag or 0 for one in self.partitions)
+        """Stable offsets that are not mirrored in the partitions that are copied, as far as they are known."""
+        return sum(one.lag or 0 for one in self.copied)
 
     @property
     def uncommitted(self) -> int:
-        """Offsets that wait for open transactions on the source."""
-        return sum(one.uncommitted or 0 for one in self.partitions)
+        """Offsets that wait for open transactions on the source, in the partitions that are copied."""
+        return sum(one.uncommitted or 0 for one in self.copied)
 
     @property
     def seconds(self) -> float:
-        """The age of the oldest record that is not mirrored, as far as it is known."""
-        return max((one.lag_seconds or 0.0 for one in self.partitions), default=0.0)
+        """The age of the oldest record that is not mirrored in these partitions, as far as it is known."""
+        return max((one.lag_seconds or 0.0 for one in self.copied), default=0.0)
 
     @property
     def is_caught_up(self) -> bool:
         """Whether nothing waits in the partitions that the mirror job copies."""
-        copied = (PartitionState.MIRRORING, PartitionState.NOT_BEGUN, PartitionState.SILENT)
-        return not any(one.is_behind for one in self.partitions if one.state in copied)
+        return not any(one.is_behind for one in self.copied)
 
     def worst(self) -> list[PartitionLag]:
         """Lists the partitions: unknown lags first, then the oldest and the longest."""

@@ -105,6 +105,7 @@ class LagKeeper:
             return
         self._trouble = ""
         self._metrics.lag_seconds.labels(self.flow.name).set(found.seconds)
+        self._metrics.paused_partitions.labels(self.flow.name).set(found.paused)
         self._metrics.lag_measured_seconds.labels(self.flow.name).set(found.measured_at.replace(tzinfo=UTC).timestamp())
         self._measured(found)
         interval = timedelta(seconds=self.flow.lag_interval_s)

@@ -20,6 +20,7 @@ from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.oldest_records import oldest_timestamps
+from mirrorlake.state.pause import read_pause
 
 MOST_LOOKS = 200  # partitions of a measurement whose oldest records are looked for: those about which least is known
 LOOK_WITHIN_S, LOOK_BYTES = 2.0, 2 << 20
@@ -89,6 +90,7 @@ class LagMeter:
         missing = self._readiness.waiting  # remote topics that a job creates when it starts, or just now
         held |= {topic: why for topic, why in found_held.items() if topic not in missing}
         promoted = promoted_topics(states.values())
+        pause = None if flow.ignores_pause else read_pause(target, flow, timeout_ms)
         keys = [(name, index) for name, topic in matching.items() for index in sorted(topic.leaders)]
         readable = [key for key in keys if matching[key[0]].leaders]
         ends, failed = source.stable_ends(readable, timeout_ms) if readable else ({}, {})
@@ -100,6 +102,8 @@ class LagMeter:
         lags = []
         for key in keys:
             state, reason = self._state(key, matching[key[0]], positions.get(key), held, promoted, stable.get(key))
+            if pause is not None:
+                state, reason = PartitionState.PAUSED, str(pause)
             if key not in stable:
                 error = failed.get(key, "it is not known")
                 reason = reason or PartitionHeld.NO_LEADER.about(topic=key[0], partition=key[1], error=error)
