@@ -28,9 +28,10 @@ from mirrorlake.jobs.inspection.doctor import examine
 from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.mirror import holdups
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
+from mirrorlake.local.quota import quota
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.probes.permissions import denied_commits
-from mirrorlake.protocol.users import read_quotas, set_quota
+from mirrorlake.protocol.users import read_quotas
 
 from tests.world import World, config_of, configure, eventually, read_committed
 
@@ -297,13 +298,13 @@ def test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_o
     as_limited(world, secured)
     flow, on_cluster = world.flow, (ResourceType.BROKER, "kafka-cluster")
     back = replace(flow, source_connection=flow.target_connection, target_connection=flow.source_connection)
-    user, admin = (("user", world.alias),), admin_of(secured)
+    admin = admin_of(secured)
     revoke(admin, *on_cluster, ResourcePatternType.LITERAL)
     with (
         closing(Cluster(flow.source_connection, "source", "test", 5_000).connect()) as source,
         closing(Cluster(flow.target_connection, "target", "test", 5_000).connect()) as target,
+        quota(source, world.alias, "producer_byte_rate", 9e9, of="user"),
     ):
-        set_quota(source, user, {"producer_byte_rate": 9e9}, 5_000)
 
         def found(kind: AccessKind) -> list[MissingAccess]:
             return [one for one in missing_on_target(flow, source, target) if one.kind is kind]

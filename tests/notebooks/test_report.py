@@ -135,25 +135,28 @@ def test_no_code_is_shown(browser: WebDriver, page: Path) -> None:
     assert '"problems"' not in text, "the result is for the job"
 
 
-@pytest.mark.parametrize("width", [1280, 420])
-def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_group_went_wrong(
-    browser: WebDriver, ledger: Ledger, tmp_path: Path, width: int
-) -> None:
+@pytest.fixture(scope="module")
+def demo_page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Makes the page of the demo from the example day, with a group that went wrong."""
     offsets = {"upstream": 1_500, "downstream": 1_400, "unread": 12, "again": 0, "skipped": 0}
     moves = [
         {"group": "<b>billing", "partition": "orders-0", **offsets},
         {"group": "fraud", "partition": "orders-1", **offsets, "again": 1},
     ]
-    path = tmp_path / "demo.html"
-    proof = proof_section(
-        "verified to <now>, 2 records, 0 differences",
-        pd.DataFrame([["orders", 0, 2, 0, 0, 0, 0, None]], columns=PROVEN),
-        passed=True,
-    )
+    compared = pd.DataFrame([["orders", 0, 2, 0, 0, 0, 0, None]], columns=PROVEN)
+    proof = proof_section("verified to <now>, 2 records, 0 differences", compared, passed=True)
+    path = tmp_path_factory.mktemp("demo") / "demo.html"
     path.write_text(story_page(ledger, "west->east", moves, proof, hours=str(HOURS), until=str(UNTIL)))
-    assert path.stat().st_size < 400_000
+    return path
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_group_went_wrong(
+    browser: WebDriver, demo_page: Path, width: int
+) -> None:
+    assert demo_page.stat().st_size < 400_000
     browser.set_window_size(width, 900)
-    browser.get(path.as_uri())
+    browser.get(demo_page.as_uri())
     body = browser.find_element(By.TAG_NAME, "body").text
     assert "2 positions moved, 1 wrong." in body
     assert "<b>billing" in body

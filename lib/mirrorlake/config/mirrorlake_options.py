@@ -184,7 +184,8 @@ CONTENTS = (
         "mirrorlake.paused",
         Flag(),
         "false",
-        "Stops all copying. Positions stay.",
+        "Stops all copying. Positions stay. [`mirrorlake pause`](cli.md#pause-and-resume) does it by an order, with "
+        "who and why.",
         field="paused",
         is_live=True,
     ),

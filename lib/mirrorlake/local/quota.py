@@ -13,24 +13,25 @@ TIMEOUT_MS = 30_000
 
 
 @contextmanager
-def quota(cluster: Cluster, client_id: str, name: str, bytes_per_s: float) -> Iterator[None]:
-    """Gives a client a quota for the length of a block.
+def quota(cluster: Cluster, client_id: str, name: str, bytes_per_s: float, *, of: str = "client-id") -> Iterator[None]:
+    """Gives a client, or a user, a quota for the length of a block.
 
     Args:
         cluster: the cluster that throttles the client. Each broker counts for itself.
-        client_id: the client's id.
+        client_id: the client's id, or the user's name.
         name: `producer_byte_rate` or `consumer_byte_rate`.
         bytes_per_s: the quota.
+        of: `client-id` or `user`.
     """
-    _alter(cluster, client_id, name, bytes_per_s)
+    _alter(cluster, of, client_id, name, bytes_per_s)
     try:
         yield
     finally:
-        _alter(cluster, client_id, name, None)
+        _alter(cluster, of, client_id, name, None)
 
 
-def _alter(cluster: Cluster, client_id: str, name: str, value: float | None) -> None:
-    entity = AlterClientQuotasRequest.EntryData.EntityData(entity_type="client-id", entity_name=client_id)
+def _alter(cluster: Cluster, of: str, entity_name: str, name: str, value: float | None) -> None:
+    entity = AlterClientQuotasRequest.EntryData.EntityData(entity_type=of, entity_name=entity_name)
     change = AlterClientQuotasRequest.EntryData.OpData(key=name, value=value or 0.0, remove=value is None)
     entry = AlterClientQuotasRequest.EntryData(entity=[entity], ops=[change])
 
@@ -39,4 +40,4 @@ def _alter(cluster: Cluster, client_id: str, name: str, value: float | None) -> 
         for found in answer.entries:
             check(found.error_code, found.error_message or "")
 
-    cluster.call(f"changing quota {name} of {client_id}", attempt, TIMEOUT_MS)
+    cluster.call(f"changing quota {name} of {entity_name}", attempt, TIMEOUT_MS)

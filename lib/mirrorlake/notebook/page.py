@@ -36,7 +36,13 @@ def make_page(notebook: Path, page: Path, parameters: Mapping[str, str]) -> dict
             papermill.execute_notebook(notebook, output, dict(parameters), progress_bar=False)
         except PapermillExecutionError as error:
             raise KINDS.get(error.ename, LedgerError)(str(error.evalue)) from None
-        exporter = HTMLExporter(template_name="report", extra_template_basedirs=[str(TEMPLATES)], exclude_input=True)
+        exporter = HTMLExporter(
+            template_name="report",
+            extra_template_basedirs=[str(TEMPLATES)],
+            exclude_input=True,
+            exclude_input_prompt=True,
+            exclude_output_prompt=True,
+        )
         text, _ = exporter.from_filename(str(output), resources={"metadata": {"name": notebook.stem}})
         result = _result(json.loads(output.read_text()))
     page.parent.mkdir(parents=True, exist_ok=True)

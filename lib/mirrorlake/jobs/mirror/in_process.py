@@ -67,16 +67,18 @@ class InProcessTasks:
 
     def __init__(self, failpoint: Failpoint, lanes: int = 1) -> None:
         self._failpoint = failpoint
-        self._lanes = [Lane() for _ in range(lanes)]
+        self._copiers = [Copier() for _ in range(lanes)]
 
     def run(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
         """See `CopyTasks.run`."""
         by_lane: dict[int, list[tuple[int, list[Range]]]] = {}
         for slot, ranges in plan.by_slot().items():
-            by_lane.setdefault(slot % len(self._lanes), []).append((slot, ranges))
+            by_lane.setdefault(slot % len(self._copiers), []).append((slot, ranges))
 
         def copied(lane: int) -> list[TaskAnswer]:
-            return [self._lanes[lane].copy(flow, plan, slot, ranges, self._failpoint) for slot, ranges in by_lane[lane]]
+            return [
+                self._copiers[lane].copy(flow, plan, slot, ranges, self._failpoint) for slot, ranges in by_lane[lane]
+            ]
 
         if len(by_lane) < 2:  # in this thread, which an interrupt reaches
             return [answer for lane in by_lane for answer in copied(lane)]
@@ -89,11 +91,11 @@ class InProcessTasks:
 
     def close(self) -> None:
         """Drops the connections; the next task makes new ones."""
-        for lane in self._lanes:
-            lane.close()
+        for copier in self._copiers:
+            copier.close()
 
 
-class Lane:
+class Copier:
     """Copies one slot after the other, over connections of its own."""
 
     def __init__(self) -> None:
