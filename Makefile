@@ -70,8 +70,8 @@ quickstart: setup  ## Look at your own clusters: CONFIG, a MirrorMaker 2 propert
 .PHONY: test
 test: setup $(REGISTRY) $(OLDER) browser prometheus $(RUNTIME_READY)  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(if $(PYTHON_OF_RUNTIME),:,$(WITHOUT_RUNTIME))
-	@$(RUNTIME_PYTEST) $(PARALLEL) tests/spark
-	@$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle
+	@failed=; $(RUNTIME_PYTEST) $(PARALLEL) tests/spark || failed=1; \
+	$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle || failed=1; test -z "$$failed"
 
 .PHONY: test-runtime
 test-runtime: setup $(RUNTIME_READY)  ## tests/spark and tests/unit on the versions of Databricks Runtime 18 LTS (Python 3.12)
