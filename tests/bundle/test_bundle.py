@@ -260,7 +260,19 @@ def test_tasks_have_the_wheel_and_the_versions_the_code_is_tested_with(name: str
         assert wheel == "./dist/*.whl"
         assert {"kafka-python", "great-expectations"} < {package.partition("==")[0] for package in packages}
         assert set(packages) <= pinned
-    assert "--wheel-dir dist" in DEV.whole["artifacts"]["mirrorlake"]["build"]
+
+
+def test_a_deployment_has_one_wheel_also_after_an_upgrade(tmp_path: Path) -> None:
+    """The command line uploads, and lists as libraries, whatever `dist` has."""
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/mirrorlake-0.0.9-py3-none-any.whl").touch()
+    builder = tmp_path / ".venv/bin/python"
+    builder.parent.mkdir(parents=True)
+    builder.write_text('#!/bin/sh\nmkdir -p dist && echo "$*" > dist/mirrorlake-0.1.0-py3-none-any.whl\n')
+    builder.chmod(0o700)
+    subprocess.run(DEV.whole["artifacts"]["mirrorlake"]["build"], shell=True, cwd=tmp_path, check=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert "--wheel-dir dist" in wheel.read_text()
 
 
 def test_failures_are_told_and_readers_may_read_and_no_more() -> None:
