@@ -245,6 +245,14 @@ def test_a_flow_gets_its_own_secrets_and_maintenance_those_of_all() -> None:
     assert having == {name for name in PROD.jobs if name.endswith("_us-west_to_us-east")} | {"maintain"}
 
 
+def test_maintenance_reads_a_property_file_that_a_flow_has() -> None:
+    assert parameters(PROD.jobs["maintain"])["config"].endswith("/config/mirrorlake.properties")
+    own = render(
+        "dev", flows=[{"flow": "a->b", "config": "/Volumes/x/one"}, {"flow": "a->c", "config": "/Volumes/x/two"}]
+    )
+    assert parameters(own.jobs["maintain"])["config"] == "/Volumes/x/one"
+
+
 @pytest.mark.parametrize("name", [*DEV.jobs])
 def test_tasks_have_the_wheel_and_the_versions_the_code_is_tested_with(name: str) -> None:
     pinned = {line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()}
