@@ -588,8 +588,8 @@ COMMITTING = (
     Mutant(
         "EndTxn is sent, and its answer is not looked at",
         f"{MIRROR}/micro_batch.py",
-        "            failure = None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)\n",
-        "            failure = None if outcome else self._read_outcome(report)\n",
+        "            return None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)\n",
+        "            return None if outcome else self._read_outcome(report)\n",
         TIMED_OUT,
     ),
     Mutant(
