@@ -6,7 +6,7 @@ owes at its end, the next one of the same process pays, as clocks are kept in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.protocol.cluster import Limits
@@ -43,6 +43,21 @@ class Throttle:
     def wait_s(self, topic: str) -> float:
         """Returns the seconds until more of a topic may be read."""
         return max((self._free_at.get(name, 0.0) - self._clock() for name in self._of(topic)), default=0.0)
+
+    async def allows(self, topics: Iterable[str], sleep: Callable[[float], Awaitable[None]], deadline: float) -> bool:
+        """Waits until more of some topics may be read; returns False if that is not before the deadline.
+
+        Args:
+            topics: the topics.
+            sleep: waits for some seconds.
+            deadline: the time until which it waits at most, by the clock.
+        """
+        wait_s = max((self.wait_s(topic) for topic in topics), default=0.0)
+        if wait_s <= 0:
+            return True
+        left_s = deadline - self._clock()
+        await sleep(max(0.0, min(wait_s, left_s)))
+        return wait_s <= left_s
 
     def most_bytes(self, size: int) -> int:
         """Returns the size limit of a response: `size`, or less where that would be too much at once."""
