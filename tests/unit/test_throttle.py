@@ -41,6 +41,23 @@ def test_what_is_written_is_paid_for_by_waiting_also_by_the_next_attempt(flow: F
     assert later.wait_s("new") == pytest.approx(1.0)
 
 
+def test_what_is_owed_is_bytes_so_that_a_rate_that_is_raised_helps_at_once(flow: Flow) -> None:
+    now, limits = [100.0], Limits()
+
+    def wait_s(rate: int) -> float:
+        return Throttle(replace(flow, max_bytes_per_s=rate), limits, lambda: now[0]).wait_s("new")
+
+    Throttle(replace(flow, max_bytes_per_s=1), limits, lambda: now[0]).spend("new", 64 << 10)
+    assert wait_s(1) == pytest.approx(64 << 10)
+    assert wait_s(1 << 10) == pytest.approx(64)
+    now[0] += 32
+    assert wait_s(4 << 10) == pytest.approx(8)
+    assert wait_s(512) == pytest.approx(64), "as when more slots share it"
+    assert wait_s(0) == 0
+    now[0] += 100
+    assert wait_s(64) <= 0
+
+
 def test_topics_that_give_way_have_a_rate_of_their_own(flow: Flow) -> None:
     throttle = Throttle(replace(flow, max_bytes_per_s=1_000, backfill_max_bytes_per_s=100), Limits(), lambda: 0.0)
     throttle.spend("old", 200)

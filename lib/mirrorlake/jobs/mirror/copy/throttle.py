@@ -33,6 +33,11 @@ class Throttle:
             for name, rate in ((ALL, flow.max_bytes_per_s), (BACKFILL, flow.backfill_max_bytes_per_s))
             if rate
         }
+        for name, rate in self._rates.items():  # bytes are owed, and a rate may have changed since
+            before = limits.rates.get(name, rate)
+            if before != rate:
+                self._free_at[name] = clock() + max(0.0, self._free_at.get(name, 0.0) - clock()) * before / rate
+            limits.rates[name] = rate
 
     def spend(self, topic: str, size: int) -> None:
         """Counts bytes that were written for a topic."""
