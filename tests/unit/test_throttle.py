@@ -67,10 +67,12 @@ def test_topics_that_give_way_have_a_rate_of_their_own(flow: Flow) -> None:
 
 
 def test_one_answer_holds_a_part_of_a_second(flow: Flow) -> None:
-    def most(rate: int) -> int:
-        return Throttle(replace(flow, max_bytes_per_s=rate), Limits(), lambda: 0.0).most_bytes(16 << 20)
+    def most(rate: int, *topics: str) -> int:
+        limited = replace(flow, max_bytes_per_s=rate, backfill_max_bytes_per_s=1 << 20)
+        return Throttle(limited, Limits(), lambda: 0.0).most_bytes(16 << 20, topics)
 
-    assert (most(0), most(8 << 20), most(1_000)) == (16 << 20, 2 << 20, LEAST_BYTES)
+    assert (most(0, "new"), most(8 << 20, "new"), most(1_000, "new")) == (16 << 20, 2 << 20, LEAST_BYTES)
+    assert (most(0, "old"), most(8 << 20, "new", "old")) == (256 << 10, 256 << 10), "the rate of topics that give way"
 
 
 def test_slots_share_a_rate_and_keep_their_connections_while_it_changes(flow: Flow) -> None:

@@ -64,9 +64,10 @@ class Throttle:
         await sleep(max(0.0, min(wait_s, left_s)))
         return wait_s <= left_s
 
-    def most_bytes(self, size: int) -> int:
-        """Returns the size limit of a response: `size`, or less where that would be too much at once."""
-        return min([size, *(max(LEAST_BYTES, int(rate * AT_ONCE_S)) for rate in self._rates.values())])
+    def most_bytes(self, size: int, topics: Iterable[str]) -> int:
+        """Returns the size limit of a response for topics: `size`, or less where that would be too much at once."""
+        names = {name for topic in topics for name in self._of(topic)}
+        return min([size, *(max(LEAST_BYTES, int(self._rates[name] * AT_ONCE_S)) for name in names)])
 
     def _of(self, topic: str) -> list[str]:
         """Returns the rates that apply to a topic."""
