@@ -1,16 +1,22 @@
-"""The commit of a micro-batch whose transactions end differently."""
+"""The driver's part of a micro-batch: the flow that it copies by, and a commit of which parts fail."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mirrorlake.config import reload
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
+from mirrorlake.config.reload import LiveFlow
 from mirrorlake.errors import TargetError
 from mirrorlake.failpoint import never
+from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.transaction import Outcome, Producer
@@ -51,3 +57,20 @@ def test_a_slot_whose_commit_is_unknown_hides_none_that_is_committed(monkeypatch
     assert "slot 3: the transaction was aborted" in failures[1].message
     assert failures[2] is unreadable
     assert all(failure.retriable for failure in failures)
+
+
+def test_a_run_without_an_interval_follows_its_file_from_one_micro_batch_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text("".join(f"{name} = {value}\n" for name, value in PROPERTIES.items()))
+    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
+    job: Any = object.__new__(MirrorJob)
+    job._live = LiveFlow(file, Flow.load(file, "a->b"))
+    job._topology, job._keeper, job._lag_keeper = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
+    job._has_work = lambda _: False
+    with file.open("a") as properties:
+        properties.write("mirrorlake.max.bytes.per.second = 1000\n")
+    job._mirror(MirrorPlan(1, 1), None, 0, None)
+    assert job.flow.max_bytes_per_s == 1_000
+    assert job._topology.flow is job._keeper.flow is job._lag_keeper.flow is job.flow

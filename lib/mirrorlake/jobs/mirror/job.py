@@ -397,8 +397,7 @@ class MirrorJob:
                 )
             )
         self._holdups.measure()
-        if self._live.poll():  # the planner reports changes, when its plans follow them
-            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
+        self._follow_file()
         now, flow = time.monotonic(), self.flow
         if self._pause is not None:
             return
@@ -417,10 +416,16 @@ class MirrorJob:
             log.warning(event("topics_not_in_step", flow=flow.name, error=error))
             self._metrics.retries.labels(flow.name, type(error).__name__).inc()
 
+    def _follow_file(self) -> None:
+        """Takes over changes of the property file; the planner reports them, when its plans follow them."""
+        if self._live.poll():
+            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
+
     # -- one micro-batch ----------------------------------------------------------------------------
 
     def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> None:
         """Handles one plan of the engine."""
+        self._follow_file()  # a run without an interval is not tended in between
         if not self._has_work(plan):
             return
         began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"
