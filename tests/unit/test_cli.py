@@ -237,3 +237,10 @@ def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
             signal.raise_signal(signal.SIGINT)
     assert job.stops == 1
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_lag_does_not_say_that_nothing_waits_where_nothing_was_measured(config: str, tmp_path: Path) -> None:
+    done = run("lag", "--config", config, "--warehouse", str(tmp_path), "--deadline", "0.5")
+    assert done.exit_code == ExitCode.FINDINGS
+    assert "nothing is waiting" not in done.stdout
+    assert done.stdout.count("not measured: ") == 2
