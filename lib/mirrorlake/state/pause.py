@@ -152,11 +152,12 @@ class PauseWatch:
         self._clock = clock
         self._due = float("-inf")
         self._known: Pause | None = None
+        self._has_read = False
 
     def look(self, target: Cluster, flow: Flow) -> Pause | None:
         """Returns the pause; None if the flow is not paused, or if this job goes on in a pause (`ignores_pause`).
 
-        An error that may pass changes nothing: the last answer holds.
+        An error that may pass changes nothing: the last answer holds, if there is one.
 
         Raises:
             TargetError: see `read_pause`.
@@ -166,8 +167,9 @@ class PauseWatch:
         if self._clock() >= self._due:
             try:
                 self._known = read_pause(target, flow, flow.connect_timeout_ms)
+                self._has_read = True
             except MirrorlakeError as error:
-                if not error.retriable:
+                if not (error.retriable and self._has_read):
                     raise
             self._due = self._clock() + LOOK_S
         return self._known
