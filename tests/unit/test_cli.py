@@ -244,3 +244,19 @@ def test_lag_does_not_say_that_nothing_waits_where_nothing_was_measured(config: 
     assert done.exit_code == ExitCode.FINDINGS
     assert "nothing is waiting" not in done.stdout
     assert done.stdout.count("not measured: ") == 2
+
+
+def test_an_object_is_json_whatever_a_frame_has_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
+
+    lines = pd.DataFrame({"offset": [1, None], "at": [pd.Timestamp("2026-11-01"), None], "count": [1, 2]})
+    output.emit("plan", {"lines": lines.to_dict("records"), "ratio": float("inf")})
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    nothing = {"offset": None, "at": None, "count": 2}
+    assert found == {
+        "command": "plan", "lines": [{"offset": 1.0, "at": "2026-11-01 00:00:00", "count": 1}, nothing], "ratio": None
+    }  # fmt: skip
