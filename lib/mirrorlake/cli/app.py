@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -46,10 +47,11 @@ class Commands(click.Group):
         if output.is_json():
             about = {"kind": type(known).__name__, "message": known.message, "retriable": known.retriable}
             kept = output.given("result")
-            output.emit(
-                context.invoked_subcommand or "",
-                {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
-            )
+            with suppress(OSError):  # standard output may be why it fails
+                output.emit(
+                    context.invoked_subcommand or "",
+                    {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
+                )
         click.echo(f"error: {printable(known.message, 10_000, keep=chr(10))}{advice}", err=True)
         context.exit(code)
 
