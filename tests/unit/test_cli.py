@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -22,6 +23,7 @@ from mirrorlake.errors import KINDS, FencedError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.history import FlowHistory, histories
+from mirrorlake.jobs.inspection.stored_lag import newest
 from mirrorlake.ledger.local_tables import LocalTables
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,3 +262,29 @@ def test_an_object_is_json_whatever_a_frame_has_for_nothing(capsys: pytest.Captu
     assert found == {
         "command": "plan", "lines": [{"offset": 1.0, "at": "2026-11-01 00:00:00", "count": 1}, nothing], "ratio": None
     }  # fmt: skip
+
+
+def test_the_newest_measurement_is_read_without_the_partitions_of_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    for source, minutes in (("a", 3), ("a", 1), ("c", 60 * 24 * 9), ("c", 60 * 24 * 10)):
+        at = now - timedelta(minutes=minutes)
+        partitions = [{"topic": "t", "partition": 0, "lag": minutes}]
+        row = {"source": source, "target": "b", "measured_at": at, "due_at": at, "partitions": partitions}
+        write_deltalake(str(tmp_path / "s" / "lag_samples"), pa.Table.from_pylist([row]), mode="append")
+    read = list[int]()
+    rows = LocalTables.rows
+
+    def counted(self: LocalTables, table: str, columns: tuple[str, ...], *rest: Any) -> list[dict[str, Any]]:
+        found = rows(self, table, columns, *rest)
+        read.extend([len(found)] if "partitions" in columns else [])
+        return found
+
+    monkeypatch.setattr(LocalTables, "rows", counted)
+    found = newest(LocalTables(tmp_path, "s"), ["a->b", "c->b", "x->b"], now)
+    assert {row["flow"]: row["lag"] for row in found} == {"a->b": 1, "c->b": 60 * 24 * 9}
+    assert read == [1, 1]
