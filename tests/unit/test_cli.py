@@ -10,6 +10,7 @@ import sys
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -25,6 +26,7 @@ from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.history import FlowHistory, histories
 from mirrorlake.jobs.inspection.stored_lag import newest
 from mirrorlake.ledger.local_tables import LocalTables
+from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text()
@@ -288,3 +290,17 @@ def test_the_newest_measurement_is_read_without_the_partitions_of_all_others(
     found = newest(LocalTables(tmp_path, "s"), ["a->b", "c->b", "x->b"], now)
     assert {row["flow"]: row["lag"] for row in found} == {"a->b": 1, "c->b": 60 * 24 * 9}
     assert read == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "condition"),
+    [(PartitionState.MIRRORING, overview.Condition.STALLED), (PartitionState.PAUSED, overview.Condition.BEHIND)],
+)
+def test_a_flow_does_not_stall_because_one_of_its_topics_is_paused(
+    state: PartitionState, condition: overview.Condition
+) -> None:
+    flow = SimpleNamespace(name="a->b", paused=False)
+    opening = SimpleNamespace(created_ms=0, generation=1, closed=False)
+    waiting = PartitionLag("t", 0, state, lag=5, lag_seconds=9_000.0)
+    lag = FlowLag("a", "b", datetime(2026, 11, 20), (waiting, PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)))
+    assert overview._judged(flow, [opening], None, lag).condition is condition
