@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from mirrorlake.cli import exit_code, options, output
 from mirrorlake.cli.app import main
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
-from mirrorlake.cli.running import stopped_by_signals
+from mirrorlake.cli.running import session, stopped_by_signals
 from mirrorlake.errors import KINDS, FencedError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
@@ -304,3 +304,22 @@ def test_a_flow_does_not_stall_because_one_of_its_topics_is_paused(
     waiting = PartitionLag("t", 0, state, lag=5, lag_seconds=9_000.0)
     lag = FlowLag("a", "b", datetime(2026, 11, 20), (waiting, PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)))
     assert overview._judged(flow, [opening], None, lag).condition is condition
+
+
+def test_no_second_signal_leaves_the_jvm_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = list[bool]()
+
+    class Spark:
+        def stop(self) -> None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+            stopped.append(True)
+
+    monkeypatch.setattr("mirrorlake.local.session.local_session", lambda *_: Spark())
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt), session("test"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == [True]
