@@ -323,3 +323,11 @@ def test_no_second_signal_leaves_the_jvm_behind(monkeypatch: pytest.MonkeyPatch)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert stopped == [True]
+
+
+@pytest.mark.parametrize("words", [("pause",), ("pause", "--reason", ""), ("lag", "--top", "x"), ("sql",)])
+def test_a_wrong_option_is_an_object_too(words: tuple[str, ...]) -> None:
+    done = run(*words, "--output", "json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == found["exit_code"] == ExitCode.CONFIGURATION
+    assert (found["command"], found["error"]["kind"]) == (words[0], "ConfigurationError")

@@ -29,6 +29,12 @@ class Commands(click.Group):
             context.exit(ExitCode.INTERRUPTED)
         except MirrorlakeError as error:
             self._fail(context, error)
+        except click.UsageError as error:  # click prints it; an option that is not known is found before --output
+            if output.is_json():
+                about = {"kind": ConfigurationError.__name__, "message": error.format_message(), "retriable": False}
+                values = {"error": about, "exit_code": int(ExitCode.CONFIGURATION)}
+                output.emit(context.invoked_subcommand or "", values)
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except ModuleNotFoundError as error:
