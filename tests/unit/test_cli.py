@@ -331,3 +331,26 @@ def test_a_wrong_option_is_an_object_too(words: tuple[str, ...]) -> None:
     found = json.loads(done.stdout)
     assert done.exit_code == found["exit_code"] == ExitCode.CONFIGURATION
     assert (found["command"], found["error"]["kind"]) == (words[0], "ConfigurationError")
+
+
+@pytest.mark.parametrize(("there", "shown", "is_cut"), [(3, 3, False), (4, 3, True)])
+def test_a_result_of_sql_that_is_cut_says_so(
+    there: int, shown: int, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unittest.mock import MagicMock
+
+    from mirrorlake.local import sql as prompt
+
+    spark = MagicMock()
+    frame = spark.sql.return_value
+    frame.columns = ["n"]
+    rows = [MagicMock(asDict=lambda *, recursive, n=n: {"n": n}) for n in range(there)]
+    frame.limit.side_effect = lambda most: MagicMock(collect=lambda: rows[:most])
+    monkeypatch.setattr(prompt, "ROWS", 3)
+    monkeypatch.setattr(prompt, "open_warehouse", lambda *_: spark)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        found = json.loads(run("sql", "SELECT 1", "--output", "json").stdout)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (len(found["rows"]), found["truncated"]) == (shown, is_cut)
