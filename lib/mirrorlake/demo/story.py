@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -88,13 +89,19 @@ def tell() -> list[str]:
 
 
 def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
-    """Runs the traffic and the notebooks; returns the checks that failed."""
+    """Runs the traffic and the notebooks; returns the checks that failed. Nothing of it is left when this ends."""
+    with ExitStack() as ends:
+        return _show(source, target, say, ends)
+
+
+def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack) -> list[str]:
     config = home() / "mirrorlake.properties"
     config.write_text(PROPERTIES.format(a=source, b=target))
     admin = AdminClient({"bootstrap.servers": source, "log_level": 0})
     for future in admin.create_topics([NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS]).values():
         future.result()
     stop = threading.Event()
+    ends.callback(stop.set)  # an interrupt must not leave threads that keep this process alive
     traffic = [threading.Thread(target=produce, args=(source, topic, stop)) for topic in TOPICS] + [
         threading.Thread(target=consume, args=(source, reader, stop)) for reader in READERS
     ]
@@ -106,6 +113,8 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
         Notebook("mirror", [*flow, "-p", "trigger", "1 seconds"], say),
         Notebook("checkpoint", [*flow, "-p", "trigger", "3 seconds"], say),
     ]
+    for job in jobs:
+        ends.callback(job.end)
     say("mirror.ipynb and checkpoint.ipynb are starting (Spark takes a while)")
     for job in jobs:
         job.begun.wait(2 * DEADLINE_S)

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
+from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.config.start import StartSpec
 from mirrorlake.config.transform import DEAD_LETTER
 from mirrorlake.errors import (
@@ -132,7 +133,7 @@ class MirrorJob:
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
-        self._canary = Canary(flow, self._metrics) if flow.canary_enabled else None
+        self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
             flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._measured
         )
@@ -261,6 +262,9 @@ class MirrorJob:
             log.info(event("interrupted", flow=flow.name))
             return False
         return True
+
+    def _pauses_canaries(self) -> bool:
+        return self._pause is not None or self.flow.is_paused(HEARTBEATS)
 
     def _paused(self, pause: Pause | None) -> bool:
         """Notes whether the flow is paused, and says it when that changes, and every few minutes while it lasts."""
