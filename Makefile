@@ -60,10 +60,13 @@ report: setup  ## A web page about all flows (or FLOWS) of WAREHOUSE and SCHEMA,
 .PHONY: quickstart
 quickstart: export MIRRORLAKE_CONFIG = $(CONFIG)
 quickstart: export MIRRORLAKE_FLOW = $(FLOW)
-quickstart: setup  ## Look at your own clusters: CONFIG, a MirrorMaker 2 property file (and FLOW, if it has several); changes nothing
-	@: $(or $(CONFIG),$(error name your property file: make quickstart CONFIG=mm2.properties))
+quickstart: config-named setup  ## Look at your own clusters: CONFIG, a MirrorMaker 2 property file (and FLOW, if it has several); changes nothing
 	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli doctor || test $$? -eq 8
 	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.cli assess
+
+.PHONY: config-named
+config-named:
+	@$(if $(CONFIG),:,$(error name your property file: make quickstart CONFIG=mm2.properties))
 
 ##@ Check
 
@@ -215,7 +218,7 @@ prometheus:
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
 	@if [ -x $(BIN)/python ]; then PYTHONPATH=lib $(BIN)/python -m mirrorlake.local stop; fi
-	@rm -rf .venv .local
+	@rm -rf .venv .local dist
 
 $(VENV): requirements.lock
 	@tools/prerequisites.sh "$(PYTHON)"

@@ -15,7 +15,7 @@ elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
 fi
 java_version=$(java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p')
 if [ -z "$java_version" ] || [ "$java_version" -lt 17 ]; then
-  need "Java 17 (found: ${java_version:-none})" "Debian/Ubuntu: apt install openjdk-17-jdk-headless; macOS: brew install openjdk@17"
+  need "Java 17 (found: ${java_version:-none})" "Debian 12 and Ubuntu: apt install openjdk-17-jdk-headless; Debian 13: apt install openjdk-21-jdk-headless; macOS: brew install openjdk@17"
 fi
 if ! command -v mvn >/dev/null; then
   need "Maven" "Debian/Ubuntu: apt install maven; macOS: brew install maven"

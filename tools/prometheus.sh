@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sees to it that there are Prometheus and Alertmanager for the tests of alerts and dashboards: those on the PATH, or the
-# system's packages, unpacked into .local/prometheus. No package is installed, and no service is started.
+# system's packages, unpacked into .local/prometheus (and Alertmanager's templates into their place). No service is started.
 set -eu
 cd "$(dirname "$0")/.."
 place=.local/prometheus
@@ -16,9 +16,9 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   rm -rf "$place"
   mkdir -p "$place"
   apt-get update >/dev/null
-  (cd "$place" && apt-get download prometheus prometheus-alertmanager >/dev/null 2>&1)
+  (cd "$place" && apt-get download prometheus prometheus-alertmanager >/dev/null 2>apt.log || { cat apt.log >&2 && exit 1; })
   for package in "$place"/*.deb; do dpkg-deb -x "$package" "$place"; done
-  rm -f "$place"/*.deb
+  rm -f "$place"/*.deb "$place/apt.log"
   mkdir -p "$templates"
   cp "$place$templates"/*.tmpl "$templates"
 else

@@ -188,6 +188,7 @@ def of_schema(settings: Settings) -> Iterable[JobPlan]:
     days = {"offset_syncs": "90", "checkpoints": "365", "expectation_results": "90", "cycles": "90", "counts": "90"}
     days |= {"lag_samples": "7"}
     kept = ("anomalies", "topology_changes", "verifications")
+    configs = [flow.config for flow in settings.flows]
     yield JobPlan(
         "maintain",
         "Creates the views, expires rows of the ledger that nobody needs any more, and compacts its tables.",
@@ -205,7 +206,7 @@ def of_schema(settings: Settings) -> Iterable[JobPlan]:
                 retry_after_ms=600_000,
             ),
         ),
-        parameters={"config": settings.config},
+        parameters={"config": settings.config if settings.config in configs else configs[0]},
         timing=_schedule("${var.maintain_schedule}"),
         is_single=True,
         is_queued=False,

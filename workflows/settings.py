@@ -15,7 +15,6 @@ CATALOG = "${var.catalog}"
 SCHEMA = "${resources.schemas.mirrorlake.name}"
 VOLUMES = f"/Volumes/{CATALOG}/{SCHEMA}"
 CONFIG = f"{VOLUMES}/${{resources.volumes.config.name}}/mirrorlake.properties"
-CHECKPOINTS = f"{VOLUMES}/${{resources.volumes.checkpoints.name}}"
 
 FLOW = re.compile(r"\s*(\S+?)\s*->\s*(\S+)\s*")
 KEY = re.compile(r"[A-Za-z0-9]+([_-]*[A-Za-z0-9]+)*")  # what the bundle allows within a reference to a resource

@@ -245,6 +245,14 @@ def test_a_flow_gets_its_own_secrets_and_maintenance_those_of_all() -> None:
     assert having == {name for name in PROD.jobs if name.endswith("_us-west_to_us-east")} | {"maintain"}
 
 
+def test_maintenance_reads_a_property_file_that_a_flow_has() -> None:
+    assert parameters(PROD.jobs["maintain"])["config"].endswith("/config/mirrorlake.properties")
+    own = render(
+        "dev", flows=[{"flow": "a->b", "config": "/Volumes/x/one"}, {"flow": "a->c", "config": "/Volumes/x/two"}]
+    )
+    assert parameters(own.jobs["maintain"])["config"] == "/Volumes/x/one"
+
+
 @pytest.mark.parametrize("name", [*DEV.jobs])
 def test_tasks_have_the_wheel_and_the_versions_the_code_is_tested_with(name: str) -> None:
     pinned = {line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()}
@@ -260,7 +268,19 @@ def test_tasks_have_the_wheel_and_the_versions_the_code_is_tested_with(name: str
         assert wheel == "./dist/*.whl"
         assert {"kafka-python", "great-expectations"} < {package.partition("==")[0] for package in packages}
         assert set(packages) <= pinned
-    assert "--wheel-dir dist" in DEV.whole["artifacts"]["mirrorlake"]["build"]
+
+
+def test_a_deployment_has_one_wheel_also_after_an_upgrade(tmp_path: Path) -> None:
+    """The command line uploads, and lists as libraries, whatever `dist` has."""
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/mirrorlake-0.0.9-py3-none-any.whl").touch()
+    builder = tmp_path / ".venv/bin/python"
+    builder.parent.mkdir(parents=True)
+    builder.write_text('#!/bin/sh\nmkdir -p dist && echo "$*" > dist/mirrorlake-0.1.0-py3-none-any.whl\n')
+    builder.chmod(0o700)
+    subprocess.run(DEV.whole["artifacts"]["mirrorlake"]["build"], shell=True, cwd=tmp_path, check=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert "--wheel-dir dist" in wheel.read_text()
 
 
 def test_failures_are_told_and_readers_may_read_and_no_more() -> None:

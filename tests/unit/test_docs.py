@@ -55,6 +55,15 @@ def test_the_sizes_on_the_page_for_operators_are_those_of_the_benchmark() -> Non
         assert (case, seconds, cores) == (case, found, f"{float(found) / 10:.3f}")
 
 
+def test_the_page_for_operators_lists_each_alert_once() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (ROOT / "monitoring/alerts.yml").read_text())
+    table = (ROOT / "docs/operations.md").read_text().partition("## What to monitor")[2].partition("\n## ")[0]
+    assert len(alerts) > 10
+    assert sorted(re.findall(r"\[(\w+)\]\(troubleshooting\.md#mirrorlake", table)) == sorted(
+        name.removeprefix("Mirrorlake") for name in alerts
+    )
+
+
 def test_each_page_can_be_reached_from_the_index_of_tasks() -> None:
     docs = ROOT / "docs"
     starts = [docs / "index.md", docs / "recipes/README.md"]

@@ -100,9 +100,21 @@ def test_the_page_on_monitoring_has_a_row_for_each_metric_and_each_alert() -> No
     assert rows == known | FAMILIES.keys()
 
 
-def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
+def exposed() -> set[str]:
+    """Returns the names under which metrics are scraped."""
     suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
-    known = {f"{family.name}{suffix}" for family in families() for suffix in suffixes[family.type]} | FAMILIES.keys()
+    return {f"{family.name}{suffix}" for family in families() for suffix in suffixes[family.type]} | FAMILIES.keys()
+
+
+def test_pages_name_metrics_as_they_are_scraped() -> None:
+    known = exposed() | {family.name for family in families() if family.type == "histogram"}
+    for page in (*alerts.ROOT.glob("*.md"), *(alerts.ROOT / "docs").rglob("*.md")):
+        named = set(re.findall(r"`(mirrorlake_\w+)[`{]", page.read_text()))
+        assert named - known == set(), page
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_exist() -> None:
+    known = exposed()
     asked = alerts.RULES.read_text() + (alerts.ROOT / "monitoring/grafana.json").read_text()
     names = set(re.findall(r"\b(?:mirrorlake|kafka_connect_mirror)_\w+", asked))
     assert len(names) > 25

@@ -9,6 +9,7 @@ from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local import __main__ as commands
 from mirrorlake.local.jars import fetch_jars, have_jars
+from mirrorlake.notebook import runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 MAVEN = """\
@@ -38,6 +39,17 @@ def test_in_a_checkout_files_and_jars_are_at_its_top_level(tmp_path: Path, monke
     assert resources.checkout() == resources.home() == ROOT
     assert resources.expectations() == ROOT / "expectations"
     assert resources.notebooks() == ROOT / "notebooks"
+
+
+@pytest.mark.parametrize(("folder", "home"), [("notebooks", f"{ROOT}/"), (".", ""), ("/", "")])
+def test_a_notebook_that_runs_in_its_own_folder_finds_what_the_checkout_has(
+    folder: str, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT / folder)
+    found = runtime.parameters({"config": ".local/mirrorlake.properties", "flow": "west->east"}, {})
+    assert (found.config, found.warehouse) == (f"{home}.local/mirrorlake.properties", f"{home}.local/warehouse")
+    given = runtime.parameters({"config": "mine.properties"}, {"MIRRORLAKE_WAREHOUSE": "/data"})
+    assert (given.config, given.warehouse, given.flow) == ("mine.properties", "/data", "a->b")
     assert resources.pom() == ROOT / "pom.xml"
 
 

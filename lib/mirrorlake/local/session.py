@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +103,7 @@ def local_session(
         # earlier query's checkpoint.
         "spark.sql.streaming.checkpointFileManagerClass": FILE_MANAGER,
         "spark.redaction.regex": REDACTED,
-        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.driver.extraJavaOptions": one_line(options),
         **{
             f"spark.executorEnv.{name}": value for name, value in worker.items()
         },  # of executors on other workers; in local mode there are none
@@ -122,6 +122,12 @@ def local_session(
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
     with _standard_error_to(log):
         return builder.getOrCreate()
+
+
+def one_line(options: Iterable[str]) -> str:
+    """Returns options of a JVM as Spark's launcher splits them again: in quotes, as paths may have spaces."""
+    escaped = (option.replace("\\", r"\\").replace('"', r"\"") for option in options)
+    return " ".join(f'"{option}"' for option in escaped)
 
 
 def use_utc() -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mirrorlake import resources
 from mirrorlake.config.security import config_provider
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook import distribution, log_output
@@ -91,17 +92,27 @@ def parameters(namespace: Mapping[str, Any], environment: Mapping[str, str] = os
 
     From this call on, the notebook shows log lines, and this process reads `${secrets:scope:key}` from the scopes of
     the workspace. Where a notebook is run by hand on Databricks, defaults for a local machine would be of no use there:
-    the catalog is then the workspace's own, and the property file is in the volume of the schema.
+    the catalog is then the workspace's own, and the property file is in the volume of the schema. Jupyter runs a
+    notebook in its own folder: within a checkout, the default paths are those at its top level all the same.
     """
     log_output.install(environment)
     defaults = {field.name: str(field.default) for field in fields(Parameters)}
     if (dbutils := namespace.get("dbutils")) is None:
-        return Parameters(**resolve(namespace, defaults, environment))
+        here = _at_top_level(defaults)
+        return Parameters(**resolve(_fitting(namespace, defaults, here), {**defaults, **here}, environment))
     config_provider.ask_first("secrets", partial(_from_scope, dbutils.secrets))
     here = {"warehouse": "", "catalog": namespace["spark"].catalog.currentCatalog()}
     place = resolve(_fitting(namespace, defaults, here), {name: defaults[name] for name in ("catalog", "schema")})
     here["config"] = PROPERTY_FILE.format(**place)
     return Parameters(**resolve(_fitting(namespace, defaults, here), defaults, environment))
+
+
+def _at_top_level(defaults: Mapping[str, str]) -> dict[str, str]:
+    """Returns the default paths from the top level of the checkout, if this process runs in a folder below it."""
+    home = resources.checkout()
+    if home is None or home not in Path.cwd().parents:
+        return {}
+    return {name: str(home / defaults[name]) for name in ("config", "warehouse")}
 
 
 def _fitting(namespace: Mapping[str, Any], local: Mapping[str, str], here: Mapping[str, str]) -> dict[str, Any]:
