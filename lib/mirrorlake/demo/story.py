@@ -94,19 +94,25 @@ def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
         return _show(source, target, say, ends)
 
 
-def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack) -> list[str]:
-    config = home() / "mirrorlake.properties"
-    config.write_text(PROPERTIES.format(a=source, b=target))
+def _traffic(source: str, stop: threading.Event) -> list[threading.Thread]:
+    """Creates the topics, and starts all producers and consumers; they end when `stop` is set."""
     admin = AdminClient({"bootstrap.servers": source, "log_level": 0})
     for future in admin.create_topics([NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS]).values():
         future.result()
-    stop = threading.Event()
-    ends.callback(stop.set)  # an interrupt must not leave threads that keep this process alive
     traffic = [threading.Thread(target=produce, args=(source, topic, stop)) for topic in TOPICS] + [
         threading.Thread(target=consume, args=(source, reader, stop)) for reader in READERS
     ]
     for thread in traffic:
         thread.start()
+    return traffic
+
+
+def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack) -> list[str]:
+    config = home() / "mirrorlake.properties"
+    config.write_text(PROPERTIES.format(a=source, b=target))
+    stop = threading.Event()
+    ends.callback(stop.set)  # an interrupt must not leave threads that keep this process alive
+    traffic = _traffic(source, stop)
     say(f"{len(TOPICS)} producers and {len(READERS)} consumer groups are at work on cluster a")
     flow = ["-p", "config", str(config), "-p", "warehouse", str(home() / "warehouse")]
     jobs = [
