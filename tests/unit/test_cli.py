@@ -10,6 +10,8 @@ import sys
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -17,12 +19,14 @@ from click.testing import CliRunner, Result
 from mirrorlake.cli import exit_code, options, output
 from mirrorlake.cli.app import main
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
-from mirrorlake.cli.running import stopped_by_signals
+from mirrorlake.cli.running import session, stopped_by_signals
 from mirrorlake.errors import KINDS, FencedError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.history import FlowHistory, histories
+from mirrorlake.jobs.inspection.stored_lag import newest
 from mirrorlake.ledger.local_tables import LocalTables
+from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text()
@@ -237,3 +241,116 @@ def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
             signal.raise_signal(signal.SIGINT)
     assert job.stops == 1
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_lag_does_not_say_that_nothing_waits_where_nothing_was_measured(config: str, tmp_path: Path) -> None:
+    done = run("lag", "--config", config, "--warehouse", str(tmp_path), "--deadline", "0.5")
+    assert done.exit_code == ExitCode.FINDINGS
+    assert "nothing is waiting" not in done.stdout
+    assert done.stdout.count("not measured: ") == 2
+
+
+def test_an_object_is_json_whatever_a_frame_has_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
+
+    lines = pd.DataFrame({"offset": [1, None], "at": [pd.Timestamp("2026-11-01"), None], "count": [1, 2]})
+    output.emit("plan", {"lines": lines.to_dict("records"), "ratio": float("inf")})
+
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    nothing = {"offset": None, "at": None, "count": 2}
+    assert found == {
+        "command": "plan", "lines": [{"offset": 1.0, "at": "2026-11-01 00:00:00", "count": 1}, nothing], "ratio": None
+    }  # fmt: skip
+
+
+def test_the_newest_measurement_is_read_without_the_partitions_of_all_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    for source, minutes in (("a", 3), ("a", 1), ("c", 60 * 24 * 9), ("c", 60 * 24 * 10)):
+        at = now - timedelta(minutes=minutes)
+        partitions = [{"topic": "t", "partition": 0, "lag": minutes}]
+        row = {"source": source, "target": "b", "measured_at": at, "due_at": at, "partitions": partitions}
+        write_deltalake(str(tmp_path / "s" / "lag_samples"), pa.Table.from_pylist([row]), mode="append")
+    read = list[int]()
+    rows = LocalTables.rows
+
+    def counted(self: LocalTables, table: str, columns: tuple[str, ...], *rest: Any) -> list[dict[str, Any]]:
+        found = rows(self, table, columns, *rest)
+        read.extend([len(found)] if "partitions" in columns else [])
+        return found
+
+    monkeypatch.setattr(LocalTables, "rows", counted)
+    found = newest(LocalTables(tmp_path, "s"), ["a->b", "c->b", "x->b"], now)
+    assert {row["flow"]: row["lag"] for row in found} == {"a->b": 1, "c->b": 60 * 24 * 9}
+    assert read == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("state", "condition"),
+    [(PartitionState.MIRRORING, overview.Condition.STALLED), (PartitionState.PAUSED, overview.Condition.BEHIND)],
+)
+def test_a_flow_does_not_stall_because_one_of_its_topics_is_paused(
+    state: PartitionState, condition: overview.Condition
+) -> None:
+    flow = SimpleNamespace(name="a->b", paused=False)
+    opening = SimpleNamespace(created_ms=0, generation=1, closed=False)
+    waiting = PartitionLag("t", 0, state, lag=5, lag_seconds=9_000.0)
+    lag = FlowLag("a", "b", datetime(2026, 11, 20), (waiting, PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)))
+    assert overview._judged(flow, [opening], None, lag).condition is condition
+
+
+def test_no_second_signal_leaves_the_jvm_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = list[bool]()
+
+    class Spark:
+        def stop(self) -> None:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+            stopped.append(True)
+
+    monkeypatch.setattr("mirrorlake.local.session.local_session", lambda *_: Spark())
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt), session("test"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == [True]
+
+
+@pytest.mark.parametrize("words", [("pause",), ("pause", "--reason", ""), ("lag", "--top", "x"), ("sql",)])
+def test_a_wrong_option_is_an_object_too(words: tuple[str, ...]) -> None:
+    done = run(*words, "--output", "json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == found["exit_code"] == ExitCode.CONFIGURATION
+    assert (found["command"], found["error"]["kind"]) == (words[0], "ConfigurationError")
+
+
+@pytest.mark.parametrize(("there", "shown", "is_cut"), [(3, 3, False), (4, 3, True)])
+def test_a_result_of_sql_that_is_cut_says_so(
+    there: int, shown: int, is_cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unittest.mock import MagicMock
+
+    from mirrorlake.local import sql as prompt
+
+    spark = MagicMock()
+    frame = spark.sql.return_value
+    frame.columns = ["n"]
+    rows = [MagicMock(asDict=lambda *, recursive, n=n: {"n": n}) for n in range(there)]
+    frame.limit.side_effect = lambda most: MagicMock(collect=lambda: rows[:most])
+    monkeypatch.setattr(prompt, "ROWS", 3)
+    monkeypatch.setattr(prompt, "open_warehouse", lambda *_: spark)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        found = json.loads(run("sql", "SELECT 1", "--output", "json").stdout)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (len(found["rows"]), found["truncated"]) == (shown, is_cut)

@@ -47,3 +47,13 @@ def test_rows_that_can_not_be_written_wait_in_their_order_and_the_oldest_leave_i
     assert (waiting.take_dropped(), waiting.take_dropped()) == ({"cycles": 3}, {})
     waiting.write()
     assert len(ledger.rows["cycles"]) == 10
+
+
+def test_rows_that_are_large_wait_in_smaller_numbers() -> None:
+    waiting = Journal(Away())
+    for _ in range(2):
+        waiting.note("lag_samples", numbers(range(20)))
+        with pytest.raises(LedgerError):
+            waiting.write()
+    assert waiting.waiting() == {"lag_samples": 30}
+    assert waiting.take_dropped() == {"lag_samples": 10}

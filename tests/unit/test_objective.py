@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.jobs.mirror.canary import GIVEN_UP_AFTER, RECORD, Objective
+from mirrorlake.jobs.mirror import canary as module
+from mirrorlake.jobs.mirror.canary import GIVEN_UP_AFTER, RECORD, Canary, Objective
 from mirrorlake.metrics import Metrics
 
 
@@ -64,3 +67,34 @@ def test_a_canarys_group_is_synced_by_its_own_flow_and_moved_by_no_failover() ->
     assert not any(off.checkpoints_group(group) or off.moves_group(group) for group in (own, other))
     with pytest.raises(ConfigurationError, match=r"heartbeats\.replication\.enabled is false"):
         flow(mirrorlake_canary_enabled="true", heartbeats_replication_enabled="false")
+
+
+def test_a_pause_makes_no_canary_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, now_s, sent, arrivals = Metrics(), [0.0], list[int](), MagicMock()
+    arrivals.return_value.poll.return_value = []
+    monkeypatch.setattr(module, "connect_both", lambda *_, **__: (MagicMock(), MagicMock()))
+    monkeypatch.setattr(module, "Arrivals", arrivals)
+    is_paused = [False, True, True, True, False]
+    tested = Canary(flow(mirrorlake_canary_enabled="true"), metrics, lambda: is_paused[0], lambda: now_s[0])
+    monkeypatch.setattr(tested, "_send", sent.append)
+
+    class Ending:
+        """Ends after the pauses of the list; each look takes longer than a canary may."""
+
+        def is_set(self) -> bool:
+            now_s[0] += 100.0
+            return not is_paused
+
+        def wait(self, _: float) -> None:
+            is_paused.pop(0)
+
+    def step() -> None:
+        Canary._step(tested)
+        is_paused.pop(0)
+
+    monkeypatch.setattr(tested, "_step", step)
+    monkeypatch.setattr(tested, "_ending", Ending())
+    tested._keep()
+    assert len(sent) == 2
+    labels = {"flow": "a->b", "path": RECORD}
+    assert metrics.registry.get_sample_value("mirrorlake_canary_late_probes_total", labels) is None

@@ -6,11 +6,17 @@ import threading
 from collections.abc import Callable
 from itertools import accumulate, repeat
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.failpoint import never
+from mirrorlake.jobs.mirror.engine import TaskAnswer
+from mirrorlake.jobs.mirror.in_process import InProcessTasks
 from mirrorlake.jobs.mirror.plan_loop import IDLE_S, PlanLoop, longer
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.spark_engine import Running
+from mirrorlake.model.copy_plan import Range
 
 
 @pytest.mark.parametrize("interval_s", [0.0, 0.3, 0.9, 5.0])
@@ -72,3 +78,29 @@ def test_an_error_between_micro_batches_or_an_interrupt_waits_for_the_micro_batc
         run.join()
         assert done.is_set()
         assert run.error is (error if isinstance(error, SourceError) else None)
+
+
+@pytest.mark.parametrize(
+    ("slots", "lanes"),
+    [((0, 1, 2, 3), [[0], [1], [2], [3]]), ((5,), [[], [5], [], []]), ((0, 4, 8, 12, 16), [[0, 16], [4], [8], [12]])],
+)
+def test_slots_are_shared_out_evenly_as_the_first_transaction_of_a_lane_stays_open_for_all(
+    slots: tuple[int, ...], lanes: list[list[int]]
+) -> None:
+    tasks, copied = InProcessTasks(never, lanes=4), list[list[int]]()
+
+    class Copier:
+        def __init__(self) -> None:
+            self.slots: list[int] = []
+            copied.append(self.slots)
+
+        def copy(self, _flow: object, _plan: object, slot: int, *_: object) -> TaskAnswer:
+            self.slots.append(slot)
+            return TaskAnswer(slot, SourceError("none"))
+
+    copiers: Any = [Copier() for _ in range(4)]
+    tasks._copiers = copiers
+    ranges = tuple(Range("t", slot, "", 20, slot, 0, 1) for slot in slots)
+    answers = tasks.run(SimpleNamespace(), MirrorPlan(1, 20, ranges=ranges))  # type: ignore[arg-type]
+    assert sorted(answer.slot for answer in answers) == [*slots]
+    assert copied == lanes

@@ -105,6 +105,15 @@ def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: 
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_job_begins_to_serve_without_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(name: str = "") -> str:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(socket, "getfqdn", ask)
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics()):
+        assert get(port, "/health")[0] == 200
+
+
 def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:
     now = [100.0]
     health = Health("a->b", "mirror", 60.0, lambda: now[0])

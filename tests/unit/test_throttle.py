@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.config.properties import Properties
+from mirrorlake.jobs.mirror.copy import slot_copy
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.slot_copy import SlotCopy
 from mirrorlake.jobs.mirror.copy.throttle import LEAST_BYTES, Throttle
 from mirrorlake.protocol.cluster import Limits
 
@@ -36,6 +41,23 @@ def test_what_is_written_is_paid_for_by_waiting_also_by_the_next_attempt(flow: F
     assert later.wait_s("new") == pytest.approx(1.0)
 
 
+def test_what_is_owed_is_bytes_so_that_a_rate_that_is_raised_helps_at_once(flow: Flow) -> None:
+    now, limits = [100.0], Limits()
+
+    def wait_s(rate: int) -> float:
+        return Throttle(replace(flow, max_bytes_per_s=rate), limits, lambda: now[0]).wait_s("new")
+
+    Throttle(replace(flow, max_bytes_per_s=1), limits, lambda: now[0]).spend("new", 64 << 10)
+    assert wait_s(1) == pytest.approx(64 << 10)
+    assert wait_s(1 << 10) == pytest.approx(64)
+    now[0] += 32
+    assert wait_s(4 << 10) == pytest.approx(8)
+    assert wait_s(512) == pytest.approx(64), "as when more slots share it"
+    assert wait_s(0) == 0
+    now[0] += 100
+    assert wait_s(64) <= 0
+
+
 def test_topics_that_give_way_have_a_rate_of_their_own(flow: Flow) -> None:
     throttle = Throttle(replace(flow, max_bytes_per_s=1_000, backfill_max_bytes_per_s=100), Limits(), lambda: 0.0)
     throttle.spend("old", 200)
@@ -45,10 +67,12 @@ def test_topics_that_give_way_have_a_rate_of_their_own(flow: Flow) -> None:
 
 
 def test_one_answer_holds_a_part_of_a_second(flow: Flow) -> None:
-    def most(rate: int) -> int:
-        return Throttle(replace(flow, max_bytes_per_s=rate), Limits(), lambda: 0.0).most_bytes(16 << 20)
+    def most(rate: int, *topics: str) -> int:
+        limited = replace(flow, max_bytes_per_s=rate, backfill_max_bytes_per_s=1 << 20)
+        return Throttle(limited, Limits(), lambda: 0.0).most_bytes(16 << 20, topics)
 
-    assert (most(0), most(8 << 20), most(1_000)) == (16 << 20, 2 << 20, LEAST_BYTES)
+    assert (most(0, "new"), most(8 << 20, "new"), most(1_000, "new")) == (16 << 20, 2 << 20, LEAST_BYTES)
+    assert (most(0, "old"), most(8 << 20, "new", "old")) == (256 << 10, 256 << 10), "the rate of topics that give way"
 
 
 def test_slots_share_a_rate_and_keep_their_connections_while_it_changes(flow: Flow) -> None:
@@ -58,3 +82,78 @@ def test_slots_share_a_rate_and_keep_their_connections_while_it_changes(flow: Fl
     assert shared == limited == flow
     assert hash(shared) == hash(flow)
     assert flow.shared_by(4) is flow
+
+
+def test_a_wait_for_the_rate_ends_at_the_deadline(flow: Flow) -> None:
+    now, limits, slept = [100.0], Limits(), list[float]()
+    throttle = Throttle(replace(flow, max_bytes_per_s=1_000, backfill_max_bytes_per_s=100), limits, lambda: now[0])
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    def allows(*topics: str, deadline: float) -> bool:
+        return asyncio.run(throttle.allows(topics, sleep, deadline))
+
+    assert allows("new", deadline=99.0), "nothing is owed, so the deadline does not matter"
+    throttle.spend("new", 3_000)
+    assert not allows("new", deadline=102.0)
+    assert allows("new", deadline=104.0)
+    throttle.spend("old", 100)
+    assert allows("new", "old", deadline=110.0)
+    throttle.spend("old", 100)
+    assert not allows("old", deadline=90.0)
+    assert slept == [pytest.approx(2.0), pytest.approx(1.0), pytest.approx(1.0), 0.0]
+
+
+@pytest.mark.parametrize(
+    ("owed", "read_before", "taken"),
+    [(0, 0, 5), (3_000, 0, 2), (20_000, 0, 0), (20_000, 1, 1)],
+    ids=["nothing_owed", "some_owed", "more_than_there_is_time_for", "after_topics_without_a_transform"],
+)
+def test_transformed_records_are_paid_for_too(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, owed: int, read_before: int, taken: int
+) -> None:
+    now, limits, accepted = [0.0], Limits(), list[int]()
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    class Transformed:
+        dead_letters, everything = None, False
+
+        def __init__(self, **_: object) -> None: ...
+
+        async def begin(self) -> None: ...
+
+        async def accept(self, records: int) -> bool:
+            accepted.append(records)
+            return True
+
+        async def finish(self, *, everything: bool) -> None:
+            Transformed.everything = everything
+
+    class Target:
+        def __init__(self) -> None:
+            self.limits, self.topics = limits, {"a.t": SimpleNamespace(partitions=1)}
+            self.net = SimpleNamespace(sleep=sleep)
+
+        async def topic_config(self, *_: str) -> None: ...
+
+    class Outlet:
+        async def produce(self, _: object) -> None:
+            copy._throttle.spend("t", 1_000)
+
+        async def settle(self) -> None: ...
+
+    monkeypatch.setattr(slot_copy, "TransformedIntake", Transformed)
+    target: Any = Target()
+    limited = replace(flow, max_bytes_per_s=1_000)
+    copy = SlotCopy(limited, target, target, None, slot=0, slots=1, generation=1, clock=lambda: now[0])
+    copy._transformed = {("t", 0): Stretch("t", 0, "", "a.t", 0, 0, 0, 5)}
+    copy._throttle.spend("t", owed)
+    intake, outlet = cast(Any, SimpleNamespace(bytes=read_before)), cast(Any, Outlet())
+    records: Any = iter(range(5))
+    asyncio.run(copy._copy_transformed(intake, outlet, records=records, epochs={}, deadline=4.5))
+    assert (len(accepted), Transformed.everything) == (taken, taken == 5)
+    assert copy._waits_for_rate == (taken < 5)

@@ -479,6 +479,29 @@ COPYING = (
         ("tests/unit/test_intake.py::test_each_connection_has_one_request_under_way_with_partitions_of_its_own",),
     ),
     Mutant(
+        "transformed records wait for no rate",
+        f"{COPY}/slot_copy.py",
+        "                has_turn or await self._throttle",
+        "                True or await self._throttle",
+        ("tests/unit/test_throttle.py::test_transformed_records_are_paid_for_too",),
+    ),
+    Mutant(
+        "a commit whose answer is lost counts as one",
+        f"{MIRROR}/micro_batch.py",
+        "            return outcome\n        try:\n            return None if",
+        "            return None\n        try:\n            return None if",
+        ("tests/unit/test_micro_batch.py::test_a_slot_whose_commit_is_unknown_hides_none_that_is_committed",),
+    ),
+    Mutant(
+        "the answers of two leaders are taken in any order",
+        f"{COPY}/target_writer.py",
+        "            await self.settle()  # a leader has moved",
+        "            pass  # a leader has moved",
+        (
+            "tests/unit/test_target_writer.py::test_what_the_leader_before_has_appended_is_noted_before_what_its_successor_appends",
+        ),
+    ),
+    Mutant(
         "the allowed rate is not paid for",
         f"{COPY}/throttle.py",
         "            self._free_at[name] = begins + size / self._rates[name]\n",
@@ -588,8 +611,8 @@ COMMITTING = (
     Mutant(
         "EndTxn is sent, and its answer is not looked at",
         f"{MIRROR}/micro_batch.py",
-        "            failure = None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)\n",
-        "            failure = None if outcome else self._read_outcome(report)\n",
+        "            return None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)\n",
+        "            return None if outcome else self._read_outcome(report)\n",
         TIMED_OUT,
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -28,6 +29,12 @@ class Commands(click.Group):
             context.exit(ExitCode.INTERRUPTED)
         except MirrorlakeError as error:
             self._fail(context, error)
+        except click.UsageError as error:  # click prints it; an option that is not known is found before --output
+            if output.is_json():
+                about = {"kind": ConfigurationError.__name__, "message": error.format_message(), "retriable": False}
+                values = {"error": about, "exit_code": int(ExitCode.CONFIGURATION)}
+                output.emit(context.invoked_subcommand or "", values)
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except ModuleNotFoundError as error:
@@ -46,10 +53,11 @@ class Commands(click.Group):
         if output.is_json():
             about = {"kind": type(known).__name__, "message": known.message, "retriable": known.retriable}
             kept = output.given("result")
-            output.emit(
-                context.invoked_subcommand or "",
-                {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
-            )
+            with suppress(OSError):  # standard output may be why it fails
+                output.emit(
+                    context.invoked_subcommand or "",
+                    {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
+                )
         click.echo(f"error: {printable(known.message, 10_000, keep=chr(10))}{advice}", err=True)
         context.exit(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -41,8 +42,19 @@ def is_json() -> bool:
 
 def emit(command: str, values: Mapping[str, Any]) -> None:
     """Prints the one JSON object of a command."""
-    json.dump({"command": command, **values}, sys.stdout, default=str)
-    sys.stdout.write("\n")
+    text = json.dumps(_of_json({"command": command, **values}), default=str, allow_nan=False)
+    click.echo(text)
+
+
+def _of_json(value: Any) -> Any:
+    """Returns a value without what JSON does not have: NaN, of pandas for nothing, NaT and infinities become null."""
+    if isinstance(value, Mapping):
+        return {key: _of_json(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_of_json(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return None if type(value).__name__ == "NaTType" else value
 
 
 def keep(command: str, values: Mapping[str, Any]) -> None:

@@ -42,7 +42,7 @@ def session(name: str) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        with _ignored():  # the JVM is about to end; a second Ctrl-C must not leave it behind
+        with _ignored():  # the JVM is about to end; a second signal must not leave it behind
             spark.stop()
 
 
@@ -78,8 +78,9 @@ def _interrupt(*_: object) -> None:
 
 @contextmanager
 def _ignored() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

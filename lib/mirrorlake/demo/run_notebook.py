@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,13 @@ class Notebook:
         for child in psutil.Process(self._process.pid).children() if self._process.poll() is None else ():
             if any("ipykernel" in word for word in child.cmdline()):
                 child.send_signal(signal.SIGINT)
+
+    def end(self) -> None:
+        """Ends papermill and its kernel, if they still run: the demo was interrupted."""
+        if self._process.poll() is None:
+            for process in (*psutil.Process(self._process.pid).children(recursive=True), self._process):
+                with suppress(psutil.NoSuchProcess):
+                    process.terminate()
 
     def wait(self) -> list[str]:
         """Waits for the end and keeps the HTML; returns the problems."""

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -88,24 +89,38 @@ def tell() -> list[str]:
 
 
 def show(source: str, target: str, say: Callable[[str], None]) -> list[str]:
-    """Runs the traffic and the notebooks; returns the checks that failed."""
-    config = home() / "mirrorlake.properties"
-    config.write_text(PROPERTIES.format(a=source, b=target))
+    """Runs the traffic and the notebooks; returns the checks that failed. Nothing of it is left when this ends."""
+    with ExitStack() as ends:
+        return _show(source, target, say, ends)
+
+
+def _traffic(source: str, stop: threading.Event) -> list[threading.Thread]:
+    """Creates the topics, and starts all producers and consumers; they end when `stop` is set."""
     admin = AdminClient({"bootstrap.servers": source, "log_level": 0})
     for future in admin.create_topics([NewTopic(topic.name, topic.partitions, 1) for topic in TOPICS]).values():
         future.result()
-    stop = threading.Event()
     traffic = [threading.Thread(target=produce, args=(source, topic, stop)) for topic in TOPICS] + [
         threading.Thread(target=consume, args=(source, reader, stop)) for reader in READERS
     ]
     for thread in traffic:
         thread.start()
+    return traffic
+
+
+def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack) -> list[str]:
+    config = home() / "mirrorlake.properties"
+    config.write_text(PROPERTIES.format(a=source, b=target))
+    stop = threading.Event()
+    ends.callback(stop.set)  # an interrupt must not leave threads that keep this process alive
+    traffic = _traffic(source, stop)
     say(f"{len(TOPICS)} producers and {len(READERS)} consumer groups are at work on cluster a")
     flow = ["-p", "config", str(config), "-p", "warehouse", str(home() / "warehouse")]
     jobs = [
         Notebook("mirror", [*flow, "-p", "trigger", "1 seconds"], say),
         Notebook("checkpoint", [*flow, "-p", "trigger", "3 seconds"], say),
     ]
+    for job in jobs:
+        ends.callback(job.end)
     say("mirror.ipynb and checkpoint.ipynb are starting (Spark takes a while)")
     for job in jobs:
         job.begun.wait(2 * DEADLINE_S)

@@ -21,6 +21,7 @@ from mirrorlake.ledger.store import Ledger
 AGE_S = 30.0  # the longest wait of rows while a job runs
 ROWS_AT_ONCE = 2_000
 MOST_ROWS = 10_000  # of a table; with more, the ledger has been away for hours
+MOST_OF: Mapping[str, int] = {"lag_samples": 30}  # a row has all partitions, and takes megabytes if there are 10,000
 
 
 class CycleJob(StrEnum):
@@ -55,7 +56,8 @@ class Cycle:
 
 
 class Journal:
-    """Rows that wait to be appended to the ledger, at most MOST_ROWS for each table. Several threads may use it.
+    """Rows that wait to be appended to the ledger, at most MOST_ROWS for each table, or what MOST_OF says. Several
+    threads may use it.
 
     Args:
         ledger: the ledger.
@@ -73,9 +75,10 @@ class Journal:
     def note(self, table: str, rows: Iterable[Any]) -> None:
         """Records rows of a table, in the form that `Ledger.append` takes; too many make the oldest ones leave."""
         with self._lock:
-            waiting = self._rows.setdefault(table, deque(maxlen=MOST_ROWS))
+            most = min(MOST_ROWS, MOST_OF.get(table, MOST_ROWS))
+            waiting = self._rows.setdefault(table, deque(maxlen=most))
             for row in rows:
-                self._dropped[table] += len(waiting) == MOST_ROWS
+                self._dropped[table] += len(waiting) == most
                 waiting.append(row)
             if self._since is None and any(self._rows.values()):
                 self._since = self._clock()

@@ -5,7 +5,7 @@ It is for a quick look: a JVM takes longer to start than all of it. Jobs and rep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,12 @@ class LocalTables:
         return self._directory.is_dir()
 
     def rows(
-        self, table: str, columns: Sequence[str], time: str = "", since: datetime | None = None
+        self,
+        table: str,
+        columns: Sequence[str],
+        time: str = "",
+        since: datetime | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
         """Reads columns of a table, of rows since a time; none if there is no such table.
 
@@ -40,6 +45,7 @@ class LocalTables:
             columns: the names of its columns; one that the table does not have yet is left out.
             time: the column of `since`.
             since: the earliest time, in UTC.
+            where: values that columns must have; None for all rows.
 
         Raises:
             LedgerError: the table can't be read.
@@ -55,6 +61,8 @@ class LocalTables:
             there = {*found.schema.names}
             wanted = [name for name in columns if name in there]
             condition = ds.field(time) >= since if time and since else None
+            for name, value in (where or {}).items():
+                condition = ds.field(name) == value if condition is None else condition & (ds.field(name) == value)
             rows: list[dict[str, Any]] = found.head(ROWS, columns=wanted, filter=condition).to_pylist()
             return rows
         except ImportError:

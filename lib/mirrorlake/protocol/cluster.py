@@ -209,6 +209,7 @@ class Limits:
         window_bytes: what may be in flight on one connection over a long line; it grows while responses come soon.
         ends_checked: the generation in which the end of a remote partition was found to be there.
         free_at: the time on the monotonic clock until which a rate is used up, by its name.
+        rates: the rate in bytes per second for which that time holds, by its name.
         damaged: the last batch of a partition that arrived damaged: the position, the CRC of its bytes, and how often
             they were fetched.
     """
@@ -220,6 +221,7 @@ class Limits:
     refused: set[tuple[str, int, int]] = field(default_factory=set)
     ends_checked: dict[PartitionKey, int] = field(default_factory=dict)
     free_at: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
 
     @property

@@ -15,7 +15,7 @@ from functools import partial
 
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster, ResponseError, check
 from mirrorlake.protocol.error_codes import TRANSACTION_OVER
@@ -159,7 +159,7 @@ def end_all(
     commit: bool,
     timeout_ms: int,
     ended: Callable[[], None] = lambda: None,
-) -> list[Outcome]:
+) -> list[Outcome | MirrorlakeError]:
     """Does the same as `end` for the transactions of several producers, which are under way at the same time.
 
     Args:
@@ -169,16 +169,19 @@ def end_all(
         timeout_ms: the deadline of each request and its retries.
         ended: called after the response to each request.
 
-    Raises:
-        TargetError: that of the first request that failed. All others are answered, or have failed, too.
+    Returns:
+        The outcome of each transaction, or the error of its request, after which the outcome is unknown.
     """
 
-    async def one(producer: Producer) -> Outcome:
-        outcome = await end_async(target, producer, commit=commit, timeout_ms=timeout_ms)
+    async def one(producer: Producer) -> Outcome | MirrorlakeError:
+        try:
+            outcome = await end_async(target, producer, commit=commit, timeout_ms=timeout_ms)
+        except MirrorlakeError as error:
+            return error
         ended()
         return outcome
 
-    outcomes: list[Outcome] = target.net.run(
+    outcomes: list[Outcome | MirrorlakeError] = target.net.run(
         lambda: target.each([partial(one, producer) for producer in producers], ENDED_AT_ONCE)
     )
     return outcomes

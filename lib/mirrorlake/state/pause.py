@@ -65,6 +65,16 @@ def read_pause(target: Cluster, flow: Flow, timeout_ms: int) -> Pause | None:
     Raises:
         TargetError: the record can't be read. A job must not go on then, as it might be paused.
     """
+    order = read_order(target, flow, timeout_ms)
+    return None if order is None else parse_order(order, flow)
+
+
+def read_order(target: Cluster, flow: Flow, timeout_ms: int) -> bytes | None:
+    """Reads the last record of a flow's pause topic, whatever it says; None if there is none.
+
+    Raises:
+        TargetError: the record can't be read.
+    """
     topic = pause_topic(flow.source)
     there = target.refresh([topic], timeout_ms, operations=True).get(topic)
     if there is None or not there.leaders:  # also where the principal may not even describe it
@@ -78,11 +88,16 @@ def read_pause(target: Cluster, flow: Flow, timeout_ms: int) -> Pause | None:
     first, end = (target.offsets([key], at, timeout_ms)[key] for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
     for start in range(end - 1, first - 1, -1):
         for _, value in committed_values(target, key, start=start, end=start + 1, timeout_ms=timeout_ms):
-            return _parse(value, flow, topic)
+            return value
     return None
 
 
-def _parse(value: bytes, flow: Flow, topic: str) -> Pause | None:
+def parse_order(value: bytes, flow: Flow) -> Pause | None:
+    """Parses a record of a flow's pause topic; None if the flow is not paused.
+
+    Raises:
+        TargetError: it is of a later version, or of another program.
+    """
     try:
         found = json.loads(value)
         if found["version"] != VERSION:
@@ -94,10 +109,11 @@ def _parse(value: bytes, flow: Flow, topic: str) -> Pause | None:
             printable(str(found["reason"]), LONGEST_REASON),
             int(found["at_ms"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         raise TargetError(
-            f"flow {flow.name}: the last record of topic {topic} on cluster {flow.target} is none that this version "
-            "of mirrorlake has written. Upgrade mirrorlake, or record the pause anew: mirrorlake resume, or pause"
+            f"flow {flow.name}: the last record of topic {pause_topic(flow.source)} on cluster {flow.target} is none "
+            "that this version of mirrorlake has written. Upgrade mirrorlake, or record the pause anew: mirrorlake "
+            "resume, or pause"
         ) from None
 
 
@@ -152,11 +168,12 @@ class PauseWatch:
         self._clock = clock
         self._due = float("-inf")
         self._known: Pause | None = None
+        self._has_read = False
 
     def look(self, target: Cluster, flow: Flow) -> Pause | None:
         """Returns the pause; None if the flow is not paused, or if this job goes on in a pause (`ignores_pause`).
 
-        An error that may pass changes nothing: the last answer holds.
+        An error that may pass changes nothing: the last answer holds, if there is one.
 
         Raises:
             TargetError: see `read_pause`.
@@ -166,8 +183,9 @@ class PauseWatch:
         if self._clock() >= self._due:
             try:
                 self._known = read_pause(target, flow, flow.connect_timeout_ms)
+                self._has_read = True
             except MirrorlakeError as error:
-                if not error.retriable:
+                if not (error.retriable and self._has_read):
                     raise
             self._due = self._clock() + LOOK_S
         return self._known

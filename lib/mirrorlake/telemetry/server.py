@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -53,6 +54,10 @@ class Server:
 class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a client that does not read must not hold up the end of the job
+
+    def server_bind(self) -> None:
+        """Binds without the name of the host: the default asks DNS for it, and a job would wait if that is away."""
+        TCPServer.server_bind(self)
 
     def handle_error(self, *_: Any) -> None:
         """Says nothing of a client that has gone before its answer; the default prints a stack trace."""

@@ -44,7 +44,7 @@ def assess(config: str, flow: str, mb_per_s: str) -> int:
 
 def _values(found: Assessment) -> dict[str, Any]:
     topics, groups = (table.to_dict("records") for table in (found.topics_table(), found.groups_table()))
-    return {**found.to_json(), "topic_list": _plain(topics), "group_list": _plain(groups)}
+    return {**found.to_json(), "topic_list": topics, "group_list": groups}
 
 
 def _show(found: Assessment, config: str) -> None:
@@ -100,11 +100,6 @@ def _show(found: Assessment, config: str) -> None:
 def _more(count: int) -> None:
     if count > SHOWN:
         output.say(f"... and {count - SHOWN:,} more (--output json has all)")
-
-
-def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns rows of a pandas frame with None where pandas has NaN."""
-    return [{name: None if value != value else value for name, value in row.items()} for row in rows]
 
 
 COMMANDS = (assess,)

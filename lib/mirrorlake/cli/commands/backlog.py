@@ -59,7 +59,7 @@ def lag(
         output.table(COLUMNS, (tuple(_shown(row, name) for name in COLUMNS) for row in waiting[:top]))
         if len(waiting) > top:
             output.say(f"... and {len(waiting) - top:,} more partitions, none worse (--top, --output json)")
-    else:
+    elif rows:  # of flows that were not measured, nothing is known
         output.say("nothing is waiting")
     output.say(f"\n{len(rows):,} partitions of {len({row['flow'] for row in rows}):,} flows, {_when(rows)}")
     for name, why in failures.items():

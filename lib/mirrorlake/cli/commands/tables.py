@@ -60,12 +60,13 @@ def sql(warehouse: str, schema: str, statement: str) -> int:
     spark = prompt.open_warehouse(resources.home(), warehouse, schema)
     try:
         frame = spark.sql(statement)
-        rows = [row.asDict(recursive=True) for row in frame.limit(prompt.ROWS).collect()]
+        rows = [row.asDict(recursive=True) for row in frame.limit(prompt.ROWS + 1).collect()]
     except Exception as error:  # of Spark, about the statement
         raise ConfigurationError(str(error).partition(";\n")[0].strip()) from None
     finally:
         spark.stop()
-    output.emit("sql", {"columns": frame.columns, "rows": rows})
+    is_cut = len(rows) > prompt.ROWS
+    output.emit("sql", {"columns": frame.columns, "rows": rows[: prompt.ROWS], "truncated": is_cut})
     return ExitCode.OK
 
 

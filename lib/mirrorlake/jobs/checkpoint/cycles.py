@@ -65,6 +65,7 @@ class SparkCycles:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._stopping = threading.Event()
         self._batches: Batches | None = None
 
     def run(self, run: CycleRun) -> None:
@@ -78,12 +79,15 @@ class SparkCycles:
         frame = reader.option("flow", run.flow.name).load()
         once = run.interval_s is None
         self._batches = Batches(handle, run.flow.retry_timeout_ms / 1000, run.flow.name, run.metrics, once=once)
+        if self._stopping.is_set():  # while the job was still preparing
+            return
         self._batches.run(
             frame, run.name, checkpoint=run.checkpoint, interval_s=run.interval_s, run_for_s=run.run_for_s
         )
 
     def stop(self) -> None:
         """See `Cycles.stop`."""
+        self._stopping.set()
         if self._batches is not None:
             self._batches.stop()
 

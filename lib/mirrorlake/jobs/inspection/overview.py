@@ -213,7 +213,9 @@ def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found:
             detail=f"{stuck.topic}-{stuck.partition} is {stuck.state}: {stuck.reason}",
             next=f"mirrorlake lag --flow '{flow.name}' shows all of them",
         )
-    if one.lag and min(one.committed_s or 0, one.oldest_s or 0) > STALLED_S:
+    copied = found.copied if found else []  # topics that the property file pauses wait as they were told
+    oldest_s = max((each.lag_seconds or 0.0 for each in copied), default=0.0)
+    if one.lag and min(one.committed_s or 0, oldest_s) > STALLED_S:
         return replace(
             one,
             condition=Condition.STALLED,

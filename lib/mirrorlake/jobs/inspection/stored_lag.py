@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,10 +23,9 @@ def newest(tables: LocalTables, names: Collection[str], now: datetime | None = N
         LedgerError: the table can't be read.
     """
     now = now or datetime.now(UTC)
-    columns = ("source", "target", "measured_at", "due_at", "partitions")
     found: dict[str, dict[str, Any]] = {}
     for back in LOOK_BACK:
-        for row in tables.rows("lag_samples", columns, "measured_at", now - back):
+        for row in tables.rows("lag_samples", ("source", "target", "measured_at", "due_at"), "measured_at", now - back):
             name = f"{row['source']}->{row['target']}"
             if name in names and (name not in found or found[name]["measured_at"] < row["measured_at"]):
                 found[name] = row
@@ -35,8 +34,17 @@ def newest(tables: LocalTables, names: Collection[str], now: datetime | None = N
     return [
         {"flow": name, **one, "measured_at": row["measured_at"], "is_stale": _utc(row["due_at"]) < now}
         for name, row in found.items()
-        for one in row["partitions"]
+        for one in _partitions(tables, row)
     ]
+
+
+def _partitions(tables: LocalTables, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Reads the partitions of one measurement. Those of all, thousands of times a month, would not fit into memory."""
+    at = _utc(row["measured_at"])
+    of = {name: row[name] for name in ("source", "target", "measured_at")}
+    (whole,) = tables.rows("lag_samples", ("partitions",), "measured_at", at, of)[:1] or [{"partitions": []}]
+    found: list[dict[str, Any]] = whole["partitions"]
+    return found
 
 
 def _utc(at: datetime) -> datetime:

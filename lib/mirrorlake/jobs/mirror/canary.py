@@ -84,6 +84,11 @@ class Objective:
                 del self._under_way[canary]
                 self._late.discard(canary)
 
+    def forget(self) -> None:
+        """Forgets the canaries under way, which nobody carries on."""
+        self._under_way.clear()
+        self._late.clear()
+
     @property
     def is_waiting(self) -> bool:
         """Whether a canary is under way."""
@@ -107,11 +112,18 @@ class Canary:
     Args:
         flow: the flow, with `canary_enabled`.
         metrics: the metrics to update.
+        is_paused: tells whether the flow is paused. No canary is sent then, and none is late.
         clock: returns the time in seconds, monotonic.
     """
 
-    def __init__(self, flow: Flow, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._flow, self._clock = flow, clock
+    def __init__(
+        self,
+        flow: Flow,
+        metrics: Metrics,
+        is_paused: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._flow, self._is_paused, self._clock = flow, is_paused, clock
         objective = flow.canary_objective_percent / 100
         self._records = Objective(flow.name, RECORD, flow.canary_record_sla_ms / 1000, objective, metrics)
         self._groups = Objective(flow.name, GROUP, flow.canary_group_sla_ms / 1000, objective, metrics)
@@ -144,6 +156,9 @@ class Canary:
 
     def _keep(self) -> None:
         while not self._ending.is_set():
+            if self._is_paused():
+                self._wait_in_pause()
+                continue
             try:
                 self._step()
             except Exception as error:  # whatever it is, the job goes on
@@ -160,6 +175,13 @@ class Canary:
         if self._group_due:
             self._delete_group()
         self._close()
+
+    def _wait_in_pause(self) -> None:
+        self._records.forget()
+        self._groups.forget()
+        self._awaited = None
+        self._close()
+        self._ending.wait(LOOK_S)
 
     def _step(self) -> None:
         if self._clusters is None:

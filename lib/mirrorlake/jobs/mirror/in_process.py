@@ -7,7 +7,7 @@ tests of the protocol, and for small flows without transforms.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from mirrorlake.config.flow import Flow
@@ -62,7 +62,8 @@ class InProcessTasks:
 
     Args:
         failpoint: called with the name of each step.
-        lanes: slots that are copied at once. Slots that share a lane are copied one after the other.
+        lanes: slots that are copied at once. Slots that share a lane are copied one after the other. The transaction of
+            the first one stays open until the last one is copied, so they are shared out evenly.
     """
 
     def __init__(self, failpoint: Failpoint, lanes: int = 1) -> None:
@@ -73,7 +74,7 @@ class InProcessTasks:
         """See `CopyTasks.run`."""
         by_lane: dict[int, list[tuple[int, list[Range]]]] = {}
         for slot, ranges in plan.by_slot().items():
-            by_lane.setdefault(slot % len(self._copiers), []).append((slot, ranges))
+            by_lane.setdefault(self._lane(slot, by_lane), []).append((slot, ranges))
 
         def copied(lane: int) -> list[TaskAnswer]:
             return [
@@ -84,6 +85,11 @@ class InProcessTasks:
             return [answer for lane in by_lane for answer in copied(lane)]
         with ThreadPoolExecutor(len(by_lane)) as pool:
             return [answer for answers in pool.map(copied, by_lane) for answer in answers]
+
+    def _lane(self, slot: int, taken: Mapping[int, Sequence[object]]) -> int:
+        """Returns the lane of a slot: its usual one, whose connections know it, unless others have fewer slots."""
+        count = len(self._copiers)
+        return min(range(count), key=lambda lane: (len(taken.get(lane, ())), (lane - slot) % count))
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
         """Returns the error unchanged; see `CopyTasks.explained`."""

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
+from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.config.start import StartSpec
 from mirrorlake.config.transform import DEAD_LETTER
 from mirrorlake.errors import (
@@ -132,7 +133,7 @@ class MirrorJob:
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
-        self._canary = Canary(flow, self._metrics) if flow.canary_enabled else None
+        self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
             flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._measured
         )
@@ -261,6 +262,9 @@ class MirrorJob:
             log.info(event("interrupted", flow=flow.name))
             return False
         return True
+
+    def _pauses_canaries(self) -> bool:
+        return self._pause is not None or self.flow.is_paused(HEARTBEATS)
 
     def _paused(self, pause: Pause | None) -> bool:
         """Notes whether the flow is paused, and says it when that changes, and every few minutes while it lasts."""
@@ -397,8 +401,7 @@ class MirrorJob:
                 )
             )
         self._holdups.measure()
-        if self._live.poll():  # the planner reports changes, when its plans follow them
-            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
+        self._follow_file()
         now, flow = time.monotonic(), self.flow
         if self._pause is not None:
             return
@@ -417,10 +420,16 @@ class MirrorJob:
             log.warning(event("topics_not_in_step", flow=flow.name, error=error))
             self._metrics.retries.labels(flow.name, type(error).__name__).inc()
 
+    def _follow_file(self) -> None:
+        """Takes over changes of the property file; the planner reports them, when its plans follow them."""
+        if self._live.poll():
+            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
+
     # -- one micro-batch ----------------------------------------------------------------------------
 
     def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> None:
         """Handles one plan of the engine."""
+        self._follow_file()  # a run without an interval is not tended in between
         if not self._has_work(plan):
             return
         began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"

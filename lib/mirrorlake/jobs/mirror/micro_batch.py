@@ -171,12 +171,21 @@ class MicroBatch:
         )
         committed, failures = [], []
         for report, outcome in zip(reports, outcomes, strict=True):
-            failure = None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)
+            failure = self._failure(report, outcome)
             if failure is None:
                 committed.append(report)
             else:
                 failures.append(failure)
         return committed, failures
+
+    def _failure(self, report: SlotReport, outcome: transaction.Outcome | MirrorlakeError) -> MirrorlakeError | None:
+        """Returns the error of a slot that is not known to be committed; the next plan reads what it has committed."""
+        if isinstance(outcome, MirrorlakeError):
+            return outcome
+        try:
+            return None if outcome is transaction.Outcome.DECIDED else self._read_outcome(report)
+        except MirrorlakeError as error:
+            return error
 
     def _read_outcome(self, report: SlotReport) -> MirrorlakeError | None:
         """Reads the log where the response to EndTxn does not show it; returns an error if a slot is not committed."""
@@ -197,9 +206,17 @@ class MicroBatch:
         )
 
     def _reject(self, reports: Iterable[SlotReport]) -> None:
-        """Aborts the open transactions of these reports."""
+        """Aborts the open transactions of these reports.
+
+        Raises:
+            TargetError: one could not be aborted; all others are.
+        """
         producers = [report.producer for report in reports if report.is_open]
-        transaction.end_all(self._target, producers, commit=False, timeout_ms=transaction.END_TIMEOUT_MS)
+        for outcome in transaction.end_all(
+            self._target, producers, commit=False, timeout_ms=transaction.END_TIMEOUT_MS
+        ):
+            if isinstance(outcome, MirrorlakeError):
+                raise outcome
 
     def _abort(self, slots: set[int]) -> None:
         """Aborts open transactions of these slots, so that they don't block readers.

@@ -86,6 +86,7 @@ class SlotCopy:
         self._stretches: dict[PartitionKey, Stretch] = {}
         self._throttle = Throttle(flow, target.limits, clock)
         self._transformed: dict[PartitionKey, Stretch] = {}
+        self._waits_for_rate = False  # with transformed records that were not taken
         self._warnings: list[str] = []
         self._state_end = -1  # of the slot's states, as they were read
 
@@ -126,7 +127,7 @@ class SlotCopy:
             self._move(intake, outlet, planned, records, deadline=ready + self._longest_s())
             moved = self._clock()
             self._failpoint("task.copied")
-            if intake.throttled_s and self._is_untouched:  # it has waited for the allowed rate all the time
+            if (intake.throttled_s or self._waits_for_rate) and self._is_untouched:  # all the time
                 return self._report(producer, is_open=False)
             self._require_result(intake, outlet, state)
             self._write_state(state, producer)
@@ -403,9 +404,14 @@ class SlotCopy:
             ids=schema_ids(self.flow.registries),
         )
         await transformed.begin()
-        is_everything = True
+        is_everything, topics = True, {stretch.topic for stretch in self._transformed.values()}
+        has_turn = intake.bytes > 0  # after others that have waited until the deadline, perhaps
         for some in records:
-            if not await transformed.accept(some) or self._clock() >= deadline:
+            self._waits_for_rate = not (
+                has_turn or await self._throttle.allows(topics, self.source.net.sleep, deadline)
+            )
+            has_turn = False
+            if self._waits_for_rate or not await transformed.accept(some) or self._clock() >= deadline:
                 is_everything = False
                 break
             await outlet.produce([*self._transformed.values(), transformed.dead_letters])

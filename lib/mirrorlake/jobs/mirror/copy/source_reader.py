@@ -142,7 +142,9 @@ class Intake:
         share = self.flow.batch_memory_bytes // (2 * responses)
         max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
         if self._throttle is not None:
-            max_bytes = self._throttle.most_bytes(max_bytes)
+            max_bytes = self._throttle.most_bytes(
+                max_bytes, {topic for offsets in wanted.values() for topic, _ in offsets}
+            )
         partition_max_bytes = max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES)
         epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
         for (node, lane), offsets in wanted.items():

@@ -118,6 +118,7 @@ class Outlet:
         self._narrowed_at = 0.0
         self._added: set[PartitionKey] = set()
         self._begun: set[PartitionKey] = set()
+        self._nodes: dict[PartitionKey, int] = {}  # that have got the last batch of each partition
 
     async def produce(self, stretches: Iterable[Writing]) -> None:
         """Sends all waiting batches in order, at most one batch of a partition in each request."""
@@ -216,6 +217,9 @@ class Outlet:
             raise BatchRefusedError from error
 
     async def _send(self, where: Where, batches: Requested) -> None:
+        if any(self._nodes.get(key, where[0]) != where[0] for key in batches):
+            await self.settle()  # a leader has moved: what the one before has appended is noted first
+        self._nodes.update(dict.fromkeys(batches, where[0]))
         sealed = {}
         for key, (writing, batch) in batches.items():
             if self._throttle is not None and isinstance(writing, Stretch):

@@ -6,7 +6,7 @@ owes at its end, the next one of the same process pays, as clocks are kept in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.protocol.cluster import Limits
@@ -33,6 +33,11 @@ class Throttle:
             for name, rate in ((ALL, flow.max_bytes_per_s), (BACKFILL, flow.backfill_max_bytes_per_s))
             if rate
         }
+        for name, rate in self._rates.items():  # bytes are owed, and a rate may have changed since
+            before = limits.rates.get(name, rate)
+            if before != rate:
+                self._free_at[name] = clock() + max(0.0, self._free_at.get(name, 0.0) - clock()) * before / rate
+            limits.rates[name] = rate
 
     def spend(self, topic: str, size: int) -> None:
         """Counts bytes that were written for a topic."""
@@ -44,9 +49,25 @@ class Throttle:
         """Returns the seconds until more of a topic may be read."""
         return max((self._free_at.get(name, 0.0) - self._clock() for name in self._of(topic)), default=0.0)
 
-    def most_bytes(self, size: int) -> int:
-        """Returns the size limit of a response: `size`, or less where that would be too much at once."""
-        return min([size, *(max(LEAST_BYTES, int(rate * AT_ONCE_S)) for rate in self._rates.values())])
+    async def allows(self, topics: Iterable[str], sleep: Callable[[float], Awaitable[None]], deadline: float) -> bool:
+        """Waits until more of some topics may be read; returns False if that is not before the deadline.
+
+        Args:
+            topics: the topics.
+            sleep: waits for some seconds.
+            deadline: the time until which it waits at most, by the clock.
+        """
+        wait_s = max((self.wait_s(topic) for topic in topics), default=0.0)
+        if wait_s <= 0:
+            return True
+        left_s = deadline - self._clock()
+        await sleep(max(0.0, min(wait_s, left_s)))
+        return wait_s <= left_s
+
+    def most_bytes(self, size: int, topics: Iterable[str]) -> int:
+        """Returns the size limit of a response for topics: `size`, or less where that would be too much at once."""
+        names = {name for topic in topics for name in self._of(topic)}
+        return min([size, *(max(LEAST_BYTES, int(self._rates[name] * AT_ONCE_S)) for name in names)])
 
     def _of(self, topic: str) -> list[str]:
         """Returns the rates that apply to a topic."""
