@@ -41,8 +41,8 @@ COMMANDS = (
     Mutant(
         "a pause that can't be understood is none",
         "state/pause.py",
-        "    except (ValueError, KeyError, TypeError):\n        raise TargetError(",
-        "    except (ValueError, KeyError, TypeError):\n        return None\n        raise TargetError(",
+        "    except (ValueError, KeyError, TypeError, OverflowError):\n        raise TargetError(",
+        "    except (ValueError, KeyError, TypeError, OverflowError):\n        return None\n        raise TargetError(",
         (f"{PAUSES}::test_a_record_that_says_nothing_known_of_a_pause_stops_the_job",),
     ),
     Mutant(
