@@ -21,11 +21,13 @@ def main(config: str, flow: str, warehouse: str, schema: str, diverged: str, exp
     from mirrorlake.ledger.store import Ledger
     from mirrorlake.local.session import local_session
     from mirrorlake.log import configure
+    from mirrorlake.protocol import transaction
 
     configure()
     spark = local_session(ROOT, "failback process")
     print("ready", flush=True)
     sys.stdin.readline()
+    transaction.ENDED_AT_ONCE = 1  # else the EndTxn of both slots are under way when the first one is answered
     failback.MirrorJob = partial(failback.MirrorJob, failpoint=os.environ.get(VARIABLE, ""))
     ledger = Ledger(spark, "spark_catalog", schema, warehouse)
     job = failback.Failback(spark, config, Flow.load(config, flow), ledger, ROOT / "expectations")
