@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from mirrorlake.metrics import of_process
 
 from tests.prometheus import free_ports, monitoring, program
 from tests.world import DEADLINE_S, World, eventually
@@ -124,6 +125,7 @@ SILENT = re.compile(r"throttled|retries|ledger_away|verified|canary")
 
 
 def test_an_alert_fires_when_a_flow_breaks_and_ends_when_it_recovers(plain_world: World, tmp_path: Path) -> None:
+    of_process.cache_clear()  # jobs have processes of their own, without the series of the tests before
     world, port = plain_world, free_ports(2)[0]
     topic = world.topic("orders", 2)
     world.produce(topic, 100)
