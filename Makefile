@@ -71,7 +71,7 @@ config-named:
 ##@ Check
 
 .PHONY: test
-test: setup $(REGISTRY) $(OLDER) browser prometheus $(RUNTIME_READY)  ## Every test, against real brokers, on WORKERS processes side by side (3)
+test: test-setup browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(if $(PYTHON_OF_RUNTIME),:,$(WITHOUT_RUNTIME))
 	@failed=; $(RUNTIME_PYTEST) $(PARALLEL) tests/spark || failed=1; \
 	$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle || failed=1; test -z "$$failed"
@@ -206,6 +206,9 @@ lock:  ## Pin what requirements.txt, requirements-runtime.txt, tools/audit.txt a
 	@$(LOCK) --python-version 3.12 requirements.txt --override requirements-runtime.txt --output-file requirements-runtime.lock
 	@$(LOCK) --python-version 3.11 tools/audit.txt --output-file tools/audit.lock
 	@$(LOCK) --python-version 3.11 tools/docs.txt --output-file tools/docs.lock
+
+.PHONY: test-setup
+test-setup: setup $(REGISTRY) $(OLDER) $(RUNTIME_READY)  ## Jars and packages that only make test needs; done by it, too
 
 .PHONY: browser
 browser:
