@@ -289,6 +289,8 @@ def test_a_right_that_is_revoked_ends_the_job_and_it_goes_on_once_it_is_granted_
         "source": (world.source_admin, world.alias),
         "target": (world.target_admin, world.target_alias),
     }[side]
+    # Between two looks for topics: what this principal must not describe is missing in the source's list of topics.
+    world.write_config(refresh_topics_interval_seconds="600")
     topic = world.topic(partitions=2)
     world.produce(topic, 200)
     own = (ResourceType.TOPIC, "*", AclOperation.ALL)
