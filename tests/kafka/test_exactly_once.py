@@ -280,9 +280,10 @@ def test_a_task_copies_nothing_for_an_older_job_or_where_the_state_of_its_slot_i
 
 
 def test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_not_be_read_yet(
-    plain_world: World,
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later, flow, plans = plain_world.topic("b", partitions=1), plain_world.flow, list[dict[tuple[str, int], int]]()
+    read, before = offset_syncs.read_states_and_ends, list[tuple[dict[int, SlotState], dict[int, int]]]()
     plain_world.produce(later, 100, partitions=1)
 
     def planned() -> dict[tuple[str, int], int]:
@@ -292,6 +293,7 @@ def test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commi
         finally:
             planner.close()
         assert values["waiting"] == (not values["ranges"])
+        assert values["held"] == {}
         return {(one["topic"], one["partition"]): one["slot"] for one in values["ranges"]}
 
     def look(step: str) -> None:
@@ -300,8 +302,14 @@ def test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commi
             plain_world.produce(earlier, 100, partitions=1)
             remote = plain_world.remote(earlier)
             plain_world.target_admin.create_topics([NewTopic(remote, 1, 1)])[remote].result()
+            with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+                target.refresh([flow.offset_syncs_topic], 30_000)
+                before.append(read(target, flow.offset_syncs_topic, range(2), 30_000))
             plans.append(planned())
         if step == "driver.committed" and len(plans) == 1:
+            with monkeypatch.context() as patch:  # the records can be read by now, and the state that was read can't
+                patch.setattr(offset_syncs, "read_states_and_ends", lambda *_: before[0])
+                assert planned() == {}, "the flow's own records are not those of another program"
             eventually(lambda: plans.append(planned()) or plans[-1], 20, "a plan after the commit")
 
     plain_world.disturbed_job(look).run(None)

@@ -726,6 +726,16 @@ PLANNING = (
         ),
     ),
     Mutant(
+        "the flow's own records are another program's where their positions can't be read yet",
+        f"{MIRROR}/planning/readiness.py",
+        "        if why is None or is_settled():\n",
+        "        if why is None or True:\n",
+        (
+            f"{EXACTLY_ONCE}::test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_"
+            "not_be_read_yet",
+        ),
+    ),
+    Mutant(
         "a job waits without a word while its states have gone back",
         f"{MIRROR}/job.py",
         "        if plan.generation < self._generation:  # all opening states could be read before the first plan\n",

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
@@ -78,7 +79,7 @@ class LagMeter:
             self._clusters = connect_both(flow, "lag", again=True)
         source, target = self._clusters
         there = target.refresh([flow.offset_syncs_topic], timeout_ms).get(flow.offset_syncs_topic)
-        states, _ = offset_syncs.read_states_and_ends(
+        states, settled = offset_syncs.read_states_and_ends(
             target, flow.offset_syncs_topic, range(there.partitions if there else 0), timeout_ms
         )
         positions = merge_positions(states.values())
@@ -86,8 +87,9 @@ class LagMeter:
         matching = {name: topic for name, topic in sorted(found.items()) if flow.mirrors_topic(name)}
         held = dict(flow.unnamed(matching, {topic for topic, _ in positions}))
         named = {name: topic for name, topic in matching.items() if name not in held}
-        found_held = self._readiness.held(flow, named, target, positions) if named else {}
-        missing = self._readiness.waiting  # remote topics that a job creates when it starts, or just now
+        is_settled = partial(offset_syncs.is_settled, target, flow.offset_syncs_topic, settled, timeout_ms)
+        found_held = self._readiness.held(flow, named, target, positions, is_settled) if named else {}
+        missing = self._readiness.waiting  # remote topics or positions that a job writes when it starts, or just now
         held |= {topic: why for topic, why in found_held.items() if topic not in missing}
         promoted = promoted_topics(states.values())
         pause = None if flow.ignores_pause else read_pause(target, flow, timeout_ms)

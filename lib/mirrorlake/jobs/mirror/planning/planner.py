@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Set
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from mirrorlake import errors
@@ -132,7 +133,8 @@ class Planner:
             )
         positions = merge_positions(states.values())
         self._find_topics(source, target, {topic for topic, _ in positions})
-        held = self._unnamed | self._readiness.held(self.flow, self._topics, target, positions)
+        is_settled = partial(offset_syncs.is_settled, target, topic, stable, timeout_ms)
+        held = self._unnamed | self._readiness.held(self.flow, self._topics, target, positions, is_settled)
         waiting = self._readiness.waiting
         left_out = held.keys() | promoted_topics(states.values())
         wanted = [topic for topic in self._topics if not (topic in left_out or self.flow.is_paused(topic))]
@@ -148,7 +150,7 @@ class Planner:
             self._generation, self._slot_of, self._is_settled = newest.generation, {}, False
         unplaced = {(one.topic, one.partition) for one in offered} - positions.keys() - self._slot_of.keys()
         if unplaced and not self._is_settled:
-            self._is_settled = offset_syncs.is_settled(target, topic, stable, timeout_ms)
+            self._is_settled = is_settled()
         is_placing = self._is_settled or not unplaced
         if not is_placing:  # a slot may have begun them already, by a commit that can't be read yet
             offered = [one for one in offered if (one.topic, one.partition) not in unplaced]

@@ -11,7 +11,7 @@ A topic that is held must not stop the others. A topic is ready under three cond
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from mirrorlake.config.flow import Flow
@@ -22,7 +22,7 @@ from mirrorlake.protocol.cluster import DESCRIBE, EARLIEST_TIMESTAMP, LATEST_TIM
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.reasons import TopicHeld
 
-WAIT_S = 15.0  # until every broker knows a new topic
+WAIT_S = 15.0  # until every broker knows a new topic, or the markers of a commit are in the logs
 FETCH_BYTES = 1 << 20
 
 
@@ -31,18 +31,23 @@ class Readiness:
 
     def __init__(self) -> None:
         self._ready: dict[str, int] = {}
-        self._missing_since: dict[str, float] = {}
+        self._waiting_since: dict[str, float] = {}
 
     def forget(self) -> None:
         self._ready.clear()
 
     @property
     def waiting(self) -> set[str]:
-        """Held topics whose remote topics were missing for a short time only, and may be created at any moment."""
-        return {topic for topic, since in self._missing_since.items() if time.monotonic() - since < WAIT_S}
+        """Held topics that may be ready at any moment: remote topic or positions have been missing for a short time."""
+        return {topic for topic, since in self._waiting_since.items() if time.monotonic() - since < WAIT_S}
 
     def held(
-        self, flow: Flow, topics: Mapping[str, Topic], target: Cluster, positions: Mapping[PartitionKey, Position]
+        self,
+        flow: Flow,
+        topics: Mapping[str, Topic],
+        target: Cluster,
+        positions: Mapping[PartitionKey, Position],
+        is_settled: Callable[[], bool],
     ) -> dict[str, str]:
         """Checks topics, and returns the reasons of those that are held.
 
@@ -51,6 +56,7 @@ class Readiness:
             topics: topics of the source, by name.
             target: cluster of the remote topics.
             positions: the flow's committed positions.
+            is_settled: tells whether the positions were read behind all commits (`offset_syncs.is_settled`).
 
         Returns:
             Reasons by topic; topics without a reason are ready.
@@ -76,6 +82,7 @@ class Readiness:
                 found=remotes.get(remote_of[topic]),
                 target=target,
                 positions=positions,
+                is_settled=is_settled,
             )
             if why is None:
                 self._ready[topic] = topics[topic].partitions
@@ -92,16 +99,32 @@ class Readiness:
         found: Topic | None,
         target: Cluster,
         positions: Mapping[PartitionKey, Position],
+        is_settled: Callable[[], bool],
     ) -> str | None:
         for operation, number in (("DESCRIBE", DESCRIBE), ("WRITE", WRITE)):
             if found is not None and not found.allows(number):
                 return lacks(flow, operation, remote, flow.target)
         if found is None or found.partitions < partitions:
-            self._missing_since.setdefault(topic, time.monotonic())
+            self._waiting_since.setdefault(topic, time.monotonic())
             return TopicHeld.FEWER_PARTITIONS.about(
                 flow=flow.name, remote=remote, target=flow.target, partitions=partitions
             )
-        self._missing_since.pop(topic, None)
+        why = self._occupied(flow, topic, partitions, remote, target, positions)
+        if why is None or is_settled():
+            self._waiting_since.pop(topic, None)
+        else:  # the records may be the flow's own, by a commit whose positions can't be read yet
+            self._waiting_since.setdefault(topic, time.monotonic())
+        return why
+
+    def _occupied(
+        self,
+        flow: Flow,
+        topic: str,
+        partitions: int,
+        remote: str,
+        target: Cluster,
+        positions: Mapping[PartitionKey, Position],
+    ) -> str | None:
         if flow.scatters(topic) and any(known == topic for known, _ in positions):
             return None  # the transform chooses the partitions of its records
         new = [
