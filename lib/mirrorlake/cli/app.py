@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import click
 
 from mirrorlake import __version__
-from mirrorlake.cli import exit_code, output
+from mirrorlake.cli import exit_code, options, output
 from mirrorlake.cli.commands import assessment, backlog, checks, control, failover, jobs, machines, tables
 from mirrorlake.cli.exit_code import ExitCode
+from mirrorlake.cli.running import Terminated, terminated_by_sigterm
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, unexpected
 from mirrorlake.printable import printable
 
@@ -22,20 +26,28 @@ class Commands(click.Group):
     """A group whose commands end with an exit code by the kind of error, and with one message instead of a trace."""
 
     def invoke(self, context: click.Context) -> Any:
+        words = tuple(context.args)
         try:
-            code = super().invoke(context)
+            with terminated_by_sigterm():
+                code = super().invoke(context)
+        except Terminated:
+            click.echo("terminated", err=True)
+            context.exit(ExitCode.TERMINATED)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             context.exit(ExitCode.INTERRUPTED)
         except MirrorlakeError as error:
             self._fail(context, error)
-        except click.UsageError as error:  # click prints it; an option that is not known is found before --output
-            if output.is_json():
+        except BrokenPipeError:
+            output.discard()
+            context.exit(ExitCode.CUT_OFF)
+        except click.UsageError as error:  # click prints it
+            if output.is_json() or _asks_for_json(words):
                 about = {"kind": ConfigurationError.__name__, "message": error.format_message(), "retriable": False}
                 values = {"error": about, "exit_code": int(ExitCode.CONFIGURATION)}
                 output.emit(context.invoked_subcommand or "", values)
             raise
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except ModuleNotFoundError as error:
             self._fail(context, _missing(error))
@@ -60,6 +72,13 @@ class Commands(click.Group):
                 )
         click.echo(f"error: {printable(known.message, 10_000, keep=chr(10))}{advice}", err=True)
         context.exit(code)
+
+
+def _asks_for_json(words: Sequence[str]) -> bool:
+    """Returns True if a command line asks for JSON; one with an option that is not known is never parsed to its end."""
+    wanted = [word for option, word in pairwise(words) if option == "--output"]
+    wanted += [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
+    return (wanted or [os.environ.get(options.variable("output"), "")])[-1] == output.JSON
 
 
 def _missing(error: ModuleNotFoundError) -> Exception:

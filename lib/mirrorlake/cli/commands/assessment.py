@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mirrorlake import resources
 from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
 
@@ -93,8 +91,7 @@ def _show(found: Assessment, config: str) -> None:
             f"{found.mb_per_s:g} MB/s (--mb-per-s; docs/performance.md), while the source grows by "
             f"{found.growth_mb_per_s:,.1f} MB/s."
         )
-    here = "./" if resources.checkout() == Path.cwd() else ""
-    output.say(f"\nnext: {here}{found.next_command}{'' if config == options.CONFIG else f' --config {config}'}\n")
+    output.say(f"\nnext: {options.typed(found.next_command, config)}\n")
 
 
 def _more(count: int) -> None:

@@ -19,8 +19,8 @@ SHOWN = 40  # flows or findings of one screen
 @click.command()
 @options.config
 @options.flows
-@options.parameter("deadline", "20", "longest time of each check, in seconds", type=float)
-@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
+@options.parameter("deadline", "20", "longest time of each check, in seconds", type=options.SECONDS)
+@options.warehouse
 @options.common
 def doctor(config: str, flow: str, deadline: float, warehouse: str) -> int:
     """Check configuration, clusters, permissions and this machine before anything runs.
@@ -60,10 +60,10 @@ def _show(found: Sequence[DoctorFinding]) -> None:
 @click.command()
 @options.config
 @options.flows
-@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
-@options.parameter("schema", options.SCHEMA, "schema of the tables")
-@options.parameter("deadline", "15", "longest time of each look, in seconds", type=float)
-@options.parameter("hours", "24", "how far back to look in the tables", type=float)
+@options.warehouse
+@options.schema
+@options.parameter("deadline", "15", "longest time of each look, in seconds", type=options.SECONDS)
+@options.parameter("hours", "24", "how far back to look in the tables", type=options.Number(0, 87_600, min_open=True))
 @options.common
 def status(config: str, flow: str, warehouse: str, schema: str, deadline: float, hours: float) -> int:
     """Show all flows on one screen, worst first, with what to do next.
@@ -110,7 +110,7 @@ def status(config: str, flow: str, warehouse: str, schema: str, deadline: float,
                 else output.ago(one.history.checkpointed_s),
                 None if one.history is None else sum(one.history.anomalies.values()) or None,
                 one.detail,
-                one.next,
+                options.typed(one.next, config),
             )
             for one in shown
         ),

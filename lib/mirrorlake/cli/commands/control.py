@@ -64,7 +64,8 @@ def pause(config: str, flow: str, by: str, reason: str) -> int:
     elif before is not None:
         output.say(f"flow {loaded.name} was already {before}. Nothing was changed")
     else:
-        output.say(f"flow {loaded.name} is {now}\nnext: mirrorlake resume --flow '{loaded.name}' --reason ...")
+        resume_it = options.typed(f"mirrorlake resume --flow '{loaded.name}'", config)
+        output.say(f"flow {loaded.name} is {now}\nnext, when it may go on: {resume_it}")
     return ExitCode.OK
 
 

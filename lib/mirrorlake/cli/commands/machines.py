@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mirrorlake.cli import options, running
+from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
 
 
@@ -12,10 +12,13 @@ from mirrorlake.cli.exit_code import ExitCode
 @options.common
 def demo() -> int:
     """Mirror two real local clusters, move consumer groups over, and make a page about it (three minutes)."""
-    from mirrorlake.demo.story import tell
+    from mirrorlake.demo.story import page, tell
 
-    running.interrupt_on_sigterm()
-    return ExitCode.FINDINGS if tell() else ExitCode.OK
+    with output.narrated():
+        problems = tell()
+    if output.is_json():
+        output.emit("demo", {"healthy": not problems, "problems": problems, "page": str(page())})
+    return ExitCode.FINDINGS if problems else ExitCode.OK
 
 
 @click.command()
@@ -27,7 +30,10 @@ def clusters(action: str) -> int:
     from mirrorlake.local import __main__ as local
 
     running.set_up_log("INFO")
-    local.COMMANDS[action](resources.home())
+    with output.narrated():
+        servers = local.start(resources.home()) if action == "start" else local.stop(resources.home())
+    if output.is_json():
+        output.emit("clusters", {"action": action, "clusters": servers})
     return ExitCode.OK
 
 
