@@ -463,3 +463,23 @@ def test_columns_that_do_not_fit_beside_each_other_become_lines(
     assert len(shown.splitlines()) == lines
     assert all(len(line) <= width for line in shown.splitlines())
     assert "start-the-job-again" in shown
+
+
+def test_a_folder_that_cannot_be_written_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorlake.local import __main__ as local
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(local, "start", lambda _: (tmp_path / "file/.local").mkdir())
+    done = run("clusters", "start")
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert f"{tmp_path}/file/.local can't be used: Not a directory" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "report"])
+def test_an_extra_that_is_missing_is_named_before_anything_starts(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name in ("papermill", "pyspark") else object())
+    done = run(command)
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert "needs pyspark and papermill: pip install 'mirrorlake[spark,notebooks]'" in done.stderr

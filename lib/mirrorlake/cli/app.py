@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import traceback
 from collections.abc import Sequence
@@ -19,7 +20,10 @@ from mirrorlake.cli.running import Terminated, terminated_by_sigterm
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, unexpected
 from mirrorlake.printable import printable
 
-EXTRAS = {"pyspark": "spark", "delta": "spark", "deltalake": "cli", "papermill": "notebooks", "nbconvert": "notebooks"}
+UNUSABLE = frozenset(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG", "ENOSPC", "EDQUOT")
+)
 
 
 class Commands(click.Group):
@@ -36,8 +40,6 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             context.exit(ExitCode.INTERRUPTED)
-        except MirrorlakeError as error:
-            self._fail(context, error)
         except BrokenPipeError:
             output.discard()
             context.exit(ExitCode.CUT_OFF)
@@ -49,17 +51,16 @@ class Commands(click.Group):
             raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except ModuleNotFoundError as error:
-            self._fail(context, _missing(error))
-        except Exception as error:  # a defect: its message may hold anything
+        except Exception as error:
             self._fail(context, error)
         context.exit(int(code or ExitCode.OK))
 
     @staticmethod
     def _fail(context: click.Context, error: Exception) -> None:
-        code = exit_code.of(error)
         if output.given("debug"):
             traceback.print_exception(error)
+        error = _explained(error)
+        code = exit_code.of(error)
         known = error if isinstance(error, MirrorlakeError) else unexpected("mirrorlake", error)
         advice = "" if isinstance(error, MirrorlakeError) else ". This is a defect; --debug shows where"
         if output.is_json():
@@ -81,12 +82,17 @@ def _asks_for_json(words: Sequence[str]) -> bool:
     return (wanted or [os.environ.get(options.variable("output"), "")])[-1] == output.JSON
 
 
-def _missing(error: ModuleNotFoundError) -> Exception:
-    """Returns the error for a package that an extra of the wheel would have brought."""
-    extra = EXTRAS.get((error.name or "").partition(".")[0])
-    if extra is None:
-        return error
-    return ConfigurationError(f"this command needs {error.name}: pip install 'mirrorlake[{extra}]'")
+def _explained(error: Exception) -> Exception:
+    """Returns the error for what this machine lacks: a package of one of the wheel's extras, or a place to write to.
+
+    Others stay as they are. One of no kind of mirrorlake's is a defect, and its message may hold anything.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return options.lacking((error.name or "").partition(".")[0]) or error
+    if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
+        said = f"{error.filename} can't be used: {error.strerror}. Name another place, or run in another folder"
+        return ConfigurationError(said)
+    return error
 
 
 @click.group(

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from mirrorlake.config.properties import Properties
     from mirrorlake.notebook.runtime import Parameters
 
+EXTRAS = {  # of the wheel, by the packages that they bring
+    "pyspark": "spark",
+    "delta": "spark",
+    "deltalake": "cli",
+    "papermill": "notebooks",
+    "nbconvert": "notebooks",
+    "ipykernel": "notebooks",
+    "matplotlib": "notebooks",
+}
 CONFIG, WAREHOUSE, CATALOG, SCHEMA = ".local/mirrorlake.properties", ".local/warehouse", "spark_catalog", "mirrorlake"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -207,6 +217,25 @@ def _loaded(config: str) -> Properties:
         if config != CONFIG or "can't be read" not in error.message:
             raise
         raise ConfigurationError(f"{error.message}. Name your property file: --config FILE") from None
+
+
+def lacking(*packages: str) -> ConfigurationError | None:
+    """Returns the error for packages that are not installed; None if the wheel has no extra that brings them."""
+    if not {*packages} <= EXTRAS.keys():
+        return None
+    extras = ",".join(dict.fromkeys(EXTRAS[name] for name in packages))
+    return ConfigurationError(f"this command needs {' and '.join(packages)}: pip install 'mirrorlake[{extras}]'")
+
+
+def require(*packages: str) -> None:
+    """Requires packages of the wheel's extras, before anything is done that would be in vain.
+
+    Raises:
+        ConfigurationError: some are not installed.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing and (error := lacking(*missing)):
+        raise error
 
 
 def typed(advice: str, config: str) -> str:

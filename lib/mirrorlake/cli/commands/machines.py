@@ -12,6 +12,7 @@ from mirrorlake.cli.exit_code import ExitCode
 @options.common
 def demo() -> int:
     """Mirror two real local clusters, move consumer groups over, and make a page about it (three minutes)."""
+    options.require("pyspark", "papermill", "nbconvert", "ipykernel", "matplotlib")
     from mirrorlake.demo.story import page, tell
 
     with output.narrated():
