@@ -483,3 +483,9 @@ def test_an_extra_that_is_missing_is_named_before_anything_starts(
     done = run(command)
     assert done.exit_code == ExitCode.CONFIGURATION
     assert "needs pyspark and papermill: pip install 'mirrorlake[spark,notebooks]'" in done.stderr
+
+
+def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does() -> None:
+    done = CliRunner().invoke(main, ["--help"], terminal_width=80)
+    assert done.exit_code == ExitCode.OK
+    assert [line for line in done.stdout.splitlines()[1:] if line.endswith("...")] == []

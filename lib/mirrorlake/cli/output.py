@@ -191,6 +191,11 @@ def ago(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """Formats a number of things for people."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def size(count: float) -> str:
     """Formats a number of bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):

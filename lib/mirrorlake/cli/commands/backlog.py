@@ -32,10 +32,10 @@ COLUMNS = ("flow", "topic", "partition", "state", "lag", "lag_seconds", "uncommi
 def lag(
     config: str, flow: str, warehouse: str, schema: str, live: bool, shows_all: bool, top: int, deadline: float
 ) -> int:
-    """Show the lag of each topic-partition in records and seconds, worst first.
+    """Show the lag of each topic-partition, worst first.
 
-    It asks the brokers. Of a flow that can't be measured, it shows the last measurement of the mirror job (table
-    lag_samples), and exits with 8.
+    In records and seconds, as the brokers tell it now. Of a flow that can't be measured, it shows the last measurement
+    of the mirror job (table lag_samples), and exits with 8.
     """
     running.set_up_log("ERROR")
     chosen = options.choose(config, flow)
@@ -61,7 +61,8 @@ def lag(
             output.say(f"... and {len(waiting) - top:,} more partitions, none worse (--top, --output json)")
     elif rows:  # of flows that were not measured, nothing is known
         output.say("nothing is waiting")
-    output.say(f"\n{len(rows):,} partitions of {len({row['flow'] for row in rows}):,} flows, {_when(rows)}")
+    flows = len({row["flow"] for row in rows})
+    output.say(f"\n{output.counted(len(rows), 'partition')} of {output.counted(flows, 'flow')}, {_when(rows)}")
     for name, why in failures.items():
         output.say(f"not measured: {name}: {options.typed(why, config)}")
     return code

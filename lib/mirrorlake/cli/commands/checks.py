@@ -23,10 +23,10 @@ SHOWN = 40  # flows or findings of one screen
 @options.warehouse
 @options.common
 def doctor(config: str, flow: str, deadline: float, warehouse: str) -> int:
-    """Check configuration, clusters, permissions and this machine before anything runs.
+    """Check all that a flow needs, before anything runs.
 
-    Changes nothing. Each check has a deadline, and clusters and flows are checked side by side. Exits with 8 if there
-    is a problem, or a check that could not be made.
+    Configuration, clusters, permissions, this machine. Changes nothing. Each check has a deadline, and clusters and
+    flows are checked side by side. Exits with 8 if there is a problem, or a check that could not be made.
     """
     from mirrorlake.cli import machine, running
     from mirrorlake.jobs.inspection.doctor import examine, levels
@@ -46,7 +46,8 @@ def doctor(config: str, flow: str, deadline: float, warehouse: str) -> int:
         return ExitCode.FINDINGS if is_bad else ExitCode.OK
     _show(found)
     said = ", ".join(f"{counts[level]:,} {level}" for level in Level if level in counts)
-    output.say(f"\n{len(ABOUT)} checks of {len(chosen.names):,} flows, side by side, {deadline:g} s each: {said}")
+    flows = output.counted(len(chosen.names), "flow")
+    output.say(f"\n{len(ABOUT)} checks of {flows}, side by side, {deadline:g} s each: {said}")
     return ExitCode.FINDINGS if is_bad else ExitCode.OK
 
 
@@ -66,7 +67,7 @@ def _show(found: Sequence[DoctorFinding]) -> None:
 @options.parameter("hours", "24", "how far back to look in the tables", type=options.Number(0, 87_600, min_open=True))
 @options.common
 def status(config: str, flow: str, warehouse: str, schema: str, deadline: float, hours: float) -> int:
-    """Show all flows on one screen, worst first, with what to do next.
+    """Show all flows, worst first, with what to do next.
 
     It asks the clusters, and reads a local warehouse if there is one. Exits with 8 if a flow needs attention.
     """

@@ -72,7 +72,7 @@ def checkpoint(config: str, flow: str, trigger: str, run_for: str, **place: str)
 @click.option("--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="show the plan, and change nothing")
 @options.common
 def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
-    """Create, grow and configure a flow's remote topics, or show the plan."""
+    """Create, grow and configure remote topics, or show the plan."""
     from mirrorlake.jobs.mirror.topic_sync import keep_in_step
 
     given = options.parameters(config=config, **place)
@@ -95,9 +95,9 @@ def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
 @options.parameter("max_lateness_seconds", "3600", "age from which on an unmirrored record is a failure")
 @options.common
 def verify(config: str, flow: str, warehouse: str, catalog: str, schema: str, **scope: str) -> int:
-    """Compare every record of both clusters, independently of the code that copies.
+    """Compare every record of both clusters.
 
-    Exits with 6 if there is a difference, or nothing to compare.
+    Independently of the code that copies. Exits with 6 if there is a difference, or nothing to compare.
     """
     from mirrorlake import resources
     from mirrorlake.jobs.verification.job import Verification

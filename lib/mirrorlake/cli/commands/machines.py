@@ -11,7 +11,10 @@ from mirrorlake.cli.exit_code import ExitCode
 @click.command()
 @options.common
 def demo() -> int:
-    """Mirror two real local clusters, move consumer groups over, and make a page about it (three minutes)."""
+    """Mirror two real local clusters, and make a page about it.
+
+    Live traffic, a mirror, consumer groups that move over and go on exactly, a proof: three minutes.
+    """
     options.require("pyspark", "papermill", "nbconvert", "ipykernel", "matplotlib")
     from mirrorlake.demo.story import page, tell
 
@@ -26,7 +29,10 @@ def demo() -> int:
 @click.argument("action", type=click.Choice(["start", "stop"]))
 @options.common
 def clusters(action: str) -> int:
-    """Start two local Kafka clusters (a and b) and leave them running, or stop them."""
+    """Start two local Kafka clusters (a and b), or stop them.
+
+    They run on until they are stopped. .local/mirrorlake.properties has the flow between them then.
+    """
     from mirrorlake import resources
     from mirrorlake.local import __main__ as local
 

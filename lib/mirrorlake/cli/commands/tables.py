@@ -21,7 +21,10 @@ from mirrorlake.errors import ConfigurationError
 )
 @options.common
 def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, until: str, page: str) -> int:
-    """Make a web page about all flows from the tables: lag, throughput, checkpoints, gates, verification."""
+    """Make a web page about all flows from the tables.
+
+    Lag, throughput, checkpoints, gates, verification, anomalies.
+    """
     from mirrorlake import resources
     from mirrorlake.notebook.page import make_page
 
@@ -43,9 +46,10 @@ def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, un
 @click.argument("statement", required=False, default="")
 @options.common
 def sql(warehouse: str, schema: str, statement: str) -> int:
-    """Run SQL on the tables and views: one statement, those of standard input, or a prompt.
+    """Run SQL on the tables and views, or open a prompt.
 
-    With --output json, the object has the columns and the rows of the one statement. Exits with 2 if a statement fails.
+    One statement, or those of standard input; a prompt if that is a terminal. With --output json, the object has the
+    columns and the rows of the one statement. Exits with 2 if a statement fails.
     """
     from mirrorlake import resources
     from mirrorlake.local import sql as prompt
