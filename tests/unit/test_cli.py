@@ -498,3 +498,23 @@ def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does() ->
     done = CliRunner().invoke(main, ["--help"], terminal_width=80)
     assert done.exit_code == ExitCode.OK
     assert [line for line in done.stdout.splitlines()[1:] if line.endswith("...")] == []
+
+
+def test_of_two_ways_the_one_that_was_failed_over_is_at_rest_while_the_other_one_mirrors() -> None:
+    kind, back = overview.FlowOverview, "mirrorlake failback --flow 'a->b' --mode plan"
+    left = kind("a->b", overview.Condition.CLOSED, overview.FAILED_OVER, back, generation=3)
+    for condition, wanted in (
+        (overview.Condition.OK, overview.Condition.STANDBY),
+        (overview.Condition.NEW, overview.Condition.CLOSED),
+        (overview.Condition.DOWN, overview.Condition.CLOSED),
+        (overview.Condition.CLOSED, overview.Condition.CLOSED),
+    ):
+        other = kind("b->a", condition, generation=None if condition is overview.Condition.NEW else 1)
+        assert overview._paired([left, other])[0].condition is wanted
+    assert overview._paired([left])[0] is left
+    handed_back = kind("a->b", overview.Condition.CLOSED, "handed back", "", generation=3)
+    assert overview._paired([handed_back, kind("b->a", overview.Condition.OK, generation=1)])[0] is handed_back
+    unused = kind("a->b", overview.Condition.NEW, "never run", "mirrorlake mirror --flow 'a->b'")
+    told = overview._paired([unused, kind("b->a", overview.Condition.OK, generation=1)])[0]
+    assert told.next == "mirrorlake mirror --flow 'a->b', unless it is for a failback only"
+    assert overview.Condition.STANDBY not in overview.ATTENTION
