@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.config.start import StartSpec
@@ -293,6 +293,8 @@ class MirrorJob:
                 f"{self._source.cluster_id}). Correct one of the bootstrap.servers, or set "
                 "mirrorlake.same.cluster.allowed = true if this is intended"
             )
+        slots = flow.slots_on(self._engine.parallelism)
+        require_rates(flow, slots)
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
         if self._canary is not None:
@@ -314,7 +316,6 @@ class MirrorJob:
                     "same cluster, and the replication policy keeps the topic's name. Rename the remote topic, or "
                     "exclude the topic (topics.exclude)"
                 )
-        slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(
             flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self._keeper
