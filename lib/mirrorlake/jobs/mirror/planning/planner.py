@@ -21,6 +21,7 @@ from mirrorlake.jobs.mirror.planning.readiness import Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.planning.stuck import StuckPartitions
+from mirrorlake.jobs.mirror.planning.turns import Turns
 from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
@@ -63,6 +64,7 @@ class Planner:
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._turns = Turns()
         self._uncommitted = Uncommitted()
         self._pause = PauseWatch()
         self._clusters: tuple[Cluster, Cluster] | None = None
@@ -181,7 +183,7 @@ class Planner:
         )
         self._stuck.observe(states)
         stuck = silent | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
-        ranges = self._stuck.planned(ranges, states)
+        ranges = self._stuck.planned(self._turns.taken(self.flow, ranges), states)
         starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
         if (
             starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S
