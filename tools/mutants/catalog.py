@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mutants.commands import COMMANDS
 from mutants.databricks import DATABRICKS
+from mutants.holding import HOLDING
 from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
@@ -1200,7 +1201,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a promoted topic is mirrored on",
         "jobs/mirror/planning/planner.py",
-        "left_out = held.keys() | promoted_topics(states.values())",
+        "left_out = held.keys() | promoted",
         "left_out = held.keys()",
         (PROMOTION,),
     ),
@@ -1473,4 +1474,5 @@ MUTANTS = (
     *MONITORING,
     *REACHING_CLUSTERS,
     *COMMANDS,
+    *HOLDING,
 )
