@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
+from mirrorlake.jobs.failover.snapshot import require_visible
 from mirrorlake.jobs.inspection.doctor import examine
 from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.mirror import holdups
@@ -354,6 +355,11 @@ def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_grou
         assert [now[name] for name in names] == [was[name] for name in names]
         assert (now["sync"], "needs DESCRIBE on the topic" in now["reason"]) == ("held", True)
     assert rows[both, kept, 0]["upstream_offset"] == 6
+    with (
+        closing(Cluster(world.flow.source_connection, "source", "test", 5_000).connect()) as source,
+        pytest.raises(SourceError, match=rf"topic {hidden} \(needs DESCRIBE\).*hides the offsets .* source = dead"),
+    ):
+        require_visible(world.flow, source, {hidden, kept, "deleted"})
 
     with world.mirroring():
         eventually(lambda: world.metric("held_topics") == 1, what="it is held by this job, too")
