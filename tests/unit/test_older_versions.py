@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from mirrorlake.errors import TargetError
+from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import READ_VERSIONS, VERSION, ClosedFor, Position, SlotState
+from mirrorlake.model.status import Status, SyncOutcome
+from pyspark.sql import Row
 
 from tests.world import ROOT
 
@@ -60,6 +64,17 @@ def test_a_field_of_a_later_version_is_refused_by_name_and_not_ignored(part: str
         SlotState.from_json(json.dumps(value).encode())
     if part == "positions":
         SlotState.from_json(json.dumps(value).encode(), with_positions=False)
+
+
+def test_a_row_of_checkpoints_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
+    empty = {field.name: None for field in fields(Checkpoint)}
+    row = Row(**empty | {"status": "exact", "sync": "in_step", "of_the_future": 1})
+    known = Checkpoint.from_row(row)
+    assert known.status is Status.EXACT
+    assert known.sync is SyncOutcome.IN_STEP
+    later = Checkpoint.from_row(Row(**row.asDict() | {"status": "of_the_future", "sync": "later"}))
+    assert (later.status, later.sync) == ("of_the_future", "later")
+    assert not known.says_the_same_as(later)
 
 
 def test_a_later_format_is_refused_by_its_number() -> None:
