@@ -16,6 +16,7 @@ from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import READ_VERSIONS, VERSION, ClosedFor, Position, SlotState
 from mirrorlake.model.status import Status, SyncOutcome
+from mirrorlake.state.closure import closed_for, promoted_topics
 from pyspark.sql import Row
 
 from tests.world import ROOT
@@ -54,6 +55,19 @@ def test_a_state_of_each_format_says_what_it_said_then(version: int) -> None:
         topics_shared=False,
         promoted_topics=(),
     )
+
+
+def test_a_state_of_format_3_that_stops_jobs_stops_them_for_ever() -> None:
+    """The code of format 3 has written it: the flow was failed over, a topic was promoted before, and others write."""
+    state = SlotState.from_json((ROOT / "tests/older_states/closed-3.json").read_bytes())
+    assert (state.closed, state.closed_for, state.topics_shared) == (True, ClosedFor.FAILOVER, True)
+    assert closed_for([state]) is ClosedFor.FAILOVER
+    assert promoted_topics([state]) == {"payments", "größe"}
+    (position,), (gap,), (run,) = state.positions, state.gaps, state.runs
+    assert (position.incarnation, position.upstream_next, position.downstream_next, position.slot) == (2, 40, 900, 0)
+    assert (gap.kind, gap.from_offset, gap.to_offset, gap.incarnation) == (GapKind.RECREATED, 0, 0, 1)
+    assert (state.inferred, run.incarnation, run.records) == (True, 2, 40)
+    assert state.all_producer_ids == (7, 8, 9)
 
 
 @pytest.mark.parametrize("part", ["", "positions", "runs", "gaps"])
