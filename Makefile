@@ -98,7 +98,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY) $(OLDER) prometheus  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER) browser prometheus  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -108,6 +108,10 @@ test-fidelity: setup  ## Generated logs of every sort, record by record: CASES o
 .PHONY: test-notebooks
 test-notebooks: setup browser  ## The notebooks, run by papermill
 	@$(PYTEST) tests/notebooks
+
+.PHONY: pictures
+pictures: setup browser prometheus  ## Take the pictures of pages in docs/ anew
+	@MIRRORLAKE_TEST_PICTURES=1 $(PYTEST) tests/notebooks/test_report.py tests/kafka/test_monitoring.py -k 'page_of or report_says'
 
 .PHONY: test-bundle
 test-bundle: setup  ## databricks.yml and workflows/ against schema and code; the wheel, installed
