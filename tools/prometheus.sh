@@ -15,6 +15,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "setting up: Prometheus and Alertmanager for tests into $place (half a minute)"
   rm -rf "$place"
   mkdir -p "$place"
+  exec 9<tools && flock 9 # one apt-get at a time: make browser may run beside this
   apt-get update >/dev/null
   (cd "$place" && apt-get download prometheus prometheus-alertmanager >/dev/null 2>apt.log || { cat apt.log >&2 && exit 1; })
   for package in "$place"/*.deb; do dpkg-deb -x "$package" "$place"; done
