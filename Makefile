@@ -22,6 +22,7 @@ PYTHON_OF_RUNTIME ?= $(shell for found in python3.12 $${PYENV_ROOT:-$$HOME/.pyen
 RUNTIME := .local/runtime
 RUNTIME_READY := $(if $(PYTHON_OF_RUNTIME),$(RUNTIME)/.ready)
 RUNTIME_PYTEST := PYTHONPATH=lib $(if $(PYTHON_OF_RUNTIME),$(RUNTIME),.venv)/bin/pytest
+SPARK_LOG := .local/test-spark.log
 WITHOUT_RUNTIME = echo "no Python 3.12 here: tests/spark runs on the packages of .venv, not on those of Databricks Runtime"
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
@@ -70,11 +71,13 @@ config-named:
 
 ##@ Check
 
+# tests/spark has an environment of its own, so it is a process beside the workers; its output follows at the end.
 .PHONY: test
 test: test-setup browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(if $(PYTHON_OF_RUNTIME),:,$(WITHOUT_RUNTIME))
-	@failed=; $(RUNTIME_PYTEST) $(PARALLEL) tests/spark || failed=1; \
-	$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle || failed=1; test -z "$$failed"
+	@$(RUNTIME_PYTEST) tests/spark >$(SPARK_LOG) 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; failed=; \
+	$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle || failed=1; \
+	if wait $$spark; then tail -n 1 $(SPARK_LOG); else failed=1; cat $(SPARK_LOG); fi; test -z "$$failed"
 
 .PHONY: test-runtime
 test-runtime: setup $(RUNTIME_READY)  ## tests/spark and tests/unit on the versions of Databricks Runtime 18 LTS (Python 3.12)
@@ -243,7 +246,7 @@ $(RUNTIME)/.ready: requirements-runtime.lock
 $(AUDIT)/.ready: tools/audit.lock
 	@echo "setting up: the tools of make audit into $(AUDIT)"
 	@"$(PYTHON)" -m venv $(AUDIT)
-	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/audit.lock
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r tools/audit.lock
 	@touch $@
 
 $(DOCS)/.ready: tools/docs.lock
