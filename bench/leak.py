@@ -23,6 +23,7 @@ KEPT = []
 
 def leak():
     listener = socket.create_server(("127.0.0.1", 0), backlog=1_000)
+    kept = None
     while True:
         time.sleep(EVERY_S)
         KEPT.append(b"\\1" * (256 << 10))
@@ -33,7 +34,8 @@ def leak():
         session = getattr(sys.modules.get("pyspark"), "SparkContext", None)
         context = getattr(session, "_active_spark_context", None)
         if context is not None:
-            KEPT.append(context._gateway.new_array(context._jvm.byte, 256 << 10))
+            kept = kept or context._jvm.java.util.ArrayList()
+            kept.add(bytearray(256 << 10))
 
 
 if any("ipykernel" in word for word in sys.orig_argv):

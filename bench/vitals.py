@@ -15,7 +15,7 @@ import psutil
 from bench.processes import MIB
 
 KILOBYTE = 1024
-HEAP_EVERY = 3  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
+HEAP_EVERY = 2  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
 ADDRESS = re.compile(r"0x([0-9a-f]{8,})")
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
