@@ -137,7 +137,7 @@ chaos-failover: setup  ## Groups at work, a source killed at a drawn moment, and
 	@PYTHONPATH=lib:. $(BIN)/python -m chaos.failover --seed $(or $(SEED),0) --first $(or $(FROM),1) --seeds $(or $(SEEDS),10) $(if $(ENDING),--ending $(ENDING))
 
 .PHONY: mutants
-mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name)
+mutants: setup  ## Break one promise of the code at a time, and name the test that notices (ONLY=part of a name, or of a test's)
 	@PYTHONPATH=tools:lib $(BIN)/python -m mutants --only '$(ONLY)' --workers 2
 
 .PHONY: chaos

@@ -263,14 +263,23 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         """Returns the reasons with which brokers rejected a login."""
         return [str(found) for found in self._auth_failures.values()]
 
-    def get_connection(self, node_id: Any, *args: Any, **options: Any) -> Any:
-        """Returns the connection to a broker; makes one, with the present security settings, if there is none."""
+    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:
+        """Returns the connection to a broker; makes one, with the present security settings, if there is none.
+
+        kafka-python would give the first connection all of the time for it, so that nothing could be repeated.
+        """
+        is_first, setup_ms = self.cluster.is_bootstrap(node_id), self.config["socket_connection_setup_timeout_ms"]
         if node_id not in self._conns and not self.connection_delay(node_id):
             security = self._security()
             if any(self.config[name] != value for name, value in security.items()):
                 self.config.update(security)
                 self._auth_failures.clear()
-        return super().get_connection(node_id, *args, **options)
+        if is_first and timeout_ms is not None:
+            timeout_ms = min(timeout_ms, setup_ms)
+        conn = super().get_connection(node_id, timeout_ms, **options)
+        if is_first:
+            conn.config["request_timeout_ms"] = setup_ms
+        return conn
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         """Connects to a broker; the TLS handshake has the deadline of the connection, unlike kafka-python's.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
@@ -23,6 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake import errors
+from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
@@ -41,6 +43,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import DESCRIBE, Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
+from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.closure import require_open_to_groups
 from mirrorlake.state.pause import Pause, PauseWatch
@@ -124,6 +127,7 @@ class CheckpointJob:
         self._pause_watch = PauseWatch()
         self._pause: Pause | None = None
         self._is_emitted = False
+        self._stopping = threading.Event()
         self._incarnations: dict[
             tuple[str, int], int
         ] = {}  # incarnations of partitions with resets, as of the last `_forget_lost_targets`
@@ -162,6 +166,7 @@ class CheckpointJob:
 
     def stop(self) -> None:
         """Ends the run after the cycle under way; may be called from another thread."""
+        self._stopping.set()
         self._cycles.stop()
 
     def _run(self, interval_s: float | None, run_for_s: float | None) -> CheckpointResult:
@@ -169,16 +174,11 @@ class CheckpointJob:
         flow = self.flow
         for warning in flow.warnings:
             log.warning(event("configuration_warning", flow=flow.name, detail=warning))
-        client_id, timeout_ms = f"{flow.name}|checkpoint", flow.connect_timeout_ms
-        self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
+        starting = Retries(flow.connect_timeout_ms / 1000, self._stopping.wait, flow.name, self._metrics)
+        self._target = starting.repeat(lambda: self._connected(flow.target_connection, "target"))
         try:
-            Cluster(flow.source_connection, "source", client_id, timeout_ms).connect().close()
-            require_open_to_groups(flow, self._target)
-            self._admin = Admin(flow.target_connection, "target", flow.name)
-            self.ledger.ensure_tables()
-            self._translation = GroupTranslation(self.ledger, flow, self._target)
-            self._translation.prime()
-            self._recall()
+            starting.repeat(lambda: self._connected(flow.source_connection, "source")).close()
+            starting.repeat(self._prepare)
             self._telemetry.health.ready()
             with self.ledger.checkpoint("checkpoint") as checkpoint:
                 self._cycles.run(
@@ -208,6 +208,18 @@ class CheckpointJob:
             seconds=time.monotonic() - began,
             paused=self._pause,
         )
+
+    def _connected(self, connection: Connection, side: str) -> Cluster:
+        return Cluster(connection, side, f"{self.flow.name}|checkpoint", self.flow.connect_timeout_ms).connect()
+
+    def _prepare(self) -> None:
+        """Checks all preconditions, and reads what earlier jobs have recorded."""
+        require_open_to_groups(self.flow, self._target)
+        self._admin = Admin(self.flow.target_connection, "target", self.flow.name)
+        self.ledger.ensure_tables()
+        self._translation = GroupTranslation(self.ledger, self.flow, self._target)
+        self._translation.prime()
+        self._recall()
 
     # -- one cycle ----------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.replication_policy import HEARTBEATS
@@ -68,6 +69,7 @@ from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_position
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster, Topic
+from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
@@ -171,8 +173,10 @@ class MirrorJob:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         failure: BaseException | None = None
         try:
-            if self._connect_and_wait(interval_s, run_for_s):
-                self._prepare()
+            starting = Retries(self.flow.connect_timeout_ms / 1000, self._stopping.wait, self.flow.name, self._metrics)
+            self._connect(starting)
+            if self._waited(interval_s, run_for_s, starting):
+                starting.repeat(self._prepare)
                 if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
                     self._canary.start()
                 self._copy(interval_s, None if run_for_s is None else run_for_s - self._waited_s)
@@ -243,22 +247,26 @@ class MirrorJob:
         self._stopping.set()
         self._engine.stop()
 
-    def _connect_and_wait(self, interval_s: float | None, run_for_s: float | None) -> bool:
-        """Connects to both clusters, and waits while the flow is paused; nothing is created or written meanwhile.
+    def _connect(self, starting: Retries) -> None:
+        """Connects to both clusters."""
+        self._engine.require_usable(self.flow)
+        self._source = starting.repeat(lambda: self._connected(self.flow.source_connection, "source"))
+        self._places.callback(self._source.close)
+        self._target = starting.repeat(lambda: self._connected(self.flow.target_connection, "target"))
+        self._places.callback(self._target.close)
+
+    def _connected(self, connection: Connection, side: str) -> Cluster:
+        return Cluster(connection, side, f"{self.flow.name}|driver", self.flow.connect_timeout_ms).connect()
+
+    def _waited(self, interval_s: float | None, run_for_s: float | None, starting: Retries) -> bool:
+        """Waits while the flow is paused; nothing is created or written meanwhile.
 
         Returns:
             False if the run ends in the pause: because it was stopped, its time is up, or it would end anyway.
         """
-        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
-        self._engine.require_usable(flow)
-        client_id = f"{flow.name}|driver"
-        self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
-        self._places.callback(self._source.close)
-        self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
-        self._places.callback(self._target.close)
-        began, watch = time.monotonic(), PauseWatch()
+        flow, began, watch = self.flow, time.monotonic(), PauseWatch()
         try:
-            while self._paused(watch.look(self._target, flow)):
+            while self._paused(starting.repeat(lambda: watch.look(self._target, flow))):
                 self._waited_s = time.monotonic() - began
                 left_s = float("inf") if run_for_s is None else run_for_s - self._waited_s
                 if interval_s is None or left_s <= 0 or self._stopping.wait(min(PAUSE_LOOK_S, left_s)):
