@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -41,7 +41,8 @@ def session(name: str) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        with _ignored():  # the JVM is about to end; a second signal must not leave it behind
+        # The JVM is about to end; a second signal must not leave it behind. One that is gone has nothing to stop.
+        with _ignored(), suppress(Exception):
             spark.stop()
 
 
