@@ -17,6 +17,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "setting up: Prometheus and Alertmanager for tests into $place (half a minute)"
   rm -rf "$place"
   mkdir -p "$place"
+  exec 9<tools && flock 9 # one apt-get at a time: make browser may run beside this
   apt-get update >/dev/null
   # The last four are what the pages load.
   wanted="prometheus prometheus-alertmanager libjs-jquery libjs-popper.js libjs-bootstrap4 fonts-glyphicons-halflings"

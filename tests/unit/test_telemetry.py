@@ -135,6 +135,13 @@ def test_a_job_begins_to_serve_without_dns(monkeypatch: pytest.MonkeyPatch) -> N
         assert get(port, "/health")[0] == 200
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_is_listened_on(host: str) -> None:
+    port = free_port()
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port), mirrorlake_metrics_host=host), "mirror", Metrics()):
+        assert urlopen(f"http://[::1]:{port}/health", timeout=DEADLINE_S).status == 200
+
+
 def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:
     now = [100.0]
     health = Health("a->b", "mirror", 60.0, lambda: now[0])
