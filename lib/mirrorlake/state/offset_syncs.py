@@ -200,7 +200,7 @@ async def _seen(
     changes = [(at, value) for at, value in records if at > known]
     first = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
     if first != (base.number + 1 if base else 0):  # some are before `records`
-        changes = await _committed(target, key, known + 1, offset + 1, timeout_ms)
+        changes = await committed_values_async(target, key, known + 1, offset + 1, timeout_ms)
     decoded = [(at, SlotState.from_json(value)) for at, value in changes]
     if base is None:
         (at, snapshot), *decoded = decoded or [(-1, last)]
@@ -408,7 +408,7 @@ async def _last_values(
     start, found = end, list[StateRecord]()
     while not found and start > first:
         start = max(first, end - look_back)
-        found = await _committed(target, key, start, end, timeout_ms)
+        found = await committed_values_async(target, key, start, end, timeout_ms)
         look_back *= 8
     return start, found
 
@@ -426,11 +426,11 @@ def committed_values(
     Raises:
         TargetError: the log can't be read, or a record is corrupt.
     """
-    found: list[tuple[int, bytes]] = target.net.run(lambda: _committed(target, key, start, end, timeout_ms))
+    found: list[tuple[int, bytes]] = target.net.run(lambda: committed_values_async(target, key, start, end, timeout_ms))
     return found
 
 
-async def _committed(
+async def committed_values_async(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
     """Does the same as `committed_values`, for use inside the event loop."""
