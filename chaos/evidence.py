@@ -1,12 +1,10 @@
 """Reads what a run has left, with librdkafka and the standard library. Imports nothing of mirrorlake.
 
-The offset map is read from the offset-syncs topic: each record is JSON with `runs` and `gaps`, as the documentation of
-the topic says.
+The offset map is read from the offset-syncs topic: each record has runs and gaps (`states.py`).
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 import uuid
@@ -17,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from chaos.checker import Partition, Piece, Record
+from chaos.states import runs_and_gaps
 
 DEADLINE_S = 60.0
 PASSING = (
@@ -128,11 +127,11 @@ def offset_map(servers: str, topic: str) -> dict[Partition, list[Piece]]:
     """
     found: dict[Partition, list[Piece]] = {}
     for records in read_all(servers, [topic]).values():
-        for state in (json.loads(one.value) for one in records if one.value):
-            for run in state["runs"]:
+        for runs, gaps in (runs_and_gaps(one.value) for one in records if one.value):
+            for run in runs:
                 offsets = (run[f"{side}_{end}"] for side in ("upstream", "downstream") for end in ("start", "end"))
                 found.setdefault((run["topic"], run["partition"]), []).append(Piece(*offsets))
-            for gap in state["gaps"]:
+            for gap in gaps:
                 assert not gap["incarnation"], RESETS
                 found.setdefault((gap["topic"], gap["partition"]), []).append(
                     Piece(gap["from_offset"], gap["to_offset"])

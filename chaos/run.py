@@ -196,6 +196,7 @@ class _Run:
             "refresh.groups.interval.seconds": "1",
             "sync.topic.configs.interval.seconds": "1",
             "mirrorlake.slots": str(self._plan.slots),
+            "mirrorlake.state.changes.enabled": str(bool(self._plan.seed % 2)).lower(),
             "mirrorlake.batch.max.ms": "1000",
             "mirrorlake.batch.max.records": "3000",
             "mirrorlake.transaction.timeout.ms": "10000",

@@ -5,7 +5,6 @@ librdkafka (confluent-kafka) reads the records to compare, not the code that cop
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -13,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.metrics import of_process as of_this_process
+from mirrorlake.model.changes import whole_states
 from mirrorlake.model.gap import RESETS
 from mirrorlake.model.slot import SlotState
 from mirrorlake.model.trace import TraceAudit
@@ -102,6 +102,7 @@ class World:
             "groups": f"{self.alias}-.*",
             "replication.factor": "1",
             "offset-syncs.topic.replication.factor": "1",
+            "mirrorlake.state.changes.enabled": "true",  # more can go wrong with it; opening states are whole anyway
             "sync.group.offsets.enabled": "true",
             "emit.heartbeats.enabled": "false",  # the clusters are shared
             "heartbeats.replication.enabled": "false",
@@ -473,9 +474,9 @@ def map_on_target(servers: str, flow: Flow, topics: set[str], *, audits: bool = 
         assert_trace(trace)
     for found in trace.values():
         for _, (_, value, _, _) in found:
-            state = json.loads(value)
-            runs += [{**run, "kind": None} for run in state["runs"] if run["topic"] in topics]
-            for gap in state.get("gaps", ()):  # format 1 had none
+            state = SlotState.from_json(value)
+            runs += [{**asdict(run), "kind": None} for run in state.runs if run.topic in topics]
+            for gap in map(asdict, state.gaps):
                 if gap["topic"] in topics:
                     gaps.append({**gap, "upstream_start": gap["from_offset"], "upstream_end": gap["to_offset"]})
     return runs, gaps
@@ -483,9 +484,8 @@ def map_on_target(servers: str, flow: Flow, topics: set[str], *, audits: bool = 
 
 def assert_trace(trace: dict[int, list[tuple[int, Record]]]) -> TraceAudit:
     """Asserts that the records of an offset-syncs topic keep the invariants of the protocol; returns the audit."""
-    audit = TraceAudit(
-        {slot: ((offset, SlotState.from_json(record[1])) for offset, record in found) for slot, found in trace.items()}
-    ).run()
+    records = {slot: [(offset, record[1]) for offset, record in found] for slot, found in trace.items()}
+    audit = TraceAudit({slot: whole_states("offset-syncs", found) for slot, found in records.items()}).run()
     assert not audit.violations, "\n".join(map(str, audit.violations))
     return audit
 

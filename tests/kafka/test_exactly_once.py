@@ -147,7 +147,9 @@ def test_an_interrupt_in_a_micro_batch_aborts_its_transactions(plain_world: Worl
 def runs_of_commits(world: World) -> dict[int, list[list[Any]]]:
     """Returns the runs of each committed transaction, by slot."""
     found = read_committed(world.target_servers, world.flow.offset_syncs_topic)
-    return {slot: [json.loads(value)["runs"] for _, (_, value, _, _) in records] for slot, records in found.items()}
+    return {
+        slot: [SlotState.from_json(value).runs for _, (_, value, _, _) in records] for slot, records in found.items()
+    }
 
 
 def test_a_driver_on_spark_killed_twice_leaves_nothing_lost_or_twice(spark_world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.jobs.mirror import holdups
 from mirrorlake.jobs.mirror.copy import pace, source_reader
 from mirrorlake.jobs.mirror.planning import uncommitted
+from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.spark.timing import STAGES
@@ -322,7 +322,7 @@ def test_all_partitions_of_a_backlog_advance_together(plain_world: World, monkey
         for partition, found in read_committed(plain_world.target_servers, plain_world.flow.offset_syncs_topic).items()
         if found
     )
-    turns = [{run["topic"] for run in json.loads(value)["runs"]} for _, (_, value, _, _) in states]
+    turns = [{run.topic for run in SlotState.from_json(value).runs} for _, (_, value, _, _) in states]
     first = next(copied for copied in turns if copied)
     assert sum(map(bool, turns)) > 2, "the backlog takes several transactions"
     assert first == topics, "each topic has its turn before another one is drained"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from mirrorlake.model.changes import whole_states
 from mirrorlake.model.slot import VERSION
 
 from tests.world import ROOT, World, read_committed
@@ -21,7 +23,8 @@ def rewrite_as(version: int, world: World) -> int:
     known = fields_of(version)
     producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
     for slot, records in read_committed(world.target_servers, world.flow.offset_syncs_topic).items():
-        state = json.loads(records[-1][1][1])
+        *_, (_, last) = whole_states("offset-syncs", ((offset, record[1]) for offset, record in records))
+        state = asdict(last)
         older = {name: value for name, value in state.items() if name in known} | {"version": version, "runs": []}
         names = known["positions"][0]
         older["positions"] = [{name: position[name] for name in names} for position in state["positions"]]

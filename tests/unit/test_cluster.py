@@ -6,13 +6,17 @@ import gc
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka.future import Future
 from mirrorlake.config.connection import Connection
-from mirrorlake.model.slot import SlotState
+from mirrorlake.errors import TargetError
+from mirrorlake.model.changes import as_written
+from mirrorlake.model.run import Run
+from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.protocol import cluster as cluster_module
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, Topic
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
@@ -172,4 +176,57 @@ def test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers(ea
     assert (states[0].generation, ends, len(target.shown)) == (3, {0: 15}, 2)
     states, ends = read_states_and_ends(target, "t", [0], 1_000)
     assert (states[0].generation, ends, len(target.shown)) == (3, {0: 15}, 2 - fetches)
+    target.close()
+
+
+class ChangesLog(Cluster):
+    """A target with one slot, whose states are at even offsets; it notes from where on they are fetched."""
+
+    def __init__(self, records: list[bytes]) -> None:
+        super().__init__(Connection("b", (("bootstrap.servers", "localhost:1"),)), "target", "tests")
+        self.records, self.starts = records, list[int]()
+        self.topics = {"t": topic({0: 1}, {0: 5})}
+
+    async def list_offsets(self, partitions: Any, at: int, isolation: int = 1) -> Any:
+        return dict.fromkeys(partitions, 0 if at == EARLIEST_TIMESTAMP else 2 * len(self.records) - 1)
+
+    def fetch(self, _node: int, offsets: Any, *_: Any, **__: Any) -> Any:
+        (start,) = offsets.values()
+        self.starts.append(start)
+        raw = b"".join(record for at, record in enumerate(self.records) if 2 * at >= start)
+        return Future().success([Fetched("t", 0, 0, 0, 2 * len(self.records) - 1, [], raw)])
+
+    def fetched(self, response: Any) -> Any:
+        return iter(response)
+
+
+def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election() -> None:
+    target, positions = ChangesLog([]), (Position("t", 0, "id", "b.t", 0, 0, 0, 0),)
+
+    def write(upstream_next: int, epoch: int) -> None:
+        """Appends a state, as a task does that has read the one before."""
+        before = read_states_and_ends(target, "t", [0], 1_000)[0].get(0)
+        downstream_end = upstream_next + 4
+        offsets = upstream_next - 1, upstream_next, downstream_end - 1, downstream_end
+        run = Run("t", 0, "b.t", 0, *offsets, records=1, bytes=9, first_timestamp=0, last_timestamp=0, digest=1)
+        moved = replace(positions[0], upstream_next=upstream_next, downstream_next=downstream_end)
+        state = SlotState("a", "b", "id", 0, 1, 1, "x", 1, epoch, positions, created_ms=0)
+        state = replace(state, positions=(moved,), runs=(run,)) if before else state
+        record = encode(as_written(before, state) if before else state, 0)
+        target.records.append((2 * len(target.records)).to_bytes(8, "big") + bytes(record)[8:])
+
+    for number in range(12):
+        write(number, number)
+    del target.starts[:]
+    (state,) = read_states_and_ends(target, "t", [0], 1_000)[0].values()
+    assert (state.number, state.snapshot, state.positions[0].upstream_next, target.starts) == (11, 0, 11, [13])
+    assert read_states_and_ends(target, "t", [0], 1_000)[0][0] is state, "nothing has changed"
+    del target.starts[:]
+    target.topics = {"t": topic({0: 1}, {0: 6})}  # the log may have lost its end, and may have the same one again
+    again = read_states_and_ends(target, "t", [0], 1_000)[0][0]
+    assert (again, target.starts) == (state, [15, 0])
+    del target.records[6], target.starts[:]
+    target.states_seen.clear()
+    with pytest.raises(TargetError, match="t-0: the state at offset 14 is number 7 behind the snapshot at offset 0"):
+        read_states_and_ends(target, "t", [0], 1_000)
     target.close()

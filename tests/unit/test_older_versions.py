@@ -73,7 +73,7 @@ def test_a_state_of_format_3_that_stops_jobs_stops_them_for_ever() -> None:
 @pytest.mark.parametrize("part", ["", "positions", "runs", "gaps"])
 def test_a_field_of_a_later_version_is_refused_by_name_and_not_ignored(part: str) -> None:
     value: dict[str, Any] = json.loads(STATES[VERSION])
-    (value[part][0] if part else value)["of_the_future"] = 1
+    (value[part] if part else value)["of_the_future"] = [1]
     with pytest.raises(TargetError, match=r"has the fields of_the_future\..*Upgrade mirrorlake"):
         SlotState.from_json(json.dumps(value).encode())
     if part == "positions":

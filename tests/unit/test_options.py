@@ -85,6 +85,7 @@ def test_the_defaults_of_a_flow() -> None:
         "retry_timeout_ms": 300_000,
         "connect_timeout_ms": 30_000,
         "ledger_interval_s": 30,
+        "state_changes_enabled": False,
         "same_cluster_allowed": False,
         "sync_topic_configs_enabled": True,
         "sync_topic_configs_interval_s": 600,

@@ -19,6 +19,10 @@ CHECKPOINTS, TAKEOVERS, POLICIES = (f"tests/kafka/test_{name}.py" for name in ("
 RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
 
+CHANGES_READ = (
+    "tests/unit/test_cluster.py::test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election"
+)
+CHANGES_WHOLE = "tests/unit/test_changes.py"
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
 ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
@@ -531,9 +535,44 @@ COPYING = (
     Mutant(
         "a state that an elected leader does not show yet is taken for the last one",
         "state/offset_syncs.py",
-        "        if end == stable[key] and value is not None:\n",
-        "        if value is not None:\n",
+        " if batches and end == stable[key] else []\n",
+        " if batches else []\n",
         ("tests/unit/test_cluster.py::test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers",),
+    ),
+    Mutant(
+        "a state that was read before an election counts after it",
+        "state/offset_syncs.py",
+        "seen.log == logs[key] != UNKNOWN_LOG and ",
+        "",
+        (CHANGES_READ,),
+    ),
+    Mutant(
+        "changes are added to what was read before an election",
+        "state/offset_syncs.py",
+        "    return topic.topic_id, target.leader_epoch(*key)\n",
+        "    return topic.topic_id, 0\n",
+        (CHANGES_READ,),
+    ),
+    Mutant(
+        "changes count though one before them is missing",
+        "model/changes.py",
+        "        if found != expected:\n",
+        "        if found > (1 << 62, 0, 0, 0):\n",
+        ("tests/unit/test_changes.py::test_a_state_that_does_not_follow_is_refused",),
+    ),
+    Mutant(
+        "positions that don't follow from runs are left out of changes",
+        "model/changes.py",
+        "if known.get(key) != position),\n",
+        "if key not in known),\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "a slot never writes a snapshot again",
+        "model/changes.py",
+        "    return changes if before.moves + _moves(changes) <= most else state\n",
+        "    return changes if most else state\n",
+        (CHANGES_WHOLE,),
     ),
 )
 
@@ -761,8 +800,8 @@ PLANNING = (
     Mutant(
         "a state of a later version, with fields that this one does not know, is no known error",
         "model/slot.py",
-        "        except TypeError:\n",
-        "        except KeyError:\n",
+        "        except (TypeError, KeyError, ValueError):\n",
+        "        except (KeyError, ValueError):\n",
         ("tests/unit/test_older_versions.py::test_a_field_of_a_later_version_is_refused_by_name_and_not_ignored",),
     ),
     Mutant(

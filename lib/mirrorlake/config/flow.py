@@ -125,6 +125,7 @@ class Flow:
     retry_timeout_ms: int
     connect_timeout_ms: int
     ledger_interval_s: int
+    state_changes_enabled: bool
     same_cluster_allowed: bool
     sync_topic_configs_enabled: bool
     sync_topic_configs_interval_s: int

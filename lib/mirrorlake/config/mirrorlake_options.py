@@ -122,6 +122,14 @@ BATCHES = (
         "other step waits. The last append is at the end. 0: only that one.",
         field="ledger_interval_s",
     ),
+    Option(
+        "mirrorlake.state.changes.enabled",
+        Flag(),
+        "false",
+        "Whether a transaction writes only what it has changed of a slot's [state](design.md#states), and now and then "
+        "all of it. Otherwise each one writes the positions of all partitions of its slots. Both are read.",
+        field="state_changes_enabled",
+    ),
 )
 
 RATES = (

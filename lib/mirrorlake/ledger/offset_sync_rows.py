@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.model.slot import VERSION
+from mirrorlake.model.slot import SlotState
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from mirrorlake.config.flow import Flow
 
 EARLIEST = -2  # the earliest offset, for Spark's Kafka source
-TOO_NEW = f"; this version of mirrorlake reads up to {VERSION}. Upgrade mirrorlake"
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 
-# The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
-RECORD = """
+# The fields of a state that the rows of runs and gaps need, as `offset_sync_states` decodes it.
+STATE = """
   version INT, source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT,
   inferred BOOLEAN, topics_shared BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
@@ -28,6 +28,7 @@ RECORD = """
   gaps ARRAY<STRUCT<topic: STRING, partition: INT, from_offset: BIGINT, to_offset: BIGINT, kind: STRING,
     incarnation: INT, downstream_offset: BIGINT>>
 """
+PLACE = "sync_partition INT, sync_offset BIGINT, committed_at TIMESTAMP"
 
 
 def offset_sync_records(
@@ -70,22 +71,87 @@ def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
 def offset_sync_states(records: DataFrame) -> DataFrame:
     """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each.
 
-    The query fails if a later version has written one of them in a format of its own: its runs may mean something else.
+    A record that this version can't decode fails the query (`SlotState.from_json`).
     """
-    from pyspark.sql import functions as F
+    wanted = records.select("value", "partition", "offset", "timestamp")
+    return wanted.mapInArrow(_decoded, f"{STATE}, {PLACE}")
 
-    parsed = records.select(
-        F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp"
-    )
-    too_new = F.concat(F.lit("an offset-syncs record has format version "), F.col("state.version"), F.lit(TOO_NEW))
-    is_known = F.coalesce("state.version", F.lit(VERSION)) <= VERSION
-    known = F.when(is_known, F.col("state")).otherwise(F.raise_error(too_new))
-    return parsed.withColumn("state", known).select(
-        "state.*",
-        F.col("partition").alias("sync_partition"),
-        F.col("offset").alias("sync_offset"),
-        F.col("timestamp").alias("committed_at"),
-    )
+
+def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    kinds = _kinds()
+    for batch in batches:
+        values = [json.loads(value) for value in batch.column("value").to_pylist()]
+        states = [SlotState.from_value(value, with_positions=False) for value in values]
+        columns = {"version": pa.array([value["version"] for value in values], pa.int32())} | {
+            name: pa.array([_plain(getattr(state, name), kind) for state in states], kind)
+            for name, kind in kinds.items()
+        }
+        place = {
+            "sync_partition": batch.column("partition"),
+            "sync_offset": batch.column("offset"),
+            "committed_at": batch.column("timestamp"),
+        }
+        yield pa.RecordBatch.from_pydict(columns | place)
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Returns runs and gaps as the values of their columns, and any other value as it is."""
+    import pyarrow as pa
+
+    if not pa.types.is_list(kind):
+        return value
+    names = [kind.value_type.field(number).name for number in range(kind.value_type.num_fields)]
+    return [{name: getattr(one, name) for name in names} for one in value]
+
+
+def _kinds() -> dict[str, pa.DataType]:
+    """Returns the types of STATE for Arrow, without the version."""
+    import pyarrow as pa
+
+    text, whole, short = pa.string(), pa.int64(), pa.int32()
+    run = {
+        "topic": text,
+        "partition": short,
+        "target_topic": text,
+        "target_partition": short,
+        **dict.fromkeys(
+            (
+                "upstream_start",
+                "upstream_end",
+                "downstream_start",
+                "downstream_end",
+                "records",
+                "bytes",
+                "first_timestamp",
+                "last_timestamp",
+                "digest",
+            ),
+            whole,
+        ),
+        "incarnation": short,
+    }
+    gap = {
+        "topic": text,
+        "partition": short,
+        "from_offset": whole,
+        "to_offset": whole,
+        "kind": text,
+        "incarnation": short,
+        "downstream_offset": whole,
+    }
+    return {
+        "source": text,
+        "target": text,
+        "transactional_id": text,
+        "producer_id": whole,
+        "producer_epoch": short,
+        "inferred": pa.bool_(),
+        "topics_shared": pa.bool_(),
+        "runs": pa.list_(pa.struct([*run.items()])),
+        "gaps": pa.list_(pa.struct([*gap.items()])),
+    }
 
 
 def run_rows(states: DataFrame) -> DataFrame:

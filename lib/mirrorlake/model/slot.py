@@ -1,8 +1,8 @@
 """Slots: the owners of partitions, and the positions of these partitions.
 
 A slot is a set of topic-partitions owned by one transactional id. Every transaction of a slot writes one record
-to the slot's own partition of the flow's offset-syncs topic: its state. A restart needs only the last committed
-record of that partition.
+to the slot's own partition of the flow's offset-syncs topic: its state. Most states are written as changes
+(`model/changes.py`). A restart needs only the last snapshot of that partition, and the changes that follow it.
 
 Two properties make positions exact. Data and state are in one transaction, so they are committed together. The slot's
 transactional id is the only writer of its partition. After InitProducerId, every transaction in that partition is
@@ -14,16 +14,33 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from mirrorlake.errors import TargetError
+from mirrorlake.model.columns import from_columns, names, to_columns
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 
-VERSION, READ_VERSIONS = 3, (1, 2, 3)
+VERSION, READ_VERSIONS = 4, (1, 2, 3, 4)
+FIRST_WITH_COLUMNS = 4
 NO_SLOT = -1  # of a position that no slot owns yet
+SHARED_POSITIONS = 500  # that are decoded once where several states have the same ones, as opening states do
+
+# Fields that are written as differences to another one.
+NEAR_IN_POSITIONS = (("downstream_next", "upstream_next"), ("target_partition", "partition"))
+NEAR_IN_GAPS = (("downstream_offset", "to_offset"), ("to_offset", "from_offset"))
+NEAR_IN_RUNS = (
+    ("last_timestamp", "first_timestamp"),
+    ("upstream_end", "upstream_start"),  # from here on: the number of offsets
+    ("records", "upstream_end"),
+    ("downstream_end", "downstream_start"),
+    ("downstream_end", "upstream_end"),
+    ("downstream_start", "upstream_start"),
+    ("target_partition", "partition"),
+)
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -82,8 +99,11 @@ class SlotState:
             records of earlier versions, which did not say it.
         promoted_topics: source topics that were failed over by themselves. No job mirrors them or moves groups on them
             before the same topics of the flow back are promoted.
-        producer_ids: the producer ids of the slot before this one. A reader of the last record therefore recognises
+        producer_ids: the producer ids of the slot before this one. A reader of the last state therefore recognises
             every batch of the slot by its header.
+        snapshot: the offset of the last snapshot of the slot, of a state that was read; -1 if unknown.
+        number: the number of states that follow the snapshot, up to this one; 0 for a snapshot.
+        moves: the number of positions, runs and gaps in these states. It is not written.
     """
 
     source: str
@@ -105,6 +125,9 @@ class SlotState:
     closed_for: ClosedFor = ClosedFor.NOTHING
     topics_shared: bool = False
     promoted_topics: tuple[str, ...] = ()
+    snapshot: int = -1
+    number: int = 0
+    moves: int = 0
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """Returns the positions of this slot's partitions, by topic and partition."""
@@ -118,28 +141,40 @@ class SlotState:
         return tuple(sorted({*self.producer_ids, self.producer_id}))
 
     def to_json(self) -> bytes:
-        """Encodes the state as JSON."""
-        value = {
+        """Encodes the state as JSON, as one record; fields that have their default are left out."""
+        value: dict[str, Any] = {
             "version": VERSION,
             **{
-                name: getattr(self, name)
-                for name in self.__dataclass_fields__
-                if name not in ("positions", "runs", "gaps")
+                one.name: found
+                for one in fields(self)
+                if one.name not in NOT_PLAIN and ((found := getattr(self, one.name)) != one.default)
             },
         }
-        value["positions"] = [asdict(position) for position in self.positions]
-        value["runs"] = [asdict(run) for run in self.runs]
-        value["gaps"] = [asdict(gap) for gap in self.gaps]
+        if self.number:
+            value["snapshot"] = self.snapshot
+        parts = {
+            "positions": _written_positions(self.positions),
+            "runs": to_columns(self.runs, Run, NEAR_IN_RUNS),
+            "gaps": to_columns(self.gaps, Gap, NEAR_IN_GAPS),
+        }
+        value |= {name: columns for name, columns in parts.items() if columns}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes, *, with_positions: bool = True) -> SlotState:
-        """Decodes a state; leaves out positions, which are most of it, unless `with_positions`.
+        """Decodes one record; leaves out positions, which are most of a snapshot, unless `with_positions`.
+
+        The positions of a record with changes are only those that it has itself (`model/changes.py`).
 
         Raises:
             TargetError: a version that this one can't read has written the record.
         """
-        value = json.loads(data)
+        return cls.from_value(json.loads(data), with_positions=with_positions)
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any], *, with_positions: bool = True) -> SlotState:
+        """Does the same for JSON that was parsed."""
+        value = dict(value)
         version = value.pop("version", None)
         if version not in READ_VERSIONS:
             raise TargetError(
@@ -147,23 +182,51 @@ class SlotState:
                 f"{READ_VERSIONS[0]} to {READ_VERSIONS[-1]}. Upgrade mirrorlake"
             )
         try:
-            return cls(**_decoded(value, with_positions=with_positions))
-        except TypeError:
-            names = ", ".join(_unknown(value)) or "the known ones, of which it lacks some"
+            return cls(**_decoded(value, with_positions=with_positions, is_older=version < FIRST_WITH_COLUMNS))
+        except (TypeError, KeyError, ValueError):
+            unknown = ", ".join(_unknown(value)) or "the known ones, of which it lacks some"
             raise TargetError(
-                f"an offset-syncs record of format {version} has the fields {names}. Another version of mirrorlake has "
-                "written it. Upgrade mirrorlake"
+                f"an offset-syncs record of format {version} has the fields {unknown}. Another version of mirrorlake "
+                "has written it. Upgrade mirrorlake"
             ) from None
 
 
-def _decoded(value: Mapping[str, Any], *, with_positions: bool) -> dict[str, Any]:
+NOT_PLAIN = ("positions", "runs", "gaps", "snapshot", "moves")
+PARTS = (("positions", Position, NEAR_IN_POSITIONS), ("runs", Run, NEAR_IN_RUNS), ("gaps", Gap, NEAR_IN_GAPS))
+_last_written: tuple[tuple[Position, ...], dict[str, Any]] = ((), {})
+
+
+def _written_positions(positions: tuple[Position, ...]) -> dict[str, Any]:
+    """Encodes positions; the same tuple once, as the opening states of all slots have it."""
+    global _last_written
+    if _last_written[0] is not positions:
+        _last_written = positions, to_columns(positions, Position, NEAR_IN_POSITIONS)
+    return _last_written[1]
+
+
+@lru_cache(maxsize=4)
+def _shared_positions(written: str) -> tuple[Position, ...]:
+    return tuple(Position(**one) for one in from_columns(json.loads(written), NEAR_IN_POSITIONS))
+
+
+def _read_positions(written: Mapping[str, Any]) -> tuple[Position, ...]:
+    if written.get("rows", 0) >= SHARED_POSITIONS:
+        return _shared_positions(json.dumps(written))
+    return tuple(Position(**one) for one in from_columns(written, NEAR_IN_POSITIONS))
+
+
+def _decoded(value: Mapping[str, Any], *, with_positions: bool, is_older: bool) -> dict[str, Any]:
+    if is_older:
+        runs, gaps = value["runs"], value.get("gaps", ())
+        decoded = tuple(Position(**position) for position in value["positions"]) if with_positions else ()
+    else:
+        runs, gaps = (from_columns(value.get(name, {}), near) for name, _, near in PARTS[1:])
+        decoded = _read_positions(value.get("positions", {})) if with_positions else ()
     return {
         **value,
-        "positions": tuple(Position(**position) for position in value["positions"]) if with_positions else (),
-        "runs": tuple(Run(**run) for run in value["runs"]),
-        "gaps": tuple(
-            Gap(**{**gap, "kind": _known(GapKind, gap["kind"], "a gap of kind")}) for gap in value.get("gaps", ())
-        ),
+        "positions": decoded,
+        "runs": tuple(Run(**run) for run in runs),
+        "gaps": tuple(Gap(**{**gap, "kind": _known(GapKind, gap["kind"], "a gap of kind")}) for gap in gaps),
         "closed_for": _known(ClosedFor, value.get("closed_for", ""), "closed_for"),
         "promoted_topics": tuple(value.get("promoted_topics", ())),
         "producer_ids": tuple(value.get("producer_ids", ())),
@@ -172,10 +235,12 @@ def _decoded(value: Mapping[str, Any], *, with_positions: bool) -> dict[str, Any
 
 def _unknown(value: Mapping[str, Any]) -> list[str]:
     """Returns the names of fields, of a record and of its parts, that this version does not know."""
-    parts: list[tuple[Any, Mapping[str, Any]]] = [(SlotState, value)]
-    for name, kind in (("positions", Position), ("runs", Run), ("gaps", Gap)):
-        parts += [(kind, part) for part in value.get(name, ())]
-    return sorted({name for kind, part in parts for name in part.keys() - {field.name for field in fields(kind)}})
+    found = value.keys() - {one.name for one in fields(SlotState)}
+    for name, kind, _ in PARTS:
+        part = value.get(name, ())
+        given = names(part) if isinstance(part, Mapping) else {key for one in part for key in one}
+        found |= given - {one.name for one in fields(kind)}
+    return sorted(found)
 
 
 def _known(words: type[Word], word: str, what: str) -> Word:
@@ -196,7 +261,12 @@ def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Positi
     """
     merged: dict[tuple[str, int], Position] = {}
     owners: dict[tuple[str, int], tuple[int, int]] = {}
+    done = set[tuple[int, int]]()  # opening states of a generation share their positions
     for state in sorted(states, key=lambda state: state.generation):
+        shared = state.generation, id(state.positions)
+        if shared in done:
+            continue
+        done.add(shared)
         for position in state.positions:
             key = (position.topic, position.partition)
             known = merged.get(key)

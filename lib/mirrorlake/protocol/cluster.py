@@ -251,7 +251,7 @@ class Cluster:
         topics: the metadata that is known, by topic.
         limits: the size limits of topics, as far as the cluster has rejected records.
         round_trip_s: the time of a small request and its response; infinity before the first one.
-        ends_seen: the last stable offsets up to which some logs were read, to begin there the next time.
+        states_seen: the last states of slots, kept by `state/offset_syncs.py`.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Cluster:
         self.transaction_version = 0
         self.limits = Limits()
         self.round_trip_s = float("inf")
-        self.ends_seen: dict[PartitionKey, int] = {}
+        self.states_seen: dict[PartitionKey, object] = {}
         self._names: dict[str, str] = {}
         self._known_security: dict[str, object] = {}
         self._coordinators: dict[str, int] = {}

@@ -196,10 +196,15 @@ def _open_generation(
     promoted = set() if added.reopens else {*promoted_topics(states.values())}
     promoted = (promoted - added.demotes) | added.promotes
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
+    everything = tuple(positions.values())
     for slot, producer in producers.items():
         # A new position is written only together with its runs. If only some slots are committed, each partition has
         # both or neither.
-        mine = tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
+        mine = (
+            tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
+            if new
+            else everything
+        )
         inferred = tuple(
             run for run in added.inferred if (key := (run.topic, run.partition)) in new and positions[key].slot == slot
         )

@@ -1,17 +1,21 @@
 """The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction.
 
-A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with gzip. The topic keeps all
-records (`cleanup.policy=delete`, no retention), so that the ledger can be rebuilt from it at any time. Only the flow's
-own principal should have the right to write to it.
+A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with gzip. Most records have only
+what has changed (`model/changes.py`). Functions of this module return whole states. The topic keeps all
+records (`cleanup.policy=delete`, no retention), so that the ledger can be rebuilt from it at any time, and so that a
+snapshot stays as long as the changes that name it. Only the flow's own principal should have the right to write to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from mirrorlake.errors import TargetError
+from mirrorlake.model.changes import as_snapshot, whole
 from mirrorlake.model.slot import SlotState
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import (
@@ -33,6 +37,9 @@ LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
 AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that the first call reads, and the size of their states
 AT_ONCE = 8  # slots whose states are read at the same time
 AT_MOST = 4 * AT_FIRST  # offsets that a later call reads; for more, it is quicker to begin anew
+UNASKED_BYTES = 32 << 10  # of a slot's last record; a larger one is not fetched before its slot is known to have news
+
+StateRecord = tuple[int, bytes]  # the offset and the value of a committed record
 
 TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -54,6 +61,26 @@ def topic_config(replication_factor: int) -> dict[str, str]:
         return TOPIC_CONFIG
     in_sync = replication_factor // 2 + 1 if replication_factor > 2 else 1
     return {**TOPIC_CONFIG, "min.insync.replicas": str(in_sync)}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The last state of a slot, as a process has read it.
+
+    Attributes:
+        end: the last stable offset up to which the slot's partition was read.
+        log: the id of the topic and the leader epoch under which that offset was listed; an empty id if they have
+            changed meanwhile. While both are the same, the log only grows.
+        offset: the offset of the state's record; -1 if the slot has committed none.
+        size: the bytes of that record, decompressed.
+        state: the whole state; None if the slot has committed none.
+    """
+
+    end: int
+    log: tuple[str, int]
+    offset: int
+    size: int
+    state: SlotState | None
 
 
 def encode(state: SlotState, base_sequence: int) -> bytes:
@@ -103,40 +130,116 @@ async def states_and_ends(
     async def listed(at: int) -> dict[tuple[str, int], int]:
         return await target.retry("listing offsets", lambda: target.list_offsets(keys, at), timeout_ms)
 
-    newest: dict[tuple[str, int], tuple[int, bytes | None]]
+    logs = {key: _log(target, key) for key in keys}
+    newest: dict[PartitionKey, tuple[int, Sequence[Batch]]]
     first, stable, newest = await target.together(
-        partial(listed, EARLIEST_TIMESTAMP), partial(listed, LATEST_TIMESTAMP), partial(_newest_values, target, keys)
+        partial(listed, EARLIEST_TIMESTAMP), partial(listed, LATEST_TIMESTAMP), partial(_newest_batches, target, keys)
     )
+    logs = {key: _same(log, _log(target, key)) for key, log in logs.items()}
 
-    async def last_of(key: tuple[str, int]) -> bytes | None:
-        end, value = newest.get(key, (-1, None))
-        if end == stable[key] and value is not None:
-            return value
-        _, found = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
-        return found[-1] if found else None
+    async def seen_of(key: PartitionKey) -> Seen:
+        seen = target.states_seen.get(key)
+        if isinstance(seen, Seen) and seen.log == logs[key] != UNKNOWN_LOG and seen.end == stable[key]:
+            return seen
+        end, batches = newest.get(key, (-1, ()))
+        records = [_record(batches[-1])] if batches and end == stable[key] else []
+        if records and SlotState.from_json(records[0][1], with_positions=False).number:
+            records = [_record(batch) for batch in batches]
+        elif not records:
+            _, records = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
+        return await _seen(target, key, logs[key], stable[key], records, timeout_ms)
 
-    found = await target.each([partial(last_of, key) for key in keys], AT_ONCE)
-    target.ends_seen.update(stable)
-    states = {slot: SlotState.from_json(value) for (_, slot), value in zip(keys, found, strict=True) if value}
+    found = await target.each([partial(seen_of, key) for key in keys], AT_ONCE)
+    target.states_seen.update(zip(keys, found, strict=True))
+    states = {slot: seen.state for (_, slot), seen in zip(keys, found, strict=True) if seen.state is not None}
     return states, {slot: end for (_, slot), end in stable.items()}
 
 
-async def _newest_values(
-    target: Cluster, keys: Iterable[tuple[str, int]]
-) -> dict[tuple[str, int], tuple[int, bytes | None]]:
+UNKNOWN_LOG = ("", -1)
+
+
+def _log(target: Cluster, key: PartitionKey) -> tuple[str, int]:
+    """Returns what identifies a log that only grows; UNKNOWN_LOG if the brokers don't tell."""
+    topic = target.topics.get(key[0])
+    if topic is None or not topic.topic_id or target.leader_epoch(*key) < 0:
+        return UNKNOWN_LOG
+    return topic.topic_id, target.leader_epoch(*key)
+
+
+def _same(before: tuple[str, int], after: tuple[str, int]) -> tuple[str, int]:
+    return after if before == after else UNKNOWN_LOG
+
+
+async def _seen(
+    target: Cluster, key: PartitionKey, log: tuple[str, int], end: int, records: Sequence[StateRecord], timeout_ms: int
+) -> Seen:
+    """Returns the last state of a slot, whole.
+
+    Args:
+        target: the cluster that has the topic.
+        key: the topic and the slot.
+        log: what identifies the log.
+        end: the last stable offset of the slot.
+        records: the last committed records before it, in order, without a hole; none if the slot has none.
+        timeout_ms: the deadline of each request.
+
+    Raises:
+        TargetError: the state can't be read, or one that it needs is missing.
+    """
+    if not records:
+        return Seen(end, log, -1, 0, None)
+    offset, value = records[-1]
+    last = SlotState.from_json(value)
+    if not last.number:
+        return Seen(end, log, offset, len(value), as_snapshot(offset, last))
+    before = _followed_by(target.states_seen.get(key), log, offset, last)
+    if before is not None:
+        base, known = before.state, before.offset
+    else:
+        base, known = None, last.snapshot - 1
+    changes = [(at, value) for at, value in records if at > known]
+    first = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
+    if first != (base.number + 1 if base else 0):  # some are before `records`
+        changes = await committed_values_async(target, key, known + 1, offset + 1, timeout_ms)
+    decoded = [(at, SlotState.from_json(value)) for at, value in changes]
+    if base is None:
+        (at, snapshot), *decoded = decoded or [(-1, last)]
+        if snapshot.number or at != last.snapshot:
+            raise TargetError(
+                f"{key[0]}-{key[1]}: the state at offset {offset} has changes since the snapshot at offset "
+                f"{last.snapshot}, which is missing. Records of the topic were deleted, or the cluster has lost them. "
+                "Restore the topic, then start the job again"
+            )
+        base = as_snapshot(at, snapshot)
+    return Seen(end, log, offset, len(value), whole(key[0], base, decoded))
+
+
+def _followed_by(seen: object, log: tuple[str, int], offset: int, last: SlotState) -> Seen | None:
+    """Returns a state that was seen, if the changes of `last` continue it; the log must have only grown since then."""
+    if not isinstance(seen, Seen) or seen.state is None or seen.log != log or log == UNKNOWN_LOG:
+        return None
+    is_before = seen.offset < offset and seen.state.number < last.number
+    return seen if is_before and seen.state.snapshot == last.snapshot else None
+
+
+async def _newest_batches(
+    target: Cluster, keys: Iterable[PartitionKey]
+) -> dict[PartitionKey, tuple[int, Sequence[Batch]]]:
     """Reads what follows the ends that were seen before, while the ends of now are listed.
 
     A leader that was just elected may answer a Fetch with an end that is too low (KIP-207), but not a ListOffsets.
-    So these values count only where both name the same end.
+    So these records count only where both name the same end.
 
     Returns:
-        The last stable offset and the value of the last committed record before it, by partition, of those that were
-        read up to there. Partitions whose leader returns an error are left out.
+        The last stable offset and the batches of the last committed records before it, by partition, of those that
+        were read up to there. Partitions whose leader returns an error are left out.
     """
     starts = {
-        key: max(0, target.ends_seen[key] - LOOK_BACK)
+        key: max(0, seen.end - LOOK_BACK)
         for key in keys
-        if key in target.ends_seen and target.leader(*key) >= 0
+        if isinstance(seen := target.states_seen.get(key), Seen)
+        and seen.size <= UNASKED_BYTES
+        and target.leader(*key) >= 0
     }
     asked = [
         target.fetch(
@@ -144,29 +247,34 @@ async def _newest_values(
         )
         for node, of_node in by(lambda key: target.leader(*key), starts).items()
     ]
-    found: dict[tuple[str, int], tuple[int, bytes | None]] = {}
+    found: dict[PartitionKey, tuple[int, Sequence[Batch]]] = {}
     for future in asked:
         try:
             for fetched in target.fetched(await future):
                 if not fetched.error_code:
-                    found[fetched.topic, fetched.partition] = _last_of(fetched)
+                    found[fetched.topic, fetched.partition] = _committed_batches(fetched)
         except (ResponseError, WireError):
             continue  # the other way reports it, if it lasts
     return found
 
 
-def _last_of(fetched: Fetched) -> tuple[int, bytes | None]:
-    """Returns the end of what a response holds, -1 if a part of it is damaged, and the last committed value."""
+def _committed_batches(fetched: Fetched) -> tuple[int, Sequence[Batch]]:
+    """Returns the end of what a response holds, -1 if a part of it is damaged, and the batches that were committed."""
     aborted, end = AbortedTransactions(fetched.aborted), -1
-    last: Batch | None = None
+    found: list[Batch] = []
     for batch in read_log(fetched.records):
         if not batch.crc_is_right:
-            return -1, None
+            return -1, ()
         is_aborted, end = aborted.drops(batch), batch.end_offset
         if not (is_aborted or batch.is_control):
-            last = batch
-    values: list[bytes | None] = [message.value for message in read_messages(last)] if last else []
-    return end, values[-1] if values else None
+            found.append(batch)
+    return end, found
+
+
+def _record(batch: Batch) -> StateRecord:
+    """Reads the last record of a batch; a state has a batch of its own."""
+    *_, last = read_messages(batch)
+    return last.offset, last.value or b""
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
@@ -242,6 +350,7 @@ class NewStates:
         """
         topic = self._target.refresh([self._topic], self._timeout_ms).get(self._topic)
         keys = [(self._topic, slot) for slot in range(topic.partitions)] if topic else []
+        logs = {key: _log(self._target, key) for key in keys}
         stable = self._target.offsets(keys, LATEST_TIMESTAMP, self._timeout_ms) if keys else {}
         topic_id = topic.topic_id if topic else ""
         is_continued = (
@@ -258,47 +367,55 @@ class NewStates:
         )
         states: list[SlotState] = []
         for key, end in sorted(stable.items()):
-            values = (
+            records = (
                 self._newest(key, first[key], end)
                 if key in first
                 else _values(self._target, key, start=self._next[key], end=end, timeout_ms=self._timeout_ms)
             )
-            states += [SlotState.from_json(value, with_positions=value is values[-1]) for value in values]
+            states += [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
+            if records:
+                states.append(self._whole(key, _same(logs[key], _log(self._target, key)), end, records))
         self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
         return states, is_continued
 
-    def _newest(self, key: tuple[str, int], first: int, end: int) -> list[bytes]:
+    def _whole(self, key: PartitionKey, log: tuple[str, int], end: int, records: Sequence[StateRecord]) -> SlotState:
+        seen: Seen = self._target.net.run(lambda: _seen(self._target, key, log, end, records, self._timeout_ms))
+        self._target.states_seen[key] = seen
+        assert seen.state is not None
+        return seen.state
+
+    def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
         """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
         start: int
-        found: list[bytes]
+        found: list[StateRecord]
         start, found = self._target.net.run(
             lambda: _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         )
         if not found:
             return []
-        earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(map(len, found))))
+        earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(len(value) for _, value in found)))
         return _values(self._target, key, start=earlier, end=start, timeout_ms=self._timeout_ms) + found
 
 
 async def _last_values(
-    target: Cluster, key: tuple[str, int], first: int, end: int, look_back: int, timeout_ms: int
-) -> tuple[int, list[bytes]]:
-    """Reads the values of the last committed records, at least one if there is any.
+    target: Cluster, key: PartitionKey, first: int, end: int, look_back: int, timeout_ms: int
+) -> tuple[int, list[StateRecord]]:
+    """Reads the last committed records, at least one if there is any.
 
     It goes back from `end`, further each time. It also returns the offset from which on these are
     all committed records.
     """
-    start, found = end, list[bytes]()
+    start, found = end, list[StateRecord]()
     while not found and start > first:
         start = max(first, end - look_back)
-        found = [value for _, value in await committed_values_async(target, key, start, end, timeout_ms)]
+        found = await committed_values_async(target, key, start, end, timeout_ms)
         look_back *= 8
     return start, found
 
 
-def _values(target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int) -> list[bytes]:
-    """Reads the values of the committed records of `[start, end)`, in order."""
-    return [value for _, value in committed_values(target, key, start=start, end=end, timeout_ms=timeout_ms)]
+def _values(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[StateRecord]:
+    """Reads the committed records of `[start, end)`, in order."""
+    return committed_values(target, key, start=start, end=end, timeout_ms=timeout_ms)
 
 
 def committed_values(

@@ -83,11 +83,14 @@ class Provenance:
             self._read_up_to[key] = end[key]
 
     async def _read_last(self, key: PartitionKey, first: int, end: int) -> None:
-        """Reads a range at the end of the log that has a state in it; that state lists all producers before it."""
+        """Reads from the last snapshot to the end of the log; a snapshot lists all producers before it."""
         look_back, start = LOOK_BACK, end
         while start > first:
             start = max(first, end - look_back)
-            if await self._read(key, start, end):
+            snapshot = await self._read(key, start, end)
+            if snapshot is not None:
+                if snapshot < start:
+                    await self._read(key, max(first, snapshot), start)
                 return
             look_back *= 8
 
@@ -99,15 +102,20 @@ class Provenance:
         found = await self._source.update_metadata(None if everything else sorted(mine))
         return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
 
-    async def _read(self, key: PartitionKey, start: int, end: int) -> int:
-        """Records the producers of a range of an offset-syncs partition; returns the number of states in it."""
-        states = 0
+    async def _read(self, key: PartitionKey, start: int, end: int) -> int | None:
+        """Records the producers of a range of an offset-syncs partition.
+
+        Returns:
+            The offset of the earliest snapshot that its states have or name; None if it has no states.
+        """
+        snapshots: list[int] = []
         async for batch, _ in read_stretch(
             self._source, key, start=start, end=end, max_bytes=FETCH_BYTES, isolation=READ_UNCOMMITTED
         ):
             if not batch.is_control:
                 self._mirrored.add(batch.producer_id)
                 for message in read_messages(batch):
-                    self._mirrored.update(SlotState.from_json(message.value or b"").all_producer_ids)
-                states += 1
-        return states
+                    state = SlotState.from_json(message.value or b"", with_positions=False)
+                    self._mirrored.update(state.all_producer_ids)
+                    snapshots.append(state.snapshot if state.number else message.offset)
+        return min(snapshots, default=None)

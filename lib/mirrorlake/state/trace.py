@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mirrorlake.errors import TargetError
+from mirrorlake.model.changes import whole_states
 from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.state.offset_syncs import committed_values
@@ -31,13 +32,12 @@ def read_trace(target: Cluster, topic: str, timeout_ms: int) -> dict[int, Iterat
     keys = [(topic, slot) for slot in range(found.partitions)]
     first = target.offsets(keys, EARLIEST_TIMESTAMP, timeout_ms)
     end = target.offsets(keys, LATEST_TIMESTAMP, timeout_ms)
-    return {key[1]: _states(target, key, first[key], end[key], timeout_ms) for key in keys}
+    return {key[1]: whole_states(topic, _records(target, key, first[key], end[key], timeout_ms)) for key in keys}
 
 
-def _states(
+def _records(
     target: Cluster, key: tuple[str, int], first: int, end: int, timeout_ms: int
-) -> Iterator[tuple[int, SlotState]]:
+) -> Iterator[tuple[int, bytes]]:
     for start in range(first, end, OFFSETS_AT_ONCE):
         stop = min(end, start + OFFSETS_AT_ONCE)
-        for offset, value in committed_values(target, key, start=start, end=stop, timeout_ms=timeout_ms):
-            yield offset, SlotState.from_json(value)
+        yield from committed_values(target, key, start=start, end=stop, timeout_ms=timeout_ms)

@@ -37,6 +37,7 @@ from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
 from mirrorlake.jobs.mirror.copy.throttle import BACKFILL_S, Throttle
 from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
 from mirrorlake.model.anomaly import about
+from mirrorlake.model.changes import as_written
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
@@ -494,7 +495,8 @@ class SlotCopy:
             promoted_topics=before.promoted_topics,
             topics_shared=self.flow.topics_shared,
         )
-        self.target.net.run(lambda: write_state(self.target, self.flow, producer, state, after=self._state_end))
+        record = as_written(before, state) if self.flow.state_changes_enabled else state
+        self.target.net.run(lambda: write_state(self.target, self.flow, producer, record, after=self._state_end))
 
     def _throttled_ms(self) -> dict[str, float]:
         return {cluster.side: cluster.throttled_ms for cluster in (self.source, self.target)}

@@ -26,7 +26,7 @@ from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
-from mirrorlake.model.slot import Position, merge_positions
+from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
 from mirrorlake.state import offset_syncs
@@ -60,6 +60,8 @@ class Planner:
         self._starts: set[tuple[str, int, int]] = set()
         self._looked_again = 0.0
         self._generation = 0
+        self._states: dict[int, SlotState] = {}
+        self._positions: dict[PartitionKey, Position] = {}
         self._slot_of: dict[PartitionKey, int] = {}
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
@@ -134,7 +136,7 @@ class Planner:
                 "have been deleted while the job was running. Restore it. To start the flow anew instead, delete the "
                 "topic together with the flow's remote topics"
             )
-        positions = merge_positions(states.values())
+        positions = self._merged(states)
         promoted = promoted_topics(states.values())
         self._find_topics(source, target, {topic for topic, _ in positions}, promoted)
         is_settled = partial(offset_syncs.is_settled, target, topic, stable, timeout_ms)
@@ -209,6 +211,13 @@ class Planner:
             "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()},
             "ranges": [asdict(planned) for planned in ranges],
         }
+
+    def _merged(self, states: dict[int, SlotState]) -> dict[PartitionKey, Position]:
+        """Merges the positions of all slots, if one of them has a new state."""
+        known = self._states
+        if states.keys() != known.keys() or any(states[slot] is not known[slot] for slot in states):
+            self._states, self._positions = states, merge_positions(states.values())
+        return self._positions
 
     def _offered(
         self, source: Cluster, positions: dict[PartitionKey, Position], topics: list[str]

@@ -1,0 +1,176 @@
+"""States that are written as changes come back whole, and a missing one is noticed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from mirrorlake.errors import TargetError
+from mirrorlake.model import changes
+from mirrorlake.model.changes import as_snapshot, as_written, whole_states
+from mirrorlake.model.gap import Gap, GapKind
+from mirrorlake.model.run import Run
+from mirrorlake.model.slot import Position, SlotState
+
+from chaos.states import runs_and_gaps
+
+RESETS = (GapKind.RECREATED, GapKind.TRUNCATED)
+
+
+def moves(dice: random.Random, position: Position, first_ms: int) -> tuple[Position, list[Run], list[Gap]]:
+    """Moves a position by random runs and gaps, with all that a transaction may change beside offsets."""
+    runs, gaps = list[Run](), list[Gap]()
+    if dice.random() < 0.05:
+        kind = dice.choice(RESETS)
+        gaps.append(Gap(position.topic, position.partition, 0, position.upstream_next, kind, position.incarnation, 0))
+        position = replace(
+            position, upstream_next=dice.choice([0, position.upstream_next]), incarnation=position.incarnation + 1
+        )
+    if dice.random() < 0.1:
+        position = replace(position, leader_epoch=position.leader_epoch + 1, epoch_from=position.upstream_next)
+    remote = dice.choice([position.partition] * 20 + [7])  # a transform may choose the partition
+    for _ in range(dice.randrange(1, 4)):
+        start, records = position.upstream_next, dice.choice([1, 200, 2**33])
+        at = position.downstream_next + dice.randrange(3)
+        if dice.random() < 0.7:
+            run = Run(
+                position.topic,
+                position.partition,
+                position.target_topic,
+                remote,
+                *(start, start + records, at, at + records, records, dice.randrange(2**40), first_ms, first_ms + 9),
+                digest=dice.choice([None, dice.getrandbits(32)]),
+                incarnation=position.incarnation,
+            )
+            runs.append(run)
+            position = replace(position, upstream_next=start + records, downstream_next=at + records)
+        else:
+            key, end = (position.topic, position.partition), start + dice.randrange(1, 9)
+            gaps.append(Gap(*key, start, end, GapKind.MARKER, position.incarnation, position.downstream_next))
+            position = replace(position, upstream_next=end)
+    return position, runs, gaps
+
+
+def history(seed: int, transactions: int) -> tuple[list[bytes], list[SlotState]]:
+    """Returns the records of a slot, as its jobs write them, and the states that they meant."""
+    dice, epoch = random.Random(seed), 0
+    topics = ("orders", "x.y", "a")
+    known = {
+        (topic, number): Position(topic, number, f"{topic}-id", f"west.{topic}", number, 10**6, 10**5, number % 2)
+        for topic in topics
+        for number in range(4)
+    }
+    records, meant, before = list[bytes](), list[SlotState](), None
+    for number in range(transactions):
+        producer_id, epoch = 4711 + number // 9, epoch + 1
+        common = {
+            "source_cluster_id": "c",
+            "slots": 2,
+            "generation": 1 + number // 40,
+            "transactional_id": "id",
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "created_ms": 10**12,
+            "promoted_topics": ("promoted",),
+            "producer_ids": before.all_producer_ids if before else (1, 2),
+        }
+        if number % 40 == 0:
+            state = SlotState("west", "east", slot=1, **common, positions=tuple(known.values()))
+            written = state
+        else:
+            assert before is not None
+            own, runs, gaps = before.owned(), list[Run](), list[Gap]()
+            for key in dice.sample(sorted(own), dice.randrange(1, len(own))):
+                own[key], its_runs, its_gaps = moves(dice, own[key], dice.choice([0, -5, 10**12, 2**62]))
+                runs, gaps = runs + its_runs, gaps + its_gaps
+            if dice.random() < 0.1:
+                new = Position("new", number, "", "elsewhere", number, 0, 0, 1)
+                own["new", number] = known["new", number] = new
+            state = SlotState(
+                "west", "east", slot=1, **common, positions=tuple(own.values()), runs=tuple(runs), gaps=tuple(gaps)
+            )
+            known |= own
+            written = as_written(before, state)
+        records.append(written.to_json())
+        meant.append(state)
+        before = (
+            as_snapshot(2 * number, state)
+            if not written.number
+            else replace(
+                state, snapshot=written.snapshot, number=written.number, moves=before.moves + changes._moves(written)
+            )
+        )
+    return records, meant
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_state_comes_back_as_it_was_meant(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MOVES_PER_POSITION", 4)
+    records, meant = history(seed, 120)
+    found = [state for _, state in whole_states("t", ((2 * at, record) for at, record in enumerate(records)))]
+    assert [replace(state, snapshot=-1, number=0, moves=0) for state in found] == meant
+    numbers = [state.number for state in found]
+    assert 8 < numbers.count(0) < 60, "snapshots are needed within a generation, too, and changes between them"
+    for record, state in zip(records, meant, strict=True):
+        runs, gaps = runs_and_gaps(record)
+        names = ("topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end")
+        assert [tuple(run[name] for name in names) for run in runs] == [
+            tuple(getattr(run, name) for name in names) for run in state.runs
+        ], "the judge of chaos reads what was written"
+        assert [(gap["from_offset"], gap["to_offset"], gap["incarnation"]) for gap in gaps] == [
+            (gap.from_offset, gap.to_offset, gap.incarnation) for gap in state.gaps
+        ]
+
+
+def test_changes_have_no_position_that_follows_from_their_runs_and_a_snapshot_comes_before_there_is_much_to_read() -> (
+    None
+):
+    position = Position("t", 0, "id", "west.t", 0, 0, 0, 0)
+    before = as_snapshot(0, SlotState("west", "east", "c", 0, 1, 1, "id", 1, 1, (position,)))
+    numbers = []
+    for number in range(40):
+        position = replace(position, upstream_next=number + 1, downstream_next=2 * number + 1)
+        run = Run("t", 0, "west.t", 0, number, number + 1, 2 * number, 2 * number + 1, 1, 10, 0, 0, 1)
+        state = replace(before, positions=(position,), runs=(run,), producer_epoch=number + 2, number=0, snapshot=-1)
+        written = as_written(before, state)
+        numbers.append(written.number)
+        assert bool(written.positions) == (written.number == 0)
+        offset = 2 * number + 2
+        ((_, before),) = (
+            [*whole_states("t", [(offset, written.to_json())])]
+            if not written.number
+            else [(offset, changes.whole("t", before, [(offset, SlotState.from_json(written.to_json()))]))]
+        )
+        assert before.positions == (position,)
+    assert numbers == [*range(1, 33), *range(8)], "16 moves for the position, and 16 for the producer id"
+
+
+@pytest.mark.parametrize("damage", ["one is missing", "the snapshot is missing", "of another slot", "of another time"])
+def test_a_state_that_does_not_follow_is_refused(damage: str) -> None:
+    records, _ = history(0, 6)
+    states = [(2 * number, record) for number, record in enumerate(records)]
+
+    def changed(number: int, **values: Any) -> None:
+        states[number] = states[number][0], replace(SlotState.from_json(states[number][1]), **values).to_json()
+
+    message = "Records of the topic are missing, or another program has written to it"
+    if damage == "one is missing":
+        del states[2]
+    elif damage == "the snapshot is missing":
+        del states[0]
+        message = "which is missing"
+    elif damage == "of another slot":
+        changed(3, slot=0)
+    else:
+        changed(3, generation=2)
+    with pytest.raises(TargetError, match=message):
+        list(whole_states("t", states))
+
+
+def test_a_state_that_another_program_has_repeated_changes_nothing() -> None:
+    records, meant = history(1, 8)
+    repeated = [*records[:5], records[4], *records[5:]]
+    found = [state for _, state in whole_states("t", [(at and 2 * at, one) for at, one in enumerate(repeated)])]
+    assert (found[-1].positions, found[-1].all_producer_ids) == (meant[-1].positions, meant[-1].all_producer_ids)
