@@ -17,6 +17,7 @@ EXACTLY_ONCE, MIRRORING, LOSSES = (f"tests/kafka/test_{name}.py" for name in ("e
 CHECKPOINTS, TAKEOVERS, POLICIES = (f"tests/kafka/test_{name}.py" for name in ("checkpoint", "takeover", "policies"))
 RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
+FOLDED = f"{LEDGER}::test_what_a_state_has_of_a_partition_is_one_row_and_unfolds_to_a_row_for_each_run_and_gap"
 
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
@@ -945,6 +946,27 @@ TRANSLATING = (
         (
             f"{EXACTLY_ONCE}::test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
         ),
+    ),
+    Mutant(
+        "a run with an impossible length is folded, so that nobody sees it",
+        "ledger/folding.py",
+        'F.when(~is_plain, F.col("upstream_start"))',
+        'F.lit(None).cast("bigint")',
+        (FOLDED,),
+    ),
+    Mutant(
+        "losses are folded with gaps that are none",
+        "ledger/folding.py",
+        "F.when(is_alone, F.struct(",
+        "F.when(F.lit(False), F.struct(",
+        (FOLDED,),
+    ),
+    Mutant(
+        "a folded row is taken for one run",
+        "ledger/views.py",
+        "        if folded and name in UNFOLDED:\n",
+        "        if name in UNFOLDED:\n",
+        (FOLDED, "tests/spark/test_views.py::test_a_view_can_be_read_without_being_there"),
     ),
     Mutant(
         "runs that the ledger has already are written again",

@@ -16,8 +16,8 @@ YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 
 # The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
 RECORD = """
-  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
-  topics_shared BOOLEAN,
+  version INT, source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT,
+  inferred BOOLEAN, topics_shared BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
     upstream_end: BIGINT,
     downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
@@ -80,7 +80,7 @@ def offset_sync_states(records: DataFrame) -> DataFrame:
 
 
 def run_rows(states: DataFrame) -> DataFrame:
-    """Makes the rows of the table offset_syncs."""
+    """Makes rows of the table offset_syncs: one for each run."""
     from pyspark.sql import functions as F
 
     is_inferred = F.coalesce("inferred", F.lit(False))
@@ -117,7 +117,7 @@ def run_rows(states: DataFrame) -> DataFrame:
 
 
 def gap_rows(states: DataFrame) -> DataFrame:
-    """Makes the rows of the table gaps."""
+    """Makes rows of the table gaps: one for each gap."""
     from pyspark.sql import functions as F
 
     return states.select("*", F.explode("gaps").alias("gap")).select(
