@@ -447,7 +447,7 @@ COPYING = (
     Mutant(
         "requests in flight have no limit",
         f"{COPY}/target_writer.py",
-        "                await self._make_room(where)\n",
+        "                await self._make_room(where, _size(batches))\n",
         "                self._in_flight.setdefault(where, InFlight())\n",
         ("tests/unit/test_target_writer.py",),
     ),
@@ -468,9 +468,25 @@ COPYING = (
     Mutant(
         "what a task holds grows with the number of leaders",
         f"{COPY}/source_reader.py",
-        "        share = self.flow.batch_memory_bytes // (2 * responses)\n",
-        "        share = self.flow.batch_memory_bytes\n",
+        "        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // len(wanted))\n",
+        "        share = memory_bytes\n",
         ("tests/unit/test_intake.py::test_what_is_held_is_bounded_however_many_leaders_there_are",),
+    ),
+    Mutant(
+        "leaders that are asked later have the memory of those before once more",
+        f"{COPY}/source_reader.py",
+        ", (memory_bytes - self.asked_bytes) // len(wanted))\n",
+        ", memory_bytes)\n",
+        ("tests/unit/test_intake.py::test_what_is_held_is_bounded_though_leaders_are_asked_one_after_the_other",),
+    ),
+    Mutant(
+        "what is in flight grows with the number of nodes of the target",
+        f"{COPY}/target_writer.py",
+        "self._bytes_in_flight + size > self._most_bytes():\n",
+        "False:\n",
+        (
+            "tests/unit/test_target_writer.py::test_what_is_in_flight_is_bounded_however_many_nodes_and_connections_there_are",
+        ),
     ),
     Mutant(
         "a partition is asked for twice at once",
