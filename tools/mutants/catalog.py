@@ -565,9 +565,27 @@ COMMITTING = (
     Mutant(
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
-        "            if moved:\n                self._pass_gate(",
-        "            if self._commit(moved):\n                self._pass_gate(",
+        "                        if moved:\n                            self._pass_gate(",
+        "                        if self._commit(moved):\n                            self._pass_gate(",
         VIOLATED_GATE,
+    ),
+    Mutant(
+        "all transactions wait for the slowest slot",
+        f"{MIRROR}/micro_batch.py",
+        "self._now() >= held_since + self._held_s\n",
+        "False\n",
+        (
+            "tests/unit/test_micro_batch.py::test_no_transaction_waits_for_a_slow_slot_or_for_slots_that_have_no_core_yet",
+        ),
+    ),
+    Mutant(
+        "what other slots copy is committed after the gate has refused a part",
+        f"{MIRROR}/micro_batch.py",
+        "                    if refused is not None:  # it says why",
+        "                    if False:  # it says why",
+        (
+            "tests/unit/test_micro_batch.py::test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_is_aborted",
+        ),
     ),
     Mutant(
         "what the gate refuses is committed",
