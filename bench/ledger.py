@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from mirrorlake.ledger.folding import fold_runs
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.views import ensure_views, read
 from mirrorlake.local.session import local_session
@@ -39,10 +40,12 @@ SELECT 'west' AS source, 'east' AS target, concat('topic-', id % {TOPICS}) AS to
     timestamp_millis(1790000000000 + 5000 * n - pmod(hash(id, 2), 500)) AS last_timestamp,
   lower(lpad(hex(pmod(xxhash64(id), 4294967296)), 8, '0')) AS digest,
   concat('mirrorlake.west.east.slot-', id % {SLOTS}) AS transactional_id, 1000 + id % {SLOTS} AS producer_id,
-    CAST(n % 32000 AS INT) AS producer_epoch,
-  CAST(id % {SLOTS} AS INT) AS sync_partition, 2 * n AS sync_offset,
-    timestamp_millis(1790000000000 + 5000 * n + 300) AS committed_at, false AS inferred, 0 AS incarnation
-FROM (SELECT id, id DIV {TOPICS * PARTITIONS} AS n FROM {{ids}})
+    CAST(state % 32000 AS INT) AS producer_epoch,
+  CAST(id % {SLOTS} AS INT) AS sync_partition, 2 * state AS sync_offset,
+    timestamp_millis(1790000000000 + 5000 * last + 300) AS committed_at, false AS inferred, 0 AS incarnation,
+    false AS shared
+FROM (SELECT *, n DIV IN_ONE AS state, n DIV IN_ONE * IN_ONE + IN_ONE - 1 AS last
+  FROM (SELECT id, id DIV {TOPICS * PARTITIONS} AS n FROM {{ids}}))
 """
 
 
@@ -93,19 +96,25 @@ def drained(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def measure(spark: Any, runs: int, groups: list[int]) -> dict[str, Any]:
-    """Measures one size of the ledger."""
+def measure(spark: Any, runs: int, groups: list[int], in_one: int) -> dict[str, Any]:
+    """Measures one size of the ledger.
+
+    Args:
+        spark: the session.
+        runs: the number of runs.
+        groups: numbers of groups to translate.
+        in_one: the number of runs that a state has of a partition: 1 without transactions on the source.
+    """
     clock = Clock(spark)
     shutil.rmtree(HOME, ignore_errors=True)
     schema = f"bench_{runs}"
     ledger = Ledger(spark, "spark_catalog", schema, str(HOME)).ensure_tables()
     ensure_views(ledger)
     spark.sql(f"USE spark_catalog.{schema}")
-    columns = ledger.read("offset_syncs").columns
-    result: dict[str, Any] = {"runs": runs}
-    result["append"] = clock.time(
-        lambda: ledger.append_frame("offset_syncs", spark.sql(RUNS, ids=spark.range(runs)).select(*columns))
-    )
+    rows = spark.sql(RUNS.replace("IN_ONE", str(in_one)), ids=spark.range(runs))
+    result: dict[str, Any] = {"runs": runs, "in_one": in_one}
+    result["append"] = clock.time(lambda: ledger.append_frame("offset_syncs", fold_runs(rows)))
+    result["rows"] = ledger.read("offset_syncs").count()
     result["mb"] = _mb(ledger)
     result["optimize"] = clock.time(lambda: ledger.change("offset_syncs", f"OPTIMIZE {ledger.table('offset_syncs')}"))
     result["mb_optimized"] = _mb(ledger)
@@ -117,7 +126,7 @@ def measure(spark: Any, runs: int, groups: list[int]) -> dict[str, Any]:
     assert (answer["downstream_offset"], answer["status"]) == (middle + 5, "exact"), answer
     for count in groups:
         asked, known = positions(spark, count, runs), mirrored(spark, runs)
-        work = translate(asked, current_runs(ledger.read("offset_syncs"), ledger.read("gaps")), known)
+        work = translate(asked, current_runs(read(ledger, "offset_sync_runs"), ledger.read("gaps")), known)
         result[f"translate_{count * PARTITIONS}"] = clock.time(lambda work=work: drained(work))
     result["unverified"] = clock.time(lambda: drained(read(ledger, "unverified")))
     return result
@@ -132,6 +141,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--groups", type=int, nargs="+", default=[1_000, 10_000])
+    parser.add_argument("--in-one", type=int, default=1, help="runs that a state has of a partition")
     parser.add_argument("--memory", default="6g", help="of Spark")
     parser.add_argument("--cores", type=int, default=2)
     given = parser.parse_args()
@@ -147,10 +157,10 @@ def main() -> int:
         },
     )
     try:
-        measure(spark, 100_000, [100])  # not counted
+        measure(spark, 100_000, [100], given.in_one)  # not counted
         results = []
         for runs in given.runs:
-            results.append(measure(spark, runs, given.groups))
+            results.append(measure(spark, runs, given.groups, given.in_one))
             print(json.dumps(results[-1]), flush=True)
     finally:
         spark.stop()

@@ -1,13 +1,15 @@
 """`make bench-memory`: the peak memory of a copying task, for growing backlogs and different batch settings.
 
 A task produces the batches of one round of Fetch requests before the next round. Neither the backlog nor
-`mirrorlake.batch.max.bytes` should therefore change the figure. The figure is the largest resident size of any Python
+`mirrorlake.batch.max.bytes` should therefore change the figure, nor should the number of connections, each of which is
+read from as another leader would be. The figure is the largest resident size of any Python
 worker of Spark while the mirror job runs. The results are a line for each setting and .local/bench/memory.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -53,20 +55,23 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=512)
     parser.add_argument("--codec", default="none")
     parser.add_argument("--partitions", type=int, default=4)
+    parser.add_argument("--growth", type=int, nargs="+", default=GROWTH, help="backlogs, as multiples of the smallest")
+    parser.add_argument("--batch-mib", type=int, nargs="+", default=BATCH_MIB)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1], help="to each broker")
     given = parser.parse_args()
     shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     rows: list[dict[str, Any]] = []
     with two_clusters(HOME / "memory") as clusters:
         create(clusters.source.bootstrap_servers, TOPIC, given.partitions)
         loaded = 0
-        for factor in GROWTH:
+        for factor in given.growth:
             fill(
                 clusters.source.bootstrap_servers,
                 TOPIC,
                 Load(factor * given.records - loaded, given.bytes, given.codec, given.partitions),
             )
             loaded = factor * given.records
-            for batch_mib in BATCH_MIB:
+            for batch_mib, connections in itertools.product(given.batch_mib, given.connections):
                 spark = local_session(ROOT, "bench")
                 with Watch() as watch:
                     found = drain(
@@ -74,21 +79,26 @@ def main() -> int:
                         clusters,
                         TOPIC,
                         loaded,
-                        f"s{factor}x{batch_mib}",
-                        **{"mirrorlake.batch.max.bytes": str(batch_mib * MIB)},
+                        f"s{factor}x{batch_mib}x{connections}",
+                        **{
+                            "mirrorlake.batch.max.bytes": str(batch_mib * MIB),
+                            "mirrorlake.fetch.connections": str(connections),
+                            "mirrorlake.produce.connections": str(connections),
+                        },
                     )
                 spark.stop()
                 rows.append(
                     {
                         "backlog_mib": loaded * given.bytes // MIB,
                         "batch_max_mib": batch_mib,
+                        "connections": connections,
                         "peak_mib": watch.peak_bytes // MIB,
                         "batches": found.batches,
                     }
                 )
                 print(
-                    "{backlog_mib:>6} MiB to copy, batch.max.bytes {batch_max_mib:>3} MiB: a worker takes at most "
-                    "{peak_mib:>4} MiB, {batches} micro-batches".format(**rows[-1]),
+                    "{backlog_mib:>6} MiB, batch.max.bytes {batch_max_mib:>3} MiB, {connections:>2} connections: "
+                    "a worker takes at most {peak_mib:>4} MiB, {batches} micro-batches".format(**rows[-1]),
                     flush=True,
                 )
     (HOME / "memory.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))

@@ -223,9 +223,16 @@ def fill(ledger: Ledger) -> Ledger:
     ledger.append(
         "gaps",
         [
-            gap(4, "orders", 0, (500, 501), "marker", 500, "13:52:00"),
-            gap(4, "orders", 0, (501, 520), "aborted", 500, "13:52:00"),
-            gap(4, "orders", 0, (900, 901), "marker", 881, "13:52:00"),
+            gap(
+                4,
+                "orders",
+                0,
+                (500, 901),
+                "several",
+                500,
+                "13:52:00",
+                parts=[(0, 1, "marker", 0), (1, 19, "aborted", 0), (400, 1, "marker", 381)],
+            ),
             gap(4, "orders", 1, (400, 450), "retention", 280, "13:52:00"),
             gap(6, "payments", 0, (250, 300), "truncated", 300, "13:56:00"),
         ],

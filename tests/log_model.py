@@ -6,20 +6,28 @@ Tests compare views and maintenance with it.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.store import Ledger
 
 from tests.example_ledger import DAY, gap, run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 KINDS = ("marker", "aborted", "retention", "filtered")
 
 
 @dataclass
 class Log:
-    """Runs and gaps as the tables have them, one an hour, and the offsets that are mapped or missing at the end."""
+    """Runs and gaps as the views of both tables have them, and the offsets that are mapped or missing at the end.
+
+    Each state has the runs and gaps of one hour.
+    """
 
     source: str
     partition: int
@@ -28,11 +36,12 @@ class Log:
     upstream: int = 0
     downstream: int = 0
     incarnation: int = 0
+    per_state: int = 1  # steps that are in one state
     mapped: dict[int, int] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
 
     def _committed(self) -> dict[str, Any]:
-        step = len(self.runs) + len(self.gaps)
+        step = (len(self.runs) + len(self.gaps)) // self.per_state
         return {
             "source": self.source,
             "sync_partition": self.partition % 3,
@@ -95,6 +104,7 @@ class Log:
     @classmethod
     def at_random(cls, dice: random.Random, source: str, partition: int, resets: int = 0) -> Log:
         log = cls(source, partition, upstream=dice.choice([0, 7]), downstream=dice.randint(0, 9))
+        log.per_state = 5 if partition % 2 else 1
         log.missing = dict.fromkeys(range(log.upstream), "before_mirror")
         steps = [*["mirror"] * dice.randint(1, 30), *["skip"] * dice.randint(0, 15), *["reset"] * resets]
         dice.shuffle(steps)
@@ -110,5 +120,15 @@ class Log:
 
 
 def store(ledger: Ledger, logs: list[Log]) -> None:
-    ledger.append("offset_syncs", [row for log in logs for row in log.runs])
-    ledger.append("gaps", [row for log in logs for row in log.gaps])
+    """Writes the logs as the ledger's stream does, states with several runs or gaps of a partition folded."""
+    write(ledger, "offset_syncs", fold_runs, [row for log in logs for row in log.runs])
+    write(ledger, "gaps", fold_gaps, [row for log in logs for row in log.gaps])
+
+
+def write(ledger: Ledger, name: str, fold: Callable[[DataFrame], DataFrame], rows: list[dict[str, Any]]) -> None:
+    """Folds rows that have one run or gap each, and appends them to a table."""
+    columns = [
+        f"{field.name} {field.dataType.simpleString()}" for field in ledger.read(name).schema if field.name in rows[0]
+    ]
+    values = [tuple(row[column.split()[0]] for column in columns) for row in rows]
+    ledger.append_frame(name, fold(ledger.spark.createDataFrame(values, ", ".join(columns))).coalesce(1))

@@ -331,11 +331,17 @@ class World:
         if self.spark is None:
             return map_on_target(self.target_servers, self.flow, set(topics), audits=self.audits_trace)
         names = {"upstream_start": "from_offset", "upstream_end": "to_offset"}
-        runs = [{**row, "kind": None} for row in self.rows("offset_syncs") if row["topic"] in topics]
+        runs = [
+            {**run, "kind": None}
+            for row in self.rows("offset_syncs")
+            if row["topic"] in topics
+            for run in unfolded_run(row)
+        ]
         gaps = [
-            {**row, **{ours: row[theirs] for ours, theirs in names.items()}}
+            {**gap, **{ours: gap[theirs] for ours, theirs in names.items()}}
             for row in self.rows("gaps")
             if row["topic"] in topics
+            for gap in unfolded_gap(row)
         ]
         return runs, gaps
 
@@ -461,6 +467,28 @@ def _assert_accounted(runs: list[Any], gaps: list[Any]) -> None:
     assert pieces, "nothing is accounted for"
     for (key, _, end), (following, start, _) in pairwise(sorted(pieces)):
         assert key != following or start == end, f"{key}: offsets {end} to {start} are in no run and no gap, or in two"
+
+
+def unfolded_run(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the runs of a row of offset_syncs, as docs/sql.md says what it holds."""
+    if row["runs"] is None:
+        yield row
+        return
+    for run in row["runs"]:
+        upstream, downstream = row["upstream_start"] + run["upstream"], row["downstream_start"] + run["downstream"]
+        ends = {"upstream_end": upstream + run["records"], "downstream_end": downstream + run["records"]}
+        yield {**row, **run, **ends, "upstream_start": upstream, "downstream_start": downstream}
+
+
+def unfolded_gap(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the gaps of a row of gaps."""
+    if row["parts"] is None:
+        yield row
+        return
+    for part in row["parts"]:
+        start, downstream = row["from_offset"] + part["upstream"], row["downstream_offset"] + part["downstream"]
+        ends = {"to_offset": start + part["offsets"], "downstream_offset": downstream, "kind": part["kind"]}
+        yield {**row, **ends, "from_offset": start}
 
 
 def map_on_target(servers: str, flow: Flow, topics: set[str], *, audits: bool = True) -> tuple[list[Any], list[Any]]:

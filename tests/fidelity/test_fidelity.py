@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from mirrorlake.config.options import CONFIG_PROPERTIES_EXCLUDE
+from mirrorlake.ledger import views
 from mirrorlake.model.run import Run, translate
 from mirrorlake.protocol.cluster import Cluster
 
@@ -193,7 +194,9 @@ def mirrored_and_compared(world: World, logs: list[NastyLog]) -> int:
         world.mirror()
         assert world.mirror().records == 0
         rows = (
-            world.ledger.of_flow("offset_syncs", world.flow).orderBy("topic", "partition", "upstream_start").collect()
+            views.runs_of_pair(world.ledger, world.flow.source, world.flow.target)
+            .orderBy("topic", "partition", "upstream_start")
+            .collect()
         )
         records = sum(case.compare(rows) for case in cases)
         world.assert_accounted(*(case.topic for case in cases))

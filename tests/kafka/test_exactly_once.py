@@ -32,7 +32,7 @@ from mirrorlake.jobs.mirror.copy import task
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.planning.planner import Planner
-from mirrorlake.ledger import store
+from mirrorlake.ledger import store, views
 from mirrorlake.ledger.tables import TABLES
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import SlotState, merge_positions
@@ -511,7 +511,7 @@ def test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again
     appended: list[int] = []
 
     def is_appended() -> bool:
-        return sum(appended) == rows("offset_syncs", world.ledger).count()
+        return sum(appended) == views.runs_of_pair(world.ledger, world.flow.source, world.flow.target).count()
 
     with other.checkpoint("ledger") as place:
         query = other.stream_offset_syncs(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.ledger.audit import Question
 from mirrorlake.ledger.sql_text import identifier, literal
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.notebook.audit import Question
 
 from tests.example_ledger import checkpoint, run
 from tests.nasty_names import EVERYTHING, NASTY

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,9 +16,14 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.ledger import folding, views
 from mirrorlake.ledger.checkpoint_row import Checkpoint
+from mirrorlake.ledger.offset_sync_rows import gap_rows, offset_sync_states, run_rows
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import ADDED, VERSION, column_definitions
+from mirrorlake.ledger.views import Definition
+from mirrorlake.model import slot
+from mirrorlake.model.gap import EXPLAINED, Gap, GapKind
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import VERSION as STATE_VERSION
 from mirrorlake.model.slot import SlotState
@@ -219,3 +226,68 @@ def test_a_warehouse_that_cannot_be_written_is_refused(spark: Any, tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(LedgerError, match="can't be written"):
         Ledger(spark, "spark_catalog", "nowhere", str(tmp_path / "file")).ensure_tables()
+
+
+def transactions(dice: random.Random, state: int, partition: int) -> tuple[list[Run], list[Gap]]:
+    """Returns what a state has of a partition whose source has many small transactions, each with its marker."""
+    runs, gaps, upstream, downstream = [], [], 1_000 * state, 900 * state
+    for _ in range(dice.choice([1, 2, 40])):
+        length, there = dice.randint(1, 9), partition + (partition == 2 and dice.randint(0, 1))  # a transform's choice
+        times = [dice.choice([1_700_000_000_123 + dice.randint(-9, 9), -5, 1 << 60]) for _ in range(2)]
+        digest = dice.choice([None, 0, 1, 0xFFFFFFFF, dice.getrandbits(32)])
+        ends = upstream + length, downstream, downstream + length
+        runs.append(
+            Run("s", partition, "a.s", there, upstream, *ends, length, dice.randint(61, 999), *times, digest, state % 2)
+        )
+        upstream, downstream = upstream + length + 2, downstream + length + dice.choice([0, 0, 3])
+        kind = dice.choice([*EXPLAINED, GapKind.MARKER, GapKind.HOLE])
+        gaps.append(Gap("s", partition, upstream - 2, upstream, kind, state % 2, downstream))
+    return runs, gaps
+
+
+def test_what_a_state_has_of_a_partition_is_one_row_and_unfolds_to_a_row_for_each_run_and_gap(
+    ledger: Ledger, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "FOLDED_FROM", slot.VERSION)
+    dice, records = random.Random(5), []
+    for number in range(6):
+        parts = [transactions(dice, number, partition) for partition in range(1 + number % 3)]
+        runs, gaps = (tuple(one for of in parts for one in of[which]) for which in (0, 1))
+        if number == 4:
+            runs[0].records += 1  # an error, which must stay visible
+        state = SlotState("a", "b", "c", 0, 1, 3, "id", 1, number, (), runs, 1, inferred=number == 5, gaps=gaps)
+        records.append((bytearray(state.to_json()), 0, 50_000 + number, datetime(2026, 11, 1, 12, 0, number)))
+    frame = spark.createDataFrame(records, RECORDS)
+    merged = ledger.merge_offset_syncs(frame)
+    assert ledger.merge_offset_syncs(frame) == merged, "again, which adds nothing"
+
+    states = offset_sync_states(frame)
+    for view, rows in (("offset_sync_runs", run_rows(states)), ("offset_sync_gaps", gap_rows(states))):
+        table, were, unfolded = views.UNFOLDED[view], rows.collect(), views.read(ledger, view)
+        names = unfolded.columns
+        expected = Counter(tuple(row[name] for name in names) for row in were)
+        assert Counter(map(tuple, unfolded.filter("topic = 's'").collect())) == expected
+        stored = ledger.read(table).filter("topic = 's'").collect()
+        alone = (
+            [row for row in stored if row["kind"] == "hole"]
+            if view.endswith("gaps")
+            else [
+                row
+                for row in stored
+                if row["runs"] is None and row["records"] != row["upstream_end"] - row["upstream_start"]
+            ]
+        )
+        keys = Counter(
+            (row["sync_offset"], row["partition"], None if view.endswith("gaps") else row["target_partition"])
+            for row in stored
+            if row not in alone
+        )
+        assert {*keys.values()} == {1}
+        assert len(alone) == (sum(row["kind"] == "hole" for row in were) if view.endswith("gaps") else 1) > 0
+        assert len(stored) - len(alone) < len(were) / 5
+
+        query = Definition.load(view).filled(ledger.table)
+        ledger.spark.sql(f"INSERT OVERWRITE {ledger.table(table)} SELECT *, NULL FROM ({query})")  # operations.md
+        rewritten = ledger.read(table).filter("topic = 's'").collect()
+        assert Counter(tuple(row[name] for name in names) for row in rewritten) == expected
+        assert {row[len(names)] for row in rewritten} == {None}

@@ -12,7 +12,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.config.properties import Properties
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, PARTITION_FETCH_BYTES, Intake
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, LEAST_FETCH_BYTES, PARTITION_FETCH_BYTES, Intake
 from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Limits
@@ -72,6 +72,19 @@ def test_what_is_held_is_bounded_however_many_leaders_there_are(flow: Flow, lead
     # One response of each connection is written while the next one arrives.
     assert 2 * sum(size for *_, size in source.asked) <= flow.batch_memory_bytes
     assert max(source.partition_bytes) <= PARTITION_FETCH_BYTES
+
+
+def test_what_is_held_is_bounded_though_leaders_are_asked_one_after_the_other(flow: Flow) -> None:
+    source = SilentSource(30)
+    reading = intake(flow, source, partitions=0, stretches={})
+    for partition in range(30):  # as they are found, for example
+        stretch = Stretch("t", partition, "", "a.t", 0, 0, 0, 1_000)
+        reading._stretches |= {stretch.key: stretch}  # type: ignore[operator]
+        reading._order[stretch.key] = None
+        reading.fetch(lambda _: FETCH_BYTES)
+    assert len(source.asked) == 30
+    least = 28 * LEAST_FETCH_BYTES  # the first two have all but this
+    assert reading.asked_bytes == sum(size for *_, size in source.asked) <= flow.batch_memory_bytes // 2 + least
 
 
 def test_topics_that_give_way_are_read_last_and_nothing_is_while_the_rate_is_used_up(flow: Flow) -> None:

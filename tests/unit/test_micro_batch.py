@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mirrorlake.config import reload
@@ -12,14 +13,17 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.config.reload import LiveFlow
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import FencedError, GateError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.failpoint import never
+from mirrorlake.jobs.mirror.engine import TaskAnswer
 from mirrorlake.jobs.mirror.job import MirrorJob
-from mirrorlake.jobs.mirror.micro_batch import MicroBatch
+from mirrorlake.jobs.mirror.micro_batch import HELD_S, BatchOutcome, MicroBatch
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.model.copy_plan import Range
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.transaction import Outcome, Producer
+from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.slot_report import SlotReport
 
@@ -57,6 +61,89 @@ def test_a_slot_whose_commit_is_unknown_hides_none_that_is_committed(monkeypatch
     assert "slot 3: the transaction was aborted" in failures[1].message
     assert failures[2] is unreadable
     assert all(failure.retriable for failure in failures)
+
+
+class Moments:
+    """Stands in for copying tasks and clusters, and notes when each slot was copied, and committed or aborted.
+
+    Args:
+        answers: the second at which each answer comes, and the slot or its error.
+        refused: slots of which the gate refuses a micro-batch.
+    """
+
+    def __init__(self, answers: list[tuple[float, int | MirrorlakeError]], refused: set[int]) -> None:
+        self.answers, self.refused, self.now = answers, refused, 0.0
+        self.copied: dict[int, float] = {}
+        self.ended: dict[int, tuple[float, bool]] = {}
+
+    def run(self, *_: Any) -> Iterator[TaskAnswer | None]:
+        for number, (at, outcome) in enumerate(self.answers):
+            while self.now < at:
+                yield None
+                self.now = min(at, self.now + 0.25)
+            if isinstance(outcome, MirrorlakeError):
+                yield TaskAnswer(number, outcome)
+            else:
+                self.copied[outcome] = self.now
+                report = SlotReport(outcome, f"id-{outcome}", outcome, 0, is_open=True, stretches=[], warnings=[])
+                yield TaskAnswer(outcome, report)
+
+    def explained(self, _: Any, error: MirrorlakeError) -> MirrorlakeError:
+        return error
+
+    def pass_gate(self, reports: list[SlotReport], *_: Any) -> None:
+        if self.refused & {report.slot for report in reports}:
+            self.end_all(None, [report.producer for report in reports], commit=False)
+            raise GateError("refused")
+
+    def end_all(self, _: Any, producers: Iterable[Producer], *, commit: bool, **__: Any) -> list[Outcome]:
+        ended = {producer.producer_id: (self.now, commit) for producer in producers}
+        self.ended |= ended
+        return [Outcome.DECIDED for _ in ended]
+
+    def mirror(self, monkeypatch: pytest.MonkeyPatch) -> BatchOutcome:
+        flow, any_one = Flow.from_properties(Properties(PROPERTIES), "a->b"), cast("Any", None)
+        batch = MicroBatch(flow, 1, any_one, any_one, never, now=lambda: self.now)
+        monkeypatch.setattr(batch, "_pass_gate", self.pass_gate)
+        monkeypatch.setattr(batch, "_abort", lambda slots: self.ended.update(dict.fromkeys(slots, (self.now, False))))
+        monkeypatch.setattr(transaction, "end_all", self.end_all)
+        ranges = tuple(Range("t", slot, "", 20, slot, 0, 1) for slot in range(len(self.answers)))
+        return batch.run(MirrorPlan(1, len(ranges), ranges=ranges), cast("Any", self), "1", Stopwatch(), any_one)
+
+
+def test_no_transaction_waits_for_a_slow_slot_or_for_slots_that_have_no_core_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[tuple[float, int | MirrorlakeError]] = [(5.0 * (1 + slot // 2), slot) for slot in range(15)]
+    moments = Moments([*answers, (90.0, 15)], set())
+    outcome = moments.mirror(monkeypatch)
+    assert sorted(report.slot for report in outcome.committed) == [*range(16)]
+    assert not outcome.failures
+    held = {slot: at - moments.copied[slot] for slot, (at, _) in moments.ended.items()}
+    assert max(held.values()) <= HELD_S + 0.25
+    together = Moments([(0.1 * slot, slot) for slot in range(16)], set())
+    together.mirror(monkeypatch)
+    assert {at for at, _ in together.ended.values()} == {1.5}, "one verdict and one round of requests for all"
+
+
+@pytest.mark.parametrize("error", [SourceError("away", retriable=True), SourceError("lost"), FencedError("newer")])
+@pytest.mark.parametrize("refused", [set(), {2}])
+def test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_is_aborted(
+    monkeypatch: pytest.MonkeyPatch, error: MirrorlakeError, refused: set[int]
+) -> None:
+    moments = Moments([(0.0, 0), (4.0, error), (4.0, 2), (9.0, 3)], refused)
+    outcome = moments.mirror(monkeypatch)
+    lives_on = error.retriable and not refused
+    committed = {0, 2, 3} if lives_on else {0}
+    assert {report.slot for report in outcome.committed} == committed
+    assert {slot for slot, (_, commit) in moments.ended.items() if commit} == committed
+    others = {0, 1, 2, 3} - committed - ({1} if isinstance(error, FencedError) or error.retriable else set())
+    assert {slot for slot, (_, commit) in moments.ended.items() if not commit} == others
+    assert outcome.failures[0] is error if error.retriable else outcome.failures[-1].message
+    first_alone = Moments([(0.0, error), (0.0, 1)], set())
+    if not error.retriable:
+        with pytest.raises(type(error)):
+            first_alone.mirror(monkeypatch)
 
 
 def test_a_run_without_an_interval_follows_its_file_from_one_micro_batch_to_the_next(

@@ -128,9 +128,7 @@ def test_an_error_between_micro_batches_or_an_interrupt_waits_for_the_micro_batc
     ("slots", "lanes"),
     [((0, 1, 2, 3), [[0], [1], [2], [3]]), ((5,), [[], [5], [], []]), ((0, 4, 8, 12, 16), [[0, 16], [4], [8], [12]])],
 )
-def test_slots_are_shared_out_evenly_as_the_first_transaction_of_a_lane_stays_open_for_all(
-    slots: tuple[int, ...], lanes: list[list[int]]
-) -> None:
+def test_slots_are_shared_out_evenly_over_the_lanes(slots: tuple[int, ...], lanes: list[list[int]]) -> None:
     tasks, copied = InProcessTasks(never, lanes=4), list[list[int]]()
 
     class Copier:
@@ -146,5 +144,5 @@ def test_slots_are_shared_out_evenly_as_the_first_transaction_of_a_lane_stays_op
     tasks._copiers = copiers
     ranges = tuple(Range("t", slot, "", 20, slot, 0, 1) for slot in slots)
     answers = tasks.run(SimpleNamespace(), MirrorPlan(1, 20, ranges=ranges))  # type: ignore[arg-type]
-    assert sorted(answer.slot for answer in answers) == [*slots]
+    assert sorted(answer.slot for answer in answers if answer is not None) == [*slots]
     assert copied == lanes

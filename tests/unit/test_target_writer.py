@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mirrorlake.jobs.mirror.copy import target_writer
@@ -36,13 +37,15 @@ class Answer:
 
 
 class SlowTarget:
-    """Two nodes, which lead the even and the odd partitions."""
+    """Two nodes, which lead the even and the odd partitions, or more."""
 
     transaction_version = 2
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = 2) -> None:
+        self.nodes = nodes
         self.in_flight, self.most = Counter[int](), Counter[int]()
         self._ends = Counter[PartitionKey]()
+        self.most_at_once = 0
         self.sizes: list[int] = []
         self.lanes: dict[PartitionKey, list[int]] = {}
         self.limits = Limits()
@@ -51,11 +54,12 @@ class SlowTarget:
         self._is_beginning = False
 
     def leader(self, topic: str, partition: int) -> int:
-        return self.moved.get(partition, partition % 2)
+        return self.moved.get(partition, partition % self.nodes)
 
     def produce(self, node: int, _: str, sealed: Mapping[PartitionKey, bytes], timeout_ms: int, lane: int) -> Any:
         self.in_flight[node] += 1
         self.most[node] = max(self.most[node], self.in_flight[node])
+        self.most_at_once = max(self.most_at_once, self.in_flight.total())
         self.sizes.append(sum(map(len, sealed.values())))
         self.begun_beside_others += self._is_beginning and self.in_flight[node] > 1
         self._is_beginning = not self.lanes.keys() >= sealed.keys()
@@ -71,9 +75,12 @@ class SlowTarget:
         return iter(appended)
 
 
-def write(target: Any, stretches: list[Stretch], connections: int = 1, *, is_far: bool = False) -> None:
+def write(
+    target: Any, stretches: list[Stretch], connections: int = 1, *, is_far: bool = False, most_bytes: float = math.inf
+) -> None:
     """Produces what waits in the stretches, until all of it is acknowledged."""
-    outlet = Outlet(None, target, Producer("id", 1, 0), connections, is_far=is_far)  # type: ignore[arg-type]
+    producer, flow = Producer("id", 1, 0), cast("Any", None)
+    outlet = Outlet(flow, target, producer, connections, is_far=is_far, most_bytes=lambda: most_bytes)
 
     async def produced() -> None:
         await outlet.produce(stretches)
@@ -94,6 +101,22 @@ def test_a_node_has_as_many_requests_at_once_as_a_broker_remembers_batches_and_a
     for stretch in stretches:
         assert [(run.upstream_start, run.upstream_end, run.downstream_start) for run in stretch.runs] == [(0, 60, 0)]
         assert stretch.digests_written == stretch.digests_read
+
+
+@pytest.mark.parametrize(("batches", "at_once"), [(7.5, 7), (0.5, 1)])
+def test_what_is_in_flight_is_bounded_however_many_nodes_and_connections_there_are(
+    batches: float, at_once: int
+) -> None:
+    target: Any = SlowTarget(nodes=30)
+    stretches = [Stretch("t", partition, "", "a.t", 0, 0, 0, 60) for partition in range(60)]
+    for stretch in stretches:
+        for start in range(0, 60, len(RECORDS)):
+            stretch.take(*read_log(bytes(encode(RECORDS, start))))
+    write(target, stretches, connections=2, is_far=True, most_bytes=batches * len(encode(RECORDS)))
+    assert target.most_at_once in range(1, at_once + 1)
+    assert target.in_flight.total() == 0
+    for stretch in stretches:
+        assert [(run.upstream_start, run.upstream_end, run.downstream_start) for run in stretch.runs] == [(0, 60, 0)]
 
 
 def test_a_request_is_bounded_and_each_partition_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:

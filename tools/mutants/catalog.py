@@ -18,6 +18,7 @@ EXACTLY_ONCE, MIRRORING, LOSSES = (f"tests/kafka/test_{name}.py" for name in ("e
 CHECKPOINTS, TAKEOVERS, POLICIES = (f"tests/kafka/test_{name}.py" for name in ("checkpoint", "takeover", "policies"))
 RECENT, PLANS, BATCHES = (f"tests/unit/test_{name}.py" for name in ("recent_runs", "copy_plan", "record_batch"))
 TRANSLATION, LEDGER = (f"tests/spark/test_{name}.py" for name in ("sql_join", "store"))
+FOLDED = f"{LEDGER}::test_what_a_state_has_of_a_partition_is_one_row_and_unfolds_to_a_row_for_each_run_and_gap"
 
 CHANGES_READ = (
     "tests/unit/test_cluster.py::test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election"
@@ -457,7 +458,7 @@ COPYING = (
     Mutant(
         "requests in flight have no limit",
         f"{COPY}/target_writer.py",
-        "                await self._make_room(where)\n",
+        "                await self._make_room(where, _size(batches))\n",
         "                self._in_flight.setdefault(where, InFlight())\n",
         ("tests/unit/test_target_writer.py",),
     ),
@@ -478,9 +479,25 @@ COPYING = (
     Mutant(
         "what a task holds grows with the number of leaders",
         f"{COPY}/source_reader.py",
-        "        share = self.flow.batch_memory_bytes // (2 * responses)\n",
-        "        share = self.flow.batch_memory_bytes\n",
+        "        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // len(wanted))\n",
+        "        share = memory_bytes\n",
         ("tests/unit/test_intake.py::test_what_is_held_is_bounded_however_many_leaders_there_are",),
+    ),
+    Mutant(
+        "leaders that are asked later have the memory of those before once more",
+        f"{COPY}/source_reader.py",
+        ", (memory_bytes - self.asked_bytes) // len(wanted))\n",
+        ", memory_bytes)\n",
+        ("tests/unit/test_intake.py::test_what_is_held_is_bounded_though_leaders_are_asked_one_after_the_other",),
+    ),
+    Mutant(
+        "what is in flight grows with the number of nodes of the target",
+        f"{COPY}/target_writer.py",
+        "self._bytes_in_flight + size > self._most_bytes():\n",
+        "False:\n",
+        (
+            "tests/unit/test_target_writer.py::test_what_is_in_flight_is_bounded_however_many_nodes_and_connections_there_are",
+        ),
     ),
     Mutant(
         "a partition is asked for twice at once",
@@ -587,9 +604,27 @@ COMMITTING = (
     Mutant(
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
-        "            if moved:\n                self._pass_gate(",
-        "            if self._commit(moved):\n                self._pass_gate(",
+        "                        if moved:\n                            self._pass_gate(",
+        "                        if self._commit(moved):\n                            self._pass_gate(",
         VIOLATED_GATE,
+    ),
+    Mutant(
+        "all transactions wait for the slowest slot",
+        f"{MIRROR}/micro_batch.py",
+        "self._now() >= held_since + self._held_s\n",
+        "False\n",
+        (
+            "tests/unit/test_micro_batch.py::test_no_transaction_waits_for_a_slow_slot_or_for_slots_that_have_no_core_yet",
+        ),
+    ),
+    Mutant(
+        "what other slots copy is committed after the gate has refused a part",
+        f"{MIRROR}/micro_batch.py",
+        "                    if refused is not None:  # it says why",
+        "                    if False:  # it says why",
+        (
+            "tests/unit/test_micro_batch.py::test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_is_aborted",
+        ),
     ),
     Mutant(
         "what the gate refuses is committed",
@@ -991,6 +1026,27 @@ TRANSLATING = (
         (
             f"{EXACTLY_ONCE}::test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again_within_seconds_of_appends",
         ),
+    ),
+    Mutant(
+        "a run with an impossible length is folded, so that nobody sees it",
+        "ledger/folding.py",
+        'F.when(~is_plain, F.col("upstream_start"))',
+        'F.lit(None).cast("bigint")',
+        (FOLDED,),
+    ),
+    Mutant(
+        "losses are folded with gaps that are none",
+        "ledger/folding.py",
+        "F.when(is_alone, F.struct(",
+        "F.when(F.lit(False), F.struct(",
+        (FOLDED,),
+    ),
+    Mutant(
+        "a folded row is taken for one run",
+        "ledger/views.py",
+        "        if folded and name in UNFOLDED:\n",
+        "        if name in UNFOLDED:\n",
+        (FOLDED, "tests/spark/test_views.py::test_a_view_can_be_read_without_being_there"),
     ),
     Mutant(
         "runs that the ledger has already are written again",

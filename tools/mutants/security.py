@@ -25,7 +25,7 @@ NAMES = (
     Mutant("a backtick ends an identifier", "ledger/sql_text.py", "part.replace('`', '``')", "part", LITERALS),
     Mutant(
         "a parameter of an audit is text of its query",
-        "ledger/audit.py",
+        "notebook/audit.py",
         "return literal(value) if isinstance(value, str) else str(value)",
         "return f\"'{value}'\" if isinstance(value, str) else str(value)",
         (f"{NAMES_IN_SQL}::test_a_question_about_the_newest_group_is_answered_whatever_its_name_is",),

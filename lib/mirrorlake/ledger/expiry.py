@@ -165,13 +165,14 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
 def _limits(ledger: Ledger, before: datetime, starts: DataFrame) -> DataFrame:
     """Computes `expires` of each partition: runs and gaps that end at or before it may expire.
 
-    A run begins at that offset. A group in a gap behind the expired part is therefore still behind a run.
+    A run begins at that offset. A group in a gap behind the expired part is therefore still behind a run. A folded row
+    expires as a whole, so it is the first run of a row.
     """
     from pyspark.sql import functions as F
 
     rows, runs, groups = (
         ledger.read("offset_syncs"),
-        views.read(ledger, "current_runs"),
+        views.read(ledger, "current_runs", folded=True),
         views.read(ledger, "current_position"),
     )
     wanted = (
@@ -205,11 +206,16 @@ def _leaves(ledger: Ledger, limits: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     current = (
-        views.read(ledger, name).select(*PARTITION, F.col(start).alias("start"))
-        for name, start in (("current_runs", "upstream_start"), ("current_gaps", "from_offset"))
+        views.read(ledger, name, folded=True).select(*PARTITION, F.col(start).alias("start"), F.col(end).alias("end"))
+        for name, start, end in (
+            ("current_runs", "upstream_start", "upstream_end"),
+            ("current_gaps", "from_offset", "to_offset"),
+        )
     )
-    starts = next(current).unionByName(next(current)).groupBy(*PARTITION).agg(F.min("start").alias("start"))
-    rows = limits.join(starts, [*PARTITION]).filter("start < expires")
+    rows = (
+        next(current).unionByName(next(current)).join(limits, [*PARTITION]).filter("start < expires AND end <= expires")
+    )
+    rows = rows.select(*PARTITION, "expires", "incarnation").distinct()
     return rows.select(
         *PARTITION, "incarnation", F.col("expires").alias("to_offset"), F.current_timestamp().alias("expired_at")
     )

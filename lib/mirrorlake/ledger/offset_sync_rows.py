@@ -155,7 +155,7 @@ def _kinds() -> dict[str, pa.DataType]:
 
 
 def run_rows(states: DataFrame) -> DataFrame:
-    """Makes the rows of the table offset_syncs."""
+    """Makes rows of the table offset_syncs: one for each run."""
     from pyspark.sql import functions as F
 
     is_inferred = F.coalesce("inferred", F.lit(False))
@@ -192,7 +192,7 @@ def run_rows(states: DataFrame) -> DataFrame:
 
 
 def gap_rows(states: DataFrame) -> DataFrame:
-    """Makes the rows of the table gaps."""
+    """Makes rows of the table gaps: one for each gap."""
     from pyspark.sql import functions as F
 
     return states.select("*", F.explode("gaps").alias("gap")).select(

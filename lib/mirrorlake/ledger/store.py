@@ -29,6 +29,7 @@ from urllib.parse import unquote, urlparse
 from mirrorlake.errors import ConfigurationError, LedgerError, condition, root_cause
 from mirrorlake.ledger import anomaly
 from mirrorlake.ledger.checkpoint_row import Checkpoint, last_checkpoints
+from mirrorlake.ledger.folding import fold_gaps, fold_runs, folded, has_several
 from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_records, offset_sync_states, run_rows
 from mirrorlake.ledger.sql_text import identifier, literal
 from mirrorlake.ledger.tables import TABLES, VERSION, column_definitions, version_of
@@ -486,6 +487,8 @@ class Ledger:
                 F.sum(F.greatest(F.size(found), F.lit(0))).alias(name)
                 for name, found in (("runs", "runs"), ("gaps", "gaps"), ("lost", lost))
             ),
+            F.max(has_several("runs")).alias("several_runs"),
+            F.max(has_several("gaps")).alias("several_gaps"),
         )
         found = held.collect()
         # The condition on sync_offset lets Delta skip files that can't hold these records.
@@ -496,14 +499,17 @@ class Ledger:
         )
         if any(row["gaps"] for row in found):
             gaps = gap_rows(states)
-            self._insert_missing("gaps", gaps, bounds, (*SYNC_KEYS, "from_offset", "kind"))
+            rows = folded(states, gap_rows, fold_gaps) if any(row["several_gaps"] for row in found) else gaps
+            self._insert_missing("gaps", rows, bounds, (*SYNC_KEYS, "from_offset", "kind"))
             if any(row["lost"] for row in found):
                 self._insert_missing(
                     "anomalies", anomaly.of_losses(gaps), f"t.action = {literal(AnomalyAction.CONTINUE)}", anomaly.KEYS
                 )
         runs = sum(row["runs"] for row in found)
         if runs:
-            self._insert_missing("offset_syncs", run_rows(states), bounds, (*SYNC_KEYS, "upstream_start"))
+            is_folded = any(row["several_runs"] for row in found)
+            rows = folded(states, run_rows, fold_runs) if is_folded else run_rows(states)
+            self._insert_missing("offset_syncs", rows, bounds, (*SYNC_KEYS, "upstream_start"))
         last, last_gaps = (
             {row["sync_partition"]: row[name] for row in found if row[name] is not None}
             for name in ("last", "last_gap")
@@ -562,7 +568,7 @@ class Ledger:
             .groupBy("topic", "partition", F.coalesce("incarnation", F.lit(0)).alias("incarnation"))
             .agg(
                 (F.max("upstream_end") - F.min("upstream_start")).alias("span"),
-                F.sum(F.col("upstream_end") - F.col("upstream_start")).alias("held"),
+                F.sum("records").alias("held"),
             )
         )
         return last if logs.filter("span > held OR incarnation > 0").isEmpty() else {}

@@ -21,7 +21,7 @@ OFFSET_SYNCS = """
   first_timestamp TIMESTAMP COMMENT 'smallest base timestamp of a batch',
   last_timestamp TIMESTAMP COMMENT 'largest timestamp of a batch',
   digest STRING
-    COMMENT 'CRC-32C of counts, timestamps and records of the batches, equal on both sides; null if inferred',
+    COMMENT 'CRC-32C of counts, timestamps and records of the batches, equal on both sides; null if inferred or folded',
   transactional_id STRING NOT NULL,
   producer_id BIGINT NOT NULL,
   producer_epoch INT NOT NULL,
@@ -30,7 +30,10 @@ OFFSET_SYNCS = """
   committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit',
   inferred BOOLEAN COMMENT 'derived from the contents of both logs at a take-over; bytes counts keys and values',
   incarnation INT COMMENT 'number of resets of the partition before this run',
-  shared BOOLEAN COMMENT 'others write to the remote topic, too (mirrorlake.topics.shared); null: not known'
+  shared BOOLEAN COMMENT 'others write to the remote topic, too (mirrorlake.topics.shared); null: not known',
+  runs ARRAY<STRUCT<upstream: BIGINT, downstream: BIGINT, records: BIGINT, bytes: BIGINT, first_ms: BIGINT,
+    last_ms: BIGINT, digest: INT>>
+    COMMENT 'of a folded row, its runs: see the view offset_sync_runs; null: the row is one run'
 """
 
 CHECKPOINTS = """
@@ -67,7 +70,9 @@ GAPS = """
   downstream_offset BIGINT NOT NULL COMMENT 'target offset of the gap: the end of the records mirrored before it',
   sync_partition INT NOT NULL COMMENT 'partition of the offset-syncs topic that this row was read from',
   sync_offset BIGINT NOT NULL COMMENT 'offset in that partition',
-  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit'
+  committed_at TIMESTAMP NOT NULL COMMENT 'timestamp of that offset-syncs record, written just before the commit',
+  parts ARRAY<STRUCT<upstream: BIGINT, offsets: BIGINT, kind: STRING, downstream: BIGINT>>
+    COMMENT 'of a folded row (kind several), its gaps: see the view offset_sync_gaps; null: the row is one gap'
 """
 
 EXPIRED_RANGES = """
@@ -242,7 +247,7 @@ CYCLES = """
   stages_ms MAP<STRING, DOUBLE> NOT NULL COMMENT 'time of each stage',
   records BIGINT COMMENT 'mirrored records',
   bytes BIGINT COMMENT 'size of the record batches, as compressed',
-  runs BIGINT COMMENT 'runs, which become rows of offset_syncs',
+  runs BIGINT COMMENT 'runs, which become rows of offset_syncs, folded or not',
   partitions BIGINT COMMENT 'partitions that were copied',
   lag BIGINT COMMENT 'source offsets not mirrored yet',
   positions BIGINT COMMENT 'positions of groups that were translated',
@@ -288,6 +293,7 @@ ADDED: Mapping[int, Mapping[str, tuple[str, ...]]] = {
         "failovers": ("confirmed_at", "lost"),
         "verifications": ("unmirrored",),
     },
+    3: {"offset_syncs": ("runs",), "gaps": ("parts",)},
 }
 VERSION = max(ADDED)
 

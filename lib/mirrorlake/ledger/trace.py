@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from mirrorlake.ledger import views
 from mirrorlake.ledger.sql_text import literal, literals
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.gap import RESETS, GapKind
 from mirrorlake.model.trace import MOST_SHOWN, Violation
 
@@ -93,8 +94,8 @@ def audit_tables(ledger: Ledger, source: str, target: str) -> TableAudit:
     from pyspark.sql import functions as F
 
     runs, gaps, audit = (
-        ledger.of_pair("offset_syncs", source, target),
-        ledger.of_pair("gaps", source, target),
+        views.runs_of_pair(ledger, source, target),
+        rows_of_pair(views.read(ledger, "offset_sync_gaps"), source, target),
         TableAudit(),
     )
     # Offsets begin anew in a remote topic that was created anew, and rows do not say to which of the two they belong.

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 VIEWS = (
     "resets",
     "expired",
+    "offset_sync_runs",
+    "offset_sync_gaps",
     "current_runs",
     "current_gaps",
     "offset_map",
@@ -42,6 +44,7 @@ VIEWS = (
     "completeness",
 )
 FUNCTIONS = ("translate", "translate_time")
+UNFOLDED = {"offset_sync_runs": "offset_syncs", "offset_sync_gaps": "gaps"}  # the table of each view that unfolds one
 
 
 class UnrecordedKind(StrEnum):
@@ -178,10 +181,34 @@ def _exists(ledger: Ledger, name: str) -> bool:
     return True
 
 
-def read(ledger: Ledger, name: str) -> DataFrame:
-    """Reads a view as a frame, even if it was not created."""
+def read(ledger: Ledger, name: str, *, folded: bool = False) -> DataFrame:
+    """Reads a view as a frame, even if it was not created.
+
+    Args:
+        ledger: the ledger.
+        name: the name of the view.
+        folded: True to take each row of offset_syncs and gaps for one run or gap, though it holds several.
+    """
 
     def source(name: str) -> str:
+        if folded and name in UNFOLDED:
+            return ledger.table(UNFOLDED[name])
         return f"({Definition.load(name).filled(source)})" if name in VIEWS else ledger.table(name)
 
     return ledger.spark.sql(Definition.load(name).filled(source))
+
+
+def unfolded_runs(rows: DataFrame) -> DataFrame:
+    """Unfolds rows of offset_syncs: one row for each run, as the view offset_sync_runs has it.
+
+    Args:
+        rows: rows with all columns of the table, as its present version has them, or an earlier one.
+    """
+    if "runs" not in rows.columns:
+        return rows
+    return rows.sparkSession.sql(Definition.load("offset_sync_runs").query, offset_syncs=rows)
+
+
+def runs_of_pair(ledger: Ledger, source: str, target: str) -> DataFrame:
+    """Reads the runs of the flow from one cluster to another, by their aliases; see `Ledger.of_pair`."""
+    return unfolded_runs(ledger.of_pair("offset_syncs", source, target))

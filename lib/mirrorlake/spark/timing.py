@@ -24,9 +24,9 @@ class Stopwatch:
     _last: float = field(default_factory=time.perf_counter)
 
     def lap(self, name: str) -> None:
-        """Ends a step, and starts the next one."""
+        """Ends a step, and starts the next one; a step may come several times."""
         now = time.perf_counter()
-        self.laps_ms[name] = 1000 * (now - self._last)
+        self.laps_ms[name] = self.laps_ms.get(name, 0.0) + 1000 * (now - self._last)
         self._last = now
 
     @property

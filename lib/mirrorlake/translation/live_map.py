@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import LedgerError
+from mirrorlake.ledger import views
 from mirrorlake.ledger.offset_sync_rows import gap_rows, offset_sync_records, offset_sync_states, run_rows
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
@@ -74,7 +75,7 @@ class LiveMap:
         ledger = self._ledger.within(session)
         missing = self._missing({} if by_topic else ledger.last_syncs(self._flow))
         runs, gaps = (
-            ledger.of_flow("offset_syncs", self._flow).select(*RUN_COLUMNS),
+            views.runs_of_pair(ledger, self._flow.source, self._flow.target).select(*RUN_COLUMNS),
             ledger.of_flow("gaps", self._flow).select(*GAP_COLUMNS),
         )
         if missing:  # the ledger may have received these rows meanwhile; duplicates do no harm

@@ -12,6 +12,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger.sql_text import literals
 from mirrorlake.ledger.store import Ledger, rows_of_pair
+from mirrorlake.ledger.views import unfolded_runs
 from mirrorlake.model.gap import RESETS, GapKind
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def current_map(ledger: Ledger, flow: Flow, versions: Versions) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    runs = _of_version(ledger, flow, "offset_syncs", versions.offset_syncs)
+    runs = unfolded_runs(_of_version(ledger, flow, "offset_syncs", versions.offset_syncs))
     gaps = _of_version(ledger, flow, "gaps", versions.gaps)
     later = {"inferred": F.lit(False), "incarnation": F.lit(0)}  # older tables do not have these columns
     runs = runs.withColumns(

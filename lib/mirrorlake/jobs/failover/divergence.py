@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, without_contents
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.views import runs_of_pair
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
@@ -287,7 +288,8 @@ def _brought(
     flow: Flow, ledger: Ledger, ends: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
     """Returns the source offsets that the flow back has written, by topic and partition."""
-    rows, gaps = (ledger.of_pair(name, flow.target, flow.source) for name in ("offset_syncs", "gaps"))
+    back = flow.target, flow.source
+    rows, gaps = runs_of_pair(ledger, *back), ledger.of_pair("gaps", *back)
     remotes = {row["topic"]: row["target_topic"] for row in rows.select("topic", "target_topic").distinct().collect()}
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
     runs = current_runs(rows, gaps).collect() if remotes and ends else []

@@ -32,6 +32,7 @@ from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.ledger import views
 from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.store import Ledger
@@ -240,7 +241,7 @@ class Failover:
             source=situation.source,
             source_ends=situation.ends,
         )
-        runs = runs_of(self.ledger.of_flow("offset_syncs", self.flow), placed)
+        runs = runs_of(views.runs_of_pair(self.ledger, self.flow.source, self.flow.target), placed)
         proven = [
             replace(
                 line,

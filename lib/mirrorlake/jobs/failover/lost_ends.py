@@ -382,7 +382,7 @@ def pending_refills(
     words = "|".join((ACCEPT, REFILL, REFILLED))
     decisions = ledger.of_flow("anomalies", away).filter(F.col("action").rlike(f"^({words}),")).groupBy(*span)
     decided = decisions.agg(F.max_by("action", "detected_at").alias("action"))
-    gaps, runs = (ledger.of_flow(name, away) for name in ("gaps", "offset_syncs"))
+    gaps, runs = ledger.of_flow("gaps", away), views.runs_of_pair(ledger, away.source, away.target)
     resets = gaps.filter(F.col("kind").isin(*RESETS)).groupBy(*span)
     newest = resets.agg(
         F.max("incarnation").alias("incarnation"),

@@ -241,9 +241,9 @@ def _logs(
 
 def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:
     rows = [
-        ledger.of_pair(name, *aliases)
+        frame
         for aliases in ((flow.source, flow.target), (flow.target, flow.source))
-        for name in ("offset_syncs", "gaps")
+        for frame in (views.runs_of_pair(ledger, *aliases), ledger.of_pair("gaps", *aliases))
     ]
     return two_way.pieces(*rows).localCheckpoint()  # it is joined several times
 

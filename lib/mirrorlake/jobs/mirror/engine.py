@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,11 +22,14 @@ class TaskAnswer:
     outcome: SlotReport | MirrorlakeError
 
 
+ANSWER_TICK_S = 0.1  # seconds without an answer, after which None is yielded
+
+
 class CopyTasks(Protocol):
     """Runs the copying tasks of one micro-batch."""
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
-        """Runs one task for each slot of the plan.
+    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+        """Runs one task for each slot of the plan; yields each answer as it comes, and None while none has come.
 
         Raises:
             MirrorlakeError: a task was lost, so that its open transaction is unknown.

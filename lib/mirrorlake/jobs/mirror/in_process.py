@@ -7,15 +7,17 @@ tests of the protocol, and for small flows without transforms.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.jobs.mirror.copy.task import Connections, connect
-from mirrorlake.jobs.mirror.engine import JobRun, TaskAnswer
+from mirrorlake.jobs.mirror.engine import ANSWER_TICK_S, JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
@@ -62,29 +64,36 @@ class InProcessTasks:
 
     Args:
         failpoint: called with the name of each step.
-        lanes: slots that are copied at once. Slots that share a lane are copied one after the other. The transaction of
-            the first one stays open until the last one is copied, so they are shared out evenly.
+        lanes: slots that are copied at once. Slots that share a lane are copied one after the other, so they
+            are shared out evenly.
     """
 
     def __init__(self, failpoint: Failpoint, lanes: int = 1) -> None:
         self._failpoint = failpoint
         self._copiers = [Copier() for _ in range(lanes)]
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
+    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
         """See `CopyTasks.run`."""
         by_lane: dict[int, list[tuple[int, list[Range]]]] = {}
         for slot, ranges in plan.by_slot().items():
             by_lane.setdefault(self._lane(slot, by_lane), []).append((slot, ranges))
 
-        def copied(lane: int) -> list[TaskAnswer]:
-            return [
-                self._copiers[lane].copy(flow, plan, slot, ranges, self._failpoint) for slot, ranges in by_lane[lane]
-            ]
+        def copied(lane: int) -> Iterator[TaskAnswer]:
+            for slot, ranges in by_lane[lane]:
+                yield self._copiers[lane].copy(flow, plan, slot, ranges, self._failpoint)
 
         if len(by_lane) < 2:  # in this thread, which an interrupt reaches
-            return [answer for lane in by_lane for answer in copied(lane)]
+            for lane in by_lane:
+                yield from copied(lane)
+            return
+        answers: SimpleQueue[TaskAnswer] = SimpleQueue()
+
+        def answered(lane: int) -> None:
+            for answer in copied(lane):
+                answers.put(answer)
+
         with ThreadPoolExecutor(len(by_lane)) as pool:
-            return [answer for answers in pool.map(copied, by_lane) for answer in answers]
+            yield from _as_they_come([pool.submit(answered, lane) for lane in by_lane], answers)
 
     def _lane(self, slot: int, taken: Mapping[int, Sequence[object]]) -> int:
         """Returns the lane of a slot: its usual one, whose connections know it, unless others have fewer slots."""
@@ -99,6 +108,17 @@ class InProcessTasks:
         """Drops the connections; the next task makes new ones."""
         for copier in self._copiers:
             copier.close()
+
+
+def _as_they_come(lanes: Sequence[Future[Any]], answers: SimpleQueue[TaskAnswer]) -> Iterator[TaskAnswer | None]:
+    """Yields the answers of lanes until all have ended, and None while none has come."""
+    while not (is_over := all(lane.done() for lane in lanes)) or not answers.empty():
+        try:
+            yield answers.get(timeout=0 if is_over else ANSWER_TICK_S)
+        except Empty:
+            yield None
+    for lane in lanes:
+        lane.result()  # raises what ended it
 
 
 class Copier:

@@ -1,5 +1,9 @@
 """One micro-batch of the mirror job, from its plan to the commit: copying tasks, gate, EndTxn.
 
+The transactions of all slots are checked by the gate and committed together. Those that have waited HELD_S for slower
+slots are not held any longer: they are checked and committed without them. So a slow slot, or more slots than cores,
+lets no transaction time out.
+
 Readers of the target wait for an open transaction until it ends or times out. The driver ends the transactions of the
 reports that tasks return. If a task is lost or a retry can't help, the driver aborts all transactions that it can, and
 then raises. It never aborts a transaction of a newer job. A slot that failed with a retriable error is left to its next
@@ -9,8 +13,9 @@ attempt, which begins with InitProducerId.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
@@ -30,6 +35,9 @@ from mirrorlake.state.slot_report import SlotReport
 
 log = logging.getLogger(__name__)
 
+HELD_S = 2.0  # seconds for which a transaction waits for slower slots, so that one verdict is for all
+HELD_SHARE = 0.25  # of its timeout for which it waits at most
+
 
 @dataclass(frozen=True)
 class BatchOutcome:
@@ -48,6 +56,7 @@ class MicroBatch:
         target: cluster of the transactions.
         gate: expectations on offset syncs.
         failpoint: called with the name of each step as it is reached; tests end the process there.
+        now: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -57,9 +66,11 @@ class MicroBatch:
         target: Cluster,
         gate: Gate,
         failpoint: Failpoint,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._flow, self._generation, self._target, self._gate = flow, generation, target, gate
-        self._failpoint = failpoint
+        self._failpoint, self._now = failpoint, now
+        self._held_s = min(HELD_S, HELD_SHARE * flow.transaction_timeout_ms / 1000)
 
     def run(
         self,
@@ -81,21 +92,41 @@ class MicroBatch:
         Raises:
             GateError: an expectation failed or could not be evaluated; the transactions are aborted.
             MirrorlakeError: a task was lost, or failed with an error that is not retriable; open transactions are
-                aborted.
+                aborted. If some were committed before, the error is among the failures instead.
         """
+        committed: list[SlotReport] = []
+        failures: list[MirrorlakeError] = []
+        refused: MirrorlakeError | None = None
         with self._aborting_if_interrupted({one.slot for one in plan.ranges}):
-            reports, failures = self._copy(plan, tasks)
-            clock.lap("copy")
-            self._failpoint("driver.copied")
-            moved = [report for report in reports if report.is_open]
-            if moved:
-                self._pass_gate(moved, cycle_id, evaluated)
-            clock.lap("gate")
-            self._failpoint("driver.gated")
-            committed, aborted = self._commit(moved)
-            self._failpoint("driver.committed")
-            clock.lap("commit")
-            return BatchOutcome(committed, failures + aborted)
+            try:
+                for reports in self._copied(plan, tasks, failures):
+                    clock.lap("copy")
+                    if refused is not None:  # it says why; what can't be aborted times out
+                        with suppress(TargetError):
+                            self._reject(reports)
+                        continue
+                    self._failpoint("driver.copied")
+                    moved = [report for report in reports if report.is_open]
+                    try:
+                        if moved:
+                            self._pass_gate(moved, cycle_id, evaluated)
+                    except MirrorlakeError as error:
+                        refused = error  # what other slots still copy is aborted, too
+                        continue
+                    clock.lap("gate")
+                    self._failpoint("driver.gated")
+                    done, aborted = self._commit(moved)
+                    committed += done
+                    failures += aborted
+                    self._failpoint("driver.committed")
+                    clock.lap("commit")
+                if refused is not None:
+                    raise refused
+            except MirrorlakeError as error:
+                if not committed:
+                    raise refused or error from None
+                failures.append(refused or error)
+        return BatchOutcome(committed, failures)
 
     @contextmanager
     def _aborting_if_interrupted(self, slots: set[int]) -> Iterator[None]:
@@ -111,30 +142,51 @@ class MicroBatch:
 
     # -- copy ---------------------------------------------------------------------------------------
 
-    def _copy(self, plan: MirrorPlan, tasks: CopyTasks) -> tuple[list[SlotReport], list[MirrorlakeError]]:
-        """Runs one task for each slot; returns the reports, and the retriable errors."""
+    def _copied(
+        self, plan: MirrorPlan, tasks: CopyTasks, failures: list[MirrorlakeError]
+    ) -> Iterator[list[SlotReport]]:
+        """Runs one task for each slot; yields the reports of slots whose transactions should end, and those left last.
+
+        Args:
+            plan: offsets to copy.
+            tasks: runs the copying tasks.
+            failures: takes the retriable errors of slots.
+        """
         slots = {one.slot for one in plan.ranges}
+        waiting, answered, final = list[SlotReport](), list[int](), list[MirrorlakeError]()
+        ended: set[int] = set()
+        held_since: float | None = None
         try:
-            answers = tasks.run(self._flow.shared_by(len(slots)), plan)
+            for answer in tasks.run(self._flow.shared_by(len(slots)), plan):
+                if answer is not None:
+                    answered.append(answer.slot)
+                    if isinstance(outcome := answer.outcome, SlotReport):
+                        waiting.append(outcome)
+                        if held_since is None and outcome.is_open:
+                            held_since = self._now()
+                    else:
+                        (failures if outcome.retriable else final).append(outcome)
+                is_over = held_since is not None and self._now() >= held_since + self._held_s
+                if is_over and not final and len(answered) < len(slots):
+                    ended |= {report.slot for report in waiting}
+                    yield waiting
+                    waiting, held_since = [], None
         except MirrorlakeError:
-            self._abort(slots)
+            self._abort(slots - ended)
             raise
-        if sorted(answer.slot for answer in answers) != sorted(slots):
-            self._abort(slots)
+        if sorted(answered) != sorted(slots):
+            self._abort(slots - ended)
             raise MirrorlakeError(
-                f"flow {self._flow.name}: slots {sorted(slots)} were planned but "
-                f"{sorted(answer.slot for answer in answers)} answered; nothing was committed"
+                f"flow {self._flow.name}: slots {sorted(slots)} were planned but {sorted(answered)} answered; what "
+                "they copied was not committed"
             )
-        reports = [answer.outcome for answer in answers if isinstance(answer.outcome, SlotReport)]
-        failures = [answer.outcome for answer in answers if isinstance(answer.outcome, MirrorlakeError)]
-        final = [failure for failure in failures if not failure.retriable]
         if final:
             error = next((failure for failure in final if isinstance(failure, FencedError)), final[0])
-            self._reject(reports)
+            self._reject(waiting)
             if not isinstance(error, FencedError):
-                self._abort(slots - {report.slot for report in reports})
+                self._abort(slots - ended - {report.slot for report in waiting})
             raise tasks.explained(self._flow, error)
-        return reports, failures
+        yield waiting
 
     # -- gate ---------------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
@@ -26,7 +27,8 @@ from mirrorlake.errors import (
 )
 from mirrorlake.failpoint import never
 from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
-from mirrorlake.jobs.mirror.engine import CopyTasks, JobRun, TaskAnswer
+from mirrorlake.jobs.mirror.early_answers import EarlyAnswers
+from mirrorlake.jobs.mirror.engine import ANSWER_TICK_S, CopyTasks, JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
 from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
@@ -156,12 +158,11 @@ class SparkTasks:
     def __init__(self, spark: SparkSession, fails_at: str, small_records: int) -> None:
         self._spark, self._fails_at, self._small_records = spark, fails_at, small_records
         self._here = InProcessTasks(never, lanes=LANES)
+        self._early = EarlyAnswers(spark)
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
+    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
         """See `CopyTasks.run`."""
-        if self._is_small(flow, plan):
-            return self._here.run(small(flow), plan)
-        return self._as_spark_job(flow, plan)
+        return self._here.run(small(flow), plan) if self._is_small(flow, plan) else self._as_spark_job(flow, plan)
 
     def close(self) -> None:
         """Drops the connections of this process."""
@@ -174,8 +175,9 @@ class SparkTasks:
             and not any(flow.transform_of(one.topic) for one in plan.ranges)
         )
 
-    def _as_spark_job(self, flow: Flow, plan: MirrorPlan) -> list[TaskAnswer]:
-        by_slot = plan.by_slot()
+    def _as_spark_job(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+        """Runs a Spark job. Its result has all answers in the end; until then, the accumulator has those that came."""
+        by_slot, known = plan.by_slot(), set[int]()
         if any(flow.transform_of(one.topic) for one in plan.ranges):
             work = with_records(self._spark, flow, plan.ranges, plan.slots)
             task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
@@ -183,7 +185,14 @@ class SparkTasks:
             work = self._spark.range(0, len(by_slot), 1, len(by_slot))
             task = copy_task(flow, plan.slots, plan.generation, self._fails_at, tuple(by_slot.values()))
         try:
-            rows = work.mapInArrow(task, REPORT_SCHEMA).collect()
+            with ThreadPoolExecutor(1) as pool:
+                job = pool.submit(work.mapInArrow(self._early.of(task), REPORT_SCHEMA).collect)
+                while not wait([job], ANSWER_TICK_S).done:
+                    early = [_answer(row) for row in self._early.take()]
+                    known |= {answer.slot for answer in early}
+                    yield from early
+                    yield None
+            rows = job.result()
         except Exception as error:
             if corrupt := corrupt_batch(error):
                 raise SourceError(
@@ -194,7 +203,7 @@ class SparkTasks:
             raise TargetError(
                 f"flow {flow.name}: a copy task was lost: {without_contents(error)}", retriable=True
             ) from None
-        return [_answer(row) for row in rows]
+        yield from (_answer(row) for row in rows if row["slot"] not in known)
 
     def explained(self, flow: Flow, error: MirrorlakeError) -> MirrorlakeError:
         """Adds the condition of Spark's error about a record that can't be transformed, without its message."""
@@ -217,7 +226,7 @@ class SparkTasks:
         return SourceError(error.message, anomaly=what)
 
 
-def _answer(row: Row) -> TaskAnswer:
+def _answer(row: Row | Mapping[str, Any]) -> TaskAnswer:
     """Reads a row of REPORT_SCHEMA."""
     if row["report"]:
         return TaskAnswer(row["slot"], SlotReport(**json.loads(row["report"])))

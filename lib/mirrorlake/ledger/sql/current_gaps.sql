@@ -12,7 +12,7 @@
 -- committed_at: time just before the commit
 WITH found AS (
   SELECT g.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(g.incarnation, 0)), x -> x.from_offset)) AS void_from
-  FROM {gaps} g
+  FROM {offset_sync_gaps} g
   LEFT JOIN {resets} e ON e.source = g.source AND e.target = g.target AND e.topic = g.topic AND e.partition = g.partition
   WHERE g.kind NOT IN ({reset_kinds})
 )

@@ -18,7 +18,7 @@
 -- shared: true if others write to the remote topic, too (mirrorlake.topics.shared)
 WITH runs AS (
   SELECT r.*, array_min(transform(filter(e.resets, x -> x.incarnation >= coalesce(r.incarnation, 0)), x -> x.from_offset)) AS void_from
-  FROM {offset_syncs} r
+  FROM {offset_sync_runs} r
   LEFT JOIN {resets} e ON e.source = r.source AND e.target = r.target AND e.topic = r.topic AND e.partition = r.partition
 )
 SELECT

@@ -122,6 +122,7 @@ class SlotCopy:
             connections=self.target.connections(self.flow.produce_connections),
             is_far=self.target.is_far,
             throttle=self._throttle,
+            most_bytes=lambda: self.flow.batch_memory_bytes - intake.asked_bytes,
         )
         ready = self._clock()
         with self._explaining_failures():

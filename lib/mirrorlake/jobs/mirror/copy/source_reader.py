@@ -63,12 +63,14 @@ class PendingFetch:
         lane: number of the connection to it.
         offsets: the offsets that were asked for, by partition.
         response: future of the response.
+        max_bytes: size limit of the response.
     """
 
     node: int
     lane: int
     offsets: Mapping[PartitionKey, int]
     response: Any
+    max_bytes: int
 
 
 class Intake:
@@ -120,6 +122,11 @@ class Intake:
         """True if a response is to be awaited, other than those of silent leaders."""
         return bool(self._under_way)
 
+    @property
+    def asked_bytes(self) -> int:
+        """Size limit of all responses that are under way, with those of silent leaders."""
+        return sum(fetch.max_bytes for fetch in (*self._under_way.values(), *self._late.values()))
+
     def fetch(self, most_bytes: Callable[[int], int]) -> None:
         """Sends a Fetch request on each free connection to a leader, for the offsets that are left.
 
@@ -138,8 +145,8 @@ class Intake:
         if not wanted:
             return
         # Of each connection, one response is written to the target while the next one comes.
-        responses = len(self._under_way) + len(wanted)
-        share = self.flow.batch_memory_bytes // (2 * responses)
+        responses, memory_bytes = len(self._under_way) + len(wanted), self.flow.batch_memory_bytes // 2
+        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // len(wanted))
         max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
         if self._throttle is not None:
             max_bytes = self._throttle.most_bytes(
@@ -157,7 +164,7 @@ class Intake:
                 epochs=epochs,
                 lane=lane,
             )
-            self._under_way[node, lane] = PendingFetch(node, lane, offsets, response)
+            self._under_way[node, lane] = PendingFetch(node, lane, offsets, response, max_bytes)
 
     def _due(self) -> list[Stretch]:
         """Returns the stretches that are read next, in the order of requests; topics that give way come last."""
@@ -190,12 +197,17 @@ class Intake:
         """Waits for the first response, and processes those that have come; after a retriable error, metadata is
         refreshed.
 
-        The response of a leader that is silent is left for `accept_late`.
+        The response of a leader that is silent is left for `accept_late`. If many have come, some are left for the next
+        call, so that they are not all held at once beside what is asked for next.
         """
         while not (ready := [fetch for fetch in self._under_way.values() if self._is_ready(fetch)]):
             await self.source.first_of(fetch.response for fetch in self._under_way.values())
+        taken_bytes = 0
         for fetch in ready:
+            if taken_bytes >= self.flow.batch_memory_bytes // 4:
+                return
             del self._under_way[fetch.node, fetch.lane]
+            taken_bytes += fetch.max_bytes
             async with self._refreshing():
                 if not fetch.response.is_done:
                     self._late[fetch.node, fetch.lane] = fetch

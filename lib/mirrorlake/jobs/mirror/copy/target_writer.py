@@ -4,9 +4,10 @@ in flight."""
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from mirrorlake.config.flow import Flow
@@ -70,6 +71,11 @@ class InFlight:
         self.requests.append((future, batches, time.monotonic()))
         self.bytes += _size(batches)
 
+    @property
+    def oldest_at(self) -> float:
+        """Returns the time at which the oldest request was sent."""
+        return self.requests[0][2]
+
     def take(self) -> tuple[Any, Requested, float]:
         """Removes the oldest request, to await its response; with the time at which it was sent."""
         future, batches, sent_at = self.requests.popleft()
@@ -91,6 +97,7 @@ class Outlet:
         connections: number of connections to each broker.
         is_far: True if the line to the target is long.
         throttle: counts what is written; None if there is no limit.
+        most_bytes: returns the bytes that may be in flight; one request may be in any case.
 
     Attributes:
         bytes: the size of the batches that the target has appended.
@@ -105,8 +112,9 @@ class Outlet:
         *,
         is_far: bool = False,
         throttle: Throttle | None = None,
+        most_bytes: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        self._throttle = throttle
+        self._throttle, self._most_bytes = throttle, most_bytes
         self.flow, self.target, self.producer = flow, target, producer
         self.bytes = 0
         self._sequences: dict[PartitionKey, int] = {}
@@ -125,7 +133,7 @@ class Outlet:
         stretches = list(stretches)
         while found := self._next_batches(stretches):
             for where, batches in found.items():
-                await self._make_room(where)
+                await self._make_room(where, _size(batches))
                 await self._send(where, batches)
 
     def _next_batches(self, stretches: Iterable[Writing]) -> dict[Where, Requested]:
@@ -172,11 +180,18 @@ class Outlet:
             while in_flight.requests:
                 await self._accept(*in_flight.take())
 
-    async def _make_room(self, where: Where) -> None:
-        """Waits until another request may be sent on a connection."""
+    async def _make_room(self, where: Where, size: int) -> None:
+        """Waits until another request, of so many bytes, may be sent on a connection."""
         in_flight = self._in_flight.setdefault(where, InFlight())
         while self._is_full(in_flight):
             await self._accept(*in_flight.take())
+        while self._bytes_in_flight and self._bytes_in_flight + size > self._most_bytes():
+            oldest = min((one for one in self._in_flight.values() if one.requests), key=lambda one: one.oldest_at)
+            await self._accept(*oldest.take())
+
+    @property
+    def _bytes_in_flight(self) -> int:
+        return sum(one.bytes for one in self._in_flight.values())
 
     def _is_full(self, in_flight: InFlight) -> bool:
         """Returns True if a connection has as many requests in flight as the line to the target needs.

@@ -12,6 +12,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.ledger.sql_text import filled, literal
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.views import VIEWS
 from mirrorlake.parameters import resolve
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Question:
 
         Args:
             ledger: the ledger.
-            query: the SQL text. Names in braces are this question's fields, as literals, and tables of the ledger.
+            query: the SQL text. Names in braces are this question's fields, as literals, and tables and views of the
+                ledger.
         """
         fields = asdict(self)
 
@@ -76,8 +78,8 @@ class Question:
             if name in fields:
                 value = fields[name]
                 return literal(value) if isinstance(value, str) else str(value)
-            if name not in TABLES:
-                raise ConfigurationError(f"the query names {{{name}}}, which is neither a field nor a table")
+            if name not in TABLES and name not in VIEWS:
+                raise ConfigurationError(f"the query names {{{name}}}, which is neither a field nor a table or view")
             return ledger.table(name)
 
         return ledger.spark.sql(filled(query, word))
