@@ -385,8 +385,8 @@ COPYING = (
     Mutant(
         "the CRC of a large batch is that of what is in memory",
         "protocol/batches/record_batch.py",
-        "        if len(sealed) < LARGE_BYTES:\n",
-        "        if sealed:\n",
+        "        if len(self.raw) < LARGE_BYTES:\n            return crc32c(",
+        "        if self.raw:\n            return crc32c(",
         (f"{BATCHES}::test_what_changes_the_records_of_a_large_batch_in_memory_is_noticed_by_the_target",),
     ),
     Mutant(
@@ -1004,8 +1004,8 @@ HOSTILE_DATA = (
     Mutant(
         "a batch with a wrong length is passed over",
         "protocol/batches/record_batch.py",
-        "            if stop > end and not is_broken:\n",
-        "            if stop > end or is_broken:\n",
+        "                if stop > end and not is_broken:\n",
+        "                if stop > end or is_broken:\n",
         (f"{BATCHES}::test_a_length_that_cannot_be_right_is_a_batch_that_is_not_whole_and_the_last_one",),
     ),
 )
