@@ -1059,6 +1059,20 @@ FIELD_CONDITIONS = (
         (THROTTLED,),
     ),
     Mutant(
+        "a plan is made before the marker of the last commit is in the log",
+        f"{MIRROR}/planning/stuck.py",
+        "        while self._is_behind(found := read()) and",
+        "        while (found := read()) is None and",
+        ("tests/unit/test_stuck.py::test_what_was_committed_is_waited_for_as_its_marker_may_not_be_in_the_log_yet",),
+    ),
+    Mutant(
+        "what a socket has taken of a piece is sent again",
+        "protocol/frames.py",
+        "            waiting[0] = waiting[0][sent:]\n",
+        "            pass\n",
+        ("tests/unit/test_produce_request.py::test_pieces_are_sent_in_order_as_far_as_the_socket_takes_them",),
+    ),
+    Mutant(
         "a silent broker is asked like any other",
         "protocol/frames.py",
         "        return bool(now > max(sent_at, conn.transport.last_read) + SILENT_S)\n",
