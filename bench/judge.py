@@ -1,30 +1,32 @@
 """The verdict about a series of samples: does it grow?
 
 A series is judged by the slope of Theil and Sen (the median of the slopes between all pairs of points), which single
-outliers don't move, with Sen's 95 % confidence interval (Sen 1968). The points are medians of a minute, because
-neighbouring samples depend on each other.
+outliers don't move, with Sen's 95 % confidence interval (Sen 1968). Neighbouring samples depend on each other. So a
+point stands for a window of time: its median, or its least value where work and garbage come and go above a floor. A
+leak raises the floor.
 
 - *flat*: the whole interval is at or below the limit.
 - *grows*: the whole interval is above the limit.
-- *step*: the series is flat without its largest rise between two minutes, which is five times as large as the usual
+- *step*: the series is flat without its largest rise between two points, which is five times as large as the usual
   change at least. A cache that fills once, or a heap that is enlarged once, is no leak; several steps are.
-- *undecided*: the run was too short, or too noisy, to tell.
+- *undecided*: the run was too short, or too noisy, to tell, or the series ends before the run.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, pairwise
 from statistics import median
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
-FEWEST_POINTS = 8  # minutes after the warm-up
+FEWEST_POINTS = 8  # windows after the warm-up
+LATEST_WINDOWS = 3  # before the end of the run, in which a series must have a value
 CONFIDENCE = 1.96  # standard deviations
-STEP = 5  # times the usual change between two minutes
+STEP = 5  # times the usual change between two points
 
 
 class Verdict(StrEnum):
@@ -44,29 +46,47 @@ class Judgement:
         slope: growth in an hour.
         low: the lower end of its confidence interval.
         high: the upper end.
-        points: the minutes that were judged.
-        step: the largest rise between two minutes.
+        judged: the points, as times in seconds and values.
+        step: the largest rise between two points.
     """
 
     verdict: Verdict
     slope: float = math.nan
     low: float = -math.inf
     high: float = math.inf
-    points: int = 0
+    judged: tuple[tuple[float, float], ...] = ()
     step: float = 0.0
 
+    @property
+    def points(self) -> int:
+        """The number of points."""
+        return len(self.judged)
 
-def judge(samples: Sequence[tuple[float, float]], limit: float, warm_up_s: float) -> Judgement:
+
+Point = Callable[[Sequence[float]], float]  # of the values of a window
+
+
+def judge(
+    samples: Sequence[tuple[float, float]],
+    limit: float,
+    warm_up_s: float,
+    window_s: float = MINUTE_S,
+    point: Point = median,
+    end_s: float = 0.0,
+) -> Judgement:
     """Judges one series.
 
     Args:
         samples: times in seconds from the start, and values.
         limit: the growth in an hour that is allowed.
         warm_up_s: the time from the start that is left out.
+        window_s: the length of a window.
+        point: makes the point of a window of its values.
+        end_s: the end of the run.
     """
-    points = by_minute([sample for sample in samples if sample[0] >= warm_up_s])
-    if len(points) < FEWEST_POINTS:
-        return Judgement(Verdict.UNDECIDED, points=len(points))
+    points = by_window([sample for sample in samples if sample[0] >= warm_up_s], window_s, point)
+    if len(points) < FEWEST_POINTS or samples[-1][0] < end_s - LATEST_WINDOWS * window_s:
+        return Judgement(Verdict.UNDECIDED, judged=tuple(points))
     slope, low, high = growth(points)
     rises = [(after - before, time) for (_, before), (time, after) in pairwise(points)]
     step, at = max(rises)
@@ -75,15 +95,17 @@ def judge(samples: Sequence[tuple[float, float]], limit: float, warm_up_s: float
         without = [(time, value - step * (time >= at)) for time, value in points]
         _, _, highest = growth(without)
         verdict = Verdict.STEP if highest <= limit else verdict
-    return Judgement(verdict, slope, low, high, len(points), step)
+    return Judgement(verdict, slope, low, high, tuple(points), step)
 
 
-def by_minute(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns the median of each minute, at the middle of the minute."""
-    minutes: dict[int, list[float]] = defaultdict(list)
+def by_window(
+    samples: Sequence[tuple[float, float]], window_s: float = MINUTE_S, point: Point = median
+) -> list[tuple[float, float]]:
+    """Returns the point of each window, at the middle of the window."""
+    windows: dict[int, list[float]] = defaultdict(list)
     for time, value in samples:
-        minutes[int(time // MINUTE_S)].append(value)
-    return [((minute + 0.5) * MINUTE_S, median(values)) for minute, values in sorted(minutes.items())]
+        windows[int(time // window_s)].append(value)
+    return [((number + 0.5) * window_s, point(values)) for number, values in sorted(windows.items())]
 
 
 def growth(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:

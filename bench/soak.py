@@ -3,13 +3,17 @@
 Both notebooks run by papermill with Spark, under a trickle of records, a burst every two minutes, a consumer group
 that commits, and restarts of a broker of either side in turn. Every few seconds the instruments of `vitals.py` are
 read. In the end each series is judged (`judge.py`): memory may grow by less than 1 MiB in an hour after the first ten
-minutes. Samples are rows of .local/soak/samples.csv. The exit code is 1 if a series grows, 2 if a job ended.
+minutes. .local/soak gets samples.csv, the verdicts as verdicts.json, and chart.svg.
+
+Exit codes: 0 nothing grows; 1 something does; 2 a job has ended before its time; 3 of a series nobody can tell.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
+import math
 import os
 import shutil
 import signal
@@ -17,9 +21,12 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import psutil
 from confluent_kafka import Consumer, KafkaException
@@ -28,7 +35,9 @@ from mirrorlake.local.cluster import LocalCluster
 from bench.background import Background
 from bench.clusters import ROOT, Clusters, two_clusters
 from bench.judge import Judgement, Verdict, judge
+from bench.leak import leaking
 from bench.load import Load, create, fill
+from bench.soak_chart import draw
 from bench.stream import Trickle
 from bench.vitals import INSTRUMENTS, LEDGER, Instrument, Notebook, ledger_vitals
 
@@ -37,7 +46,7 @@ TOPIC, GROUP, FLOW = "orders", "readers", "west->east"
 PARTITIONS, PER_SECOND = 4, 50
 BURST = Load(20_000, 512, partitions=PARTITIONS)
 BURST_S, RESTART_S = 120.0, 300.0
-SAMPLE_S, WARM_UP_S, START_S, END_S = 10.0, 600.0, 300.0, 180.0
+SAMPLE_S, WARM_UP_S, END_S = 10.0, 600.0, 180.0
 JOBS = ("mirror", "checkpoint")
 
 Series = dict[str, list[tuple[float, float]]]
@@ -100,22 +109,41 @@ class Restarts(Background):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--warm-up", type=float, default=WARM_UP_S / 60, help="minutes that are not judged (10)")
+    parser.add_argument(
+        "--window", type=float, default=BURST_S / 60, help="minutes of a point (2, from burst to burst)"
+    )
+    parser.add_argument("--leak", action="store_true", help="let both jobs leak of everything, to see that it is found")
     parser.add_argument(
         "--judge", type=Path, help="judge the samples of an earlier run, or of one that runs; run nothing"
     )
     given = parser.parse_args()
-    return verdict(report(read_samples(given.judge))) if given.judge else soak(given.minutes)
+    ended: list[str] = []
+    if given.judge:
+        series = read_samples(given.judge)
+    else:
+        series, ended = soak(given.minutes, leaks=given.leak)
+    home = given.judge.parent if given.judge else HOME
+    judged = judge_all(series, 60 * given.warm_up, 60 * given.window)
+    report(series, judged)
+    (home / "verdicts.json").write_text(json.dumps({name: figures(one) for name, one in judged.items()}, indent=1))
+    draw(series, judged, 60 * given.warm_up, home / "chart.svg")
+    if ended:
+        print(f"ended before its time: {', '.join(ended)}; see {HOME}/*.ipynb")
+        return 2
+    return verdict(judged)
 
 
-def soak(minutes: float) -> int:
-    """Runs both notebooks for that long, and judges all series; returns the exit code."""
+def soak(minutes: float, *, leaks: bool) -> tuple[Series, list[str]]:
+    """Runs both notebooks for that long; returns all series, and the jobs that have ended before."""
     shutil.rmtree(HOME, ignore_errors=True)
     HOME.mkdir(parents=True)
     with two_clusters(HOME / "clusters") as clusters:
         create(clusters.source.bootstrap_servers, TOPIC, PARTITIONS)
         config = write_config(clusters)
+        environment = leaking(HOME / "leak") if leaks else {}
         with ExitStack() as stack:
-            notebooks = {job: stack.enter_context(running(job, config, minutes)) for job in JOBS}
+            notebooks = {job: stack.enter_context(running(job, config, minutes, environment)) for job in JOBS}
             trickle = Trickle(clusters.source.bootstrap_servers, TOPIC, PARTITIONS, PER_SECOND)
             stack.enter_context(trickle)
             stack.enter_context(Group(clusters.source.bootstrap_servers))
@@ -126,15 +154,49 @@ def soak(minutes: float) -> int:
                 f"{minutes:g} minutes: {len(trickle.sent):,} records in a trickle, {bursts.count} bursts of "
                 f"{BURST.records:,}, {restarts.count} restarts of brokers"
             )
-    judged = report(series)
-    if ended:
-        print(f"ended before its time: {', '.join(ended)}; see {HOME}/*.ipynb")
-        return 2
-    return verdict(judged)
+    return series, ended
+
+
+def judge_all(series: Series, warm_up_s: float, window_s: float) -> dict[str, Judgement]:
+    """Judges each series that has a limit."""
+    end_s = max((samples[-1][0] for samples in series.values()), default=0.0)
+    return {
+        name: judge(
+            series.get(name, []),
+            instrument.limit,
+            warm_up_s,
+            window_s,
+            point=min if instrument.is_floor else median,
+            end_s=end_s,
+        )
+        for name, instrument in expected()
+        if instrument.limit is not None
+    }
+
+
+def figures(one: Judgement) -> dict[str, Any]:
+    """Returns a judgement as plain values; what is not known is None."""
+    values = {**asdict(one), "judged": one.points}
+    return {
+        key: value if not isinstance(value, float) or math.isfinite(value) else None for key, value in values.items()
+    }
 
 
 def verdict(judged: dict[str, Judgement]) -> int:
-    return 1 if any(one.verdict is Verdict.GROWS for one in judged.values()) else 0
+    """Prints the verdict about the whole; returns the exit code."""
+    of = {
+        kind: [name for name, one in judged.items() if one.verdict is kind]
+        for kind in (Verdict.GROWS, Verdict.UNDECIDED, Verdict.STEP)
+    }
+    if of[Verdict.GROWS]:
+        print(f"verdict: these grow: {', '.join(of[Verdict.GROWS])}")
+        return 1
+    if of[Verdict.UNDECIDED]:
+        print(f"verdict: nothing is seen to grow, but nobody can tell of {', '.join(of[Verdict.UNDECIDED])}")
+        return 3
+    steps = f"; one step each: {', '.join(of[Verdict.STEP])}" if of[Verdict.STEP] else ""
+    print(f"verdict: nothing grows{steps}")
+    return 0
 
 
 def read_samples(path: Path) -> Series:
@@ -167,8 +229,8 @@ def write_config(clusters: Clusters) -> Path:
 
 
 @contextmanager
-def running(job: str, config: Path, minutes: float) -> Iterator[Notebook]:
-    """Runs a notebook by papermill for the length of a block."""
+def running(job: str, config: Path, minutes: float, variables: Mapping[str, str]) -> Iterator[Notebook]:
+    """Runs a notebook by papermill for the length of a block, with variables of the environment."""
     temporary, log, output = HOME / f"{job}-tmp", HOME / f"{job}.jsonl", HOME / f"{job}.ipynb"
     temporary.mkdir()
     given = {
@@ -189,6 +251,7 @@ def running(job: str, config: Path, minutes: float) -> Iterator[Notebook]:
         "SPARK_LOCAL_DIRS": str(temporary),
         "MIRRORLAKE_LOG_FILE": str(log),
         "MIRRORLAKE_LOG_FORMAT": "json",
+        **variables,
     }
     with (HOME / f"{job}.err").open("w") as errors:
         process = subprocess.Popen(
@@ -238,19 +301,20 @@ def is_running(notebook: Notebook) -> bool:
     return False
 
 
-def report(series: Series) -> dict[str, Judgement]:
-    """Prints a line for each series; returns the judgements."""
-    judged = {}
+def report(series: Series, judged: Mapping[str, Judgement]) -> None:
+    """Prints a line for each series."""
     print(f"{'series':28} {'verdict':10} {'last':>10} {'an hour':>10} {'95 % from':>10} {'to':>10} {'limit':>8}  unit")
     for name, instrument in expected():
         samples = series.get(name, [])
-        one = judged[name] = judge(samples, instrument.limit, WARM_UP_S)
         last = f"{samples[-1][1]:,.1f}" if samples else "-"
+        one = judged.get(name)
+        if one is None:
+            print(f"{name:28} {'shown only':10} {last:>10} {'':>42}  {instrument.unit}")
+            continue
         numbers = " ".join(f"{value:>10,.1f}" for value in (one.slope, one.low, one.high))
         step = f"; a step of {one.step:,.1f}" if one.verdict is Verdict.STEP else ""
-        short = f"; {one.points} minutes after the warm-up" if one.verdict is Verdict.UNDECIDED else ""
+        short = f"; {one.points} points after the warm-up" if one.verdict is Verdict.UNDECIDED else ""
         print(f"{name:28} {one.verdict:10} {last:>10} {numbers} {instrument.limit:>8g}  {instrument.unit}{step}{short}")
-    return judged
 
 
 def expected() -> Iterator[tuple[str, Instrument]]:

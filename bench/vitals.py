@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -14,7 +15,8 @@ import psutil
 from bench.processes import MIB
 
 KILOBYTE = 1024
-HEAP_EVERY = 6  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
+HEAP_EVERY = 2  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
+ADDRESS = re.compile(r"0x([0-9a-f]{8,})")
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
@@ -25,20 +27,24 @@ class Instrument:
     Attributes:
         name: its name.
         unit: the unit of its values.
-        limit: the growth in an hour that is allowed.
+        limit: the growth in an hour that is allowed; None for a series that is only shown.
+        is_floor: True if its least values are judged, as work and garbage come and go above them.
     """
 
     name: str
     unit: str
-    limit: float
+    limit: float | None
+    is_floor: bool = True
 
 
+# The memory of a JVM is judged by its two parts: what is alive on the heap after a full collection, and the rest. The
+# heap itself grows and shrinks with garbage, up to the limit that it has.
 INSTRUMENTS = (
-    Instrument("papermill_rss", "MiB", 1),
-    Instrument("driver_rss", "MiB", 1),
+    Instrument("papermill_private", "MiB", 1),
+    Instrument("driver_private", "MiB", 1),
     Instrument("jvm_live_heap", "MiB", 1),
     Instrument("jvm_outside_heap", "MiB", 1),
-    Instrument("jvm_rss", "MiB", 1),
+    Instrument("jvm_rss", "MiB", None),
     Instrument("workers_pss", "MiB", 1),
     Instrument("workers", "processes", 0.5),
     Instrument("threads", "threads", 0.5),
@@ -46,16 +52,16 @@ INSTRUMENTS = (
     Instrument("open_files", "files", 0.5),
     Instrument("temporary_files", "files", 2),
     Instrument("notebook", "KiB", 1),
-    Instrument("batch", "ms", 60),
+    Instrument("batch", "ms", 60, is_floor=False),
 )
 # A table gets a commit in each interval of its writers: 120 an hour in offset_syncs, 240 in each of the tables that
 # both jobs write, 360 in checkpoints with a cycle every ten seconds. Maintenance compacts their files. Spark keeps the
 # progress of a query's last 100 micro-batches, so these files grow in the first hour of the ledger's query.
 LEDGER = (
-    Instrument("commits", "commits", 1_200),
-    Instrument("log", "MiB", 40),
-    Instrument("data", "MiB", 16),
-    Instrument("progress_files", "files", 2_000),
+    Instrument("commits", "commits", 1_200, is_floor=False),
+    Instrument("log", "MiB", 40, is_floor=False),
+    Instrument("data", "MiB", 16, is_floor=False),
+    Instrument("progress_files", "files", 2_000, is_floor=False),
 )
 
 
@@ -83,25 +89,29 @@ class Notebook:
         java = [one for one in family if _name(one) == "java"]
         workers = [one for one in family if one not in java and any(word in _words(one) for word in WORKERS)]
         driver = [one for one in family if "ipykernel" in _words(one)]
-        values = {
-            "papermill_rss": _sum([self.process], lambda one: one.memory_info().rss) / MIB,
-            "driver_rss": _sum(driver, lambda one: one.memory_info().rss) / MIB,
+        memory = {
+            "papermill_private": _sum([self.process], lambda one: one.memory_full_info().uss) / MIB,
+            "driver_private": _sum(driver, lambda one: one.memory_full_info().uss) / MIB,
             "jvm_rss": _sum(java, lambda one: one.memory_info().rss) / MIB,
             "workers_pss": _sum(workers, lambda one: one.memory_full_info().pss) / MIB,
+        }
+        values = {name: value for name, value in memory.items() if value}  # there is no such process, or it is ending
+        values |= {
             "workers": float(len(workers)),
             "threads": _sum([*driver, *java], lambda one: one.num_threads()),
             "connections": _sum(family, lambda one: len(one.net_connections("tcp"))),
             "open_files": _sum(family, lambda one: one.num_fds()),
             "temporary_files": float(sum(1 for _ in self.temporary.rglob("*"))),
-            "notebook": self.output.stat().st_size / KILOBYTE if self.output.exists() else 0.0,
         }
+        if self.output.exists():
+            values["notebook"] = self.output.stat().st_size / KILOBYTE
         if self._looks % HEAP_EVERY == 0:
             values.update(_heap(java))
         self._looks += 1
         seconds = self._new_seconds()
         if seconds:
             values["batch"] = 1000 * sorted(seconds)[len(seconds) // 2]
-        return {name: value for name, value in values.items() if value}
+        return values
 
     def _new_seconds(self) -> list[float]:
         """Returns the durations of micro-batches and cycles that were logged since the last call."""
@@ -160,19 +170,26 @@ def _words(process: psutil.Process) -> str:
 
 
 def _heap(java: list[psutil.Process]) -> dict[str, float]:
-    """Returns the heap that is alive after a full collection, and the JVM's memory outside of the heap, by jcmd."""
+    """Returns the heap that is alive after a full collection, by jcmd, and the JVM's memory outside of the heap."""
     for process in java:
         with suppress(psutil.Error, OSError, subprocess.SubprocessError, ValueError, IndexError):
             histogram = _jcmd(process.pid, "GC.class_histogram").strip().splitlines()
             live = int(histogram[-1].split()[2])
-            committed = sum(
-                int(line.split("total ")[1].split("K")[0])
-                for line in _jcmd(process.pid, "GC.heap_info").splitlines()
-                if " total " in line
-            )
-            outside = process.memory_info().rss - KILOBYTE * committed
-            return {"jvm_live_heap": live / MIB, "jvm_outside_heap": outside / MIB}
+            addresses = [int(found, 16) for found in ADDRESS.findall(_jcmd(process.pid, "GC.heap_info"))]
+            return {
+                "jvm_live_heap": live / MIB,
+                "jvm_outside_heap": _resident_outside(process, min(addresses), max(addresses)) / MIB,
+            }
     return {}
+
+
+def _resident_outside(process: psutil.Process, start: int, end: int) -> int:
+    """Returns the resident bytes of a process that are not between two addresses."""
+    total = 0
+    for piece in process.memory_maps(grouped=False):
+        first, last = (int(address, 16) for address in piece.addr.split("-"))
+        total += 0 if first >= start and last <= end else piece.rss
+    return total
 
 
 def _jcmd(pid: int, command: str) -> str:

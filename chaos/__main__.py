@@ -3,7 +3,10 @@
 Each seed gets the cells that the runs in the directory have hit least. A single seed that was run here before gets the
 same ones again.
 
-Exit codes: 0 nothing was found; 1 something was, or a full run has left a cell empty.
+The coverage table, and the history of the revision that runs, grow over all runs in the directory. So 300 seeds may
+be run in pieces, also two of them side by side.
+
+Exit codes: 0 nothing was found; 1 something was, or the seeds of a full run have left a cell empty.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from mirrorlake.local.proxy.faults import Fault
 from chaos.cells import Cell
 from chaos.clusters import ROOT, clusters
 from chaos.coverage import Coverage
+from chaos.history import History, revision
 from chaos.jobs import warm_up
 from chaos.run import Verdict, run
 from chaos.scenario import scenario
@@ -38,9 +42,11 @@ def main() -> int:
     given = arguments.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have started it without; brokers must not stay behind
         signal.signal(number, signal.default_int_handler)
+    given.directory.mkdir(parents=True, exist_ok=True)
     began, verdicts, coverage = time.monotonic(), [], Coverage(given.directory / "coverage.json")
+    history = History(given.directory / "history.jsonl", revision())
     warm_up()
-    with clusters(given.directory / "clusters") as made:
+    with clusters(given.directory / f"clusters-{given.first}") as made:
         for seed in range(given.first, given.first + given.seeds):
             try:
                 directory = given.directory / f"seed-{seed}"
@@ -51,6 +57,7 @@ def main() -> int:
                 break
             verdicts.append(verdict)
             coverage.add(verdict.made)
+            history.add(verdict)
             print(said(verdict), flush=True)
             for finding in verdict.findings:
                 print(f"  FOUND {finding}", flush=True)
@@ -58,13 +65,9 @@ def main() -> int:
                 print(f"  again: make chaos SEED={seed}; logs: {given.directory / f'seed-{seed}'}", flush=True)
     wrong = [verdict for verdict in verdicts if verdict.findings]
     print(f"\n{coverage.table()}\n")
-    hours = sum(verdict.faults_s for verdict in verdicts) / 3600
-    print(
-        f"{len(verdicts)} seeds, {sum(verdict.records for verdict in verdicts):,} records, "
-        f"{sum(sum(verdict.made.values()) for verdict in verdicts):,} faults of requests in {hours:.2f} hours of "
-        f"faults, {time.monotonic() - began:.0f} s in all; found something: {[verdict.seed for verdict in wrong]}"
-    )
-    empty = coverage.empty() if len(verdicts) >= coverage.full_run else []
+    print(f"{len(verdicts)} seeds in {time.monotonic() - began:.0f} s; found something: {[one.seed for one in wrong]}")
+    print(history.summary())
+    empty = coverage.empty() if len(history.seeds) >= coverage.full_run else []
     for cell in empty:
         print(f"never made: {cell}")
     return 1 if wrong or empty else 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from mirrorlake.local.proxy.faults import Fault
@@ -16,13 +18,17 @@ DEALS = 8  # how many cells a full run deals out for each that there is; of some
 
 
 class Coverage:
-    """Counts of faults by side, kind of request and fault, over all runs in a directory; kept in a file."""
+    """Counts of faults by side, kind of request and fault, over all runs in a directory; kept in a file.
+
+    Several processes may use the file.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        known = json.loads(file.read_text()) if file.exists() else []
-        self._made: Counter[tuple[str, str, str]] = Counter({(a, b, c): count for a, b, c, count in known})
+        self._made: Counter[tuple[str, str, str]] = Counter()
         self._dealt: Counter[Cell] = Counter()
+        with self._locked():
+            self._read()
 
     @property
     def full_run(self) -> int:
@@ -31,6 +37,8 @@ class Coverage:
 
     def deal(self, seed: int) -> list[Cell]:
         """Returns the cells for a seed: those that were hit least, and of these the ones that were dealt least."""
+        with self._locked():
+            self._read()
         first = sorted(CELLS, key=lambda cell: (self._made[_key(cell)], self._dealt[cell]))
         dealt = chosen(first, seed, is_older=is_of_older(seed))
         self._dealt.update(dealt)
@@ -38,8 +46,20 @@ class Coverage:
 
     def add(self, made: Mapping[tuple[str, str, str], int]) -> None:
         """Adds the faults of a run."""
-        self._made.update(made)
-        self._file.write_text(json.dumps([[*key, count] for key, count in sorted(self._made.items())]))
+        with self._locked():
+            self._read()
+            self._made.update(made)
+            self._file.write_text(json.dumps([[*key, count] for key, count in sorted(self._made.items())]))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _read(self) -> None:
+        known = json.loads(self._file.read_text()) if self._file.exists() else []
+        self._made = Counter({(side, api, fault): count for side, api, fault, count in known})
 
     def empty(self) -> list[str]:
         """Lists the cells that were never hit."""

@@ -199,7 +199,7 @@ class _Run:
             "mirrorlake.batch.max.ms": "1000",
             "mirrorlake.batch.max.records": "3000",
             "mirrorlake.transaction.timeout.ms": "10000",
-            "mirrorlake.connect.timeout.ms": "10000",
+            "mirrorlake.connect.timeout.ms": "15000",
             "mirrorlake.retry.timeout.ms": "60000",
         }
         path.write_text("".join(f"{name} = {value}\n" for name, value in values.items()))

@@ -32,7 +32,7 @@ from mirrorlake.protocol.log_reader import read_stretch
 
 from tests.world import World, eventually
 
-NOT_LEADER, NOT_COORDINATOR = 6, 16
+NOT_LEADER, NOT_COORDINATOR, NOT_CONTROLLER = 6, 16, 41
 LIES = [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH, Fault.MISPLACED]
 
 
@@ -323,6 +323,29 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
     assert world.committed(group)[world.remote(topic), 0][0] == 40
     lost = sum(count for (api, _), count in proxy.faults()[1].items() if api == "DescribeGroups")
     assert lost == sum("retrying" in line for line in world.lines) == 2
+
+
+def test_a_job_that_starts_repeats_what_is_lost_and_what_fails_and_may_pass(world: World, proxy: Proxy) -> None:
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "6000"})
+    topic = world.topic(partitions=1)
+    world.produce(topic, 100, 1)
+    group = world.commit("g", {(topic, 0): 40})
+    proxy.faults()
+    proxy.arm(
+        [
+            Rule("ApiVersions", Fault.LOST),  # of the first connection to the source
+            Rule("Metadata", Fault.HALF_OPEN),  # over the next one
+            Rule("Metadata", Fault.LOST, skip=2),  # of the first contact
+            Rule("CreateTopics", Fault.MISREPORTED, code=NOT_CONTROLLER),
+        ]
+    )
+    assert world.mirror().records == 100
+    assert len(made(proxy)) == 4
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "3000"})
+    proxy.arm([Rule("ListOffsets", Fault.REFUSED, code=NOT_LEADER) for _ in range(9)])  # for longer than one request
+    world.checkpoint()
+    assert proxy.faults()[1]["ListOffsets", Fault.REFUSED] == 9
+    assert world.committed(group)[world.remote(topic), 0][0] == 40
 
 
 def test_a_damaged_batch_is_an_error_where_its_contents_count(cluster: LocalCluster, proxy: Proxy) -> None:

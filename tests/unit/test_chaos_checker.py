@@ -15,6 +15,8 @@ from mirrorlake.local.cluster import Broker, LocalCluster
 from chaos.cells import CELLS, SILENT
 from chaos.checker import Evidence, GroupPosition, Piece, Record, findings
 from chaos.coverage import Coverage
+from chaos.history import History
+from chaos.run import Verdict
 from chaos.scenario import FAULTS_S, OLDER_EACH, SILENT_CELLS, SILENT_FROM_S, Disturbance, scenario
 
 PARTITION = ("orders", 0)
@@ -155,6 +157,18 @@ def test_a_cell_that_was_never_made_is_named(tmp_path: Path) -> None:
     table = coverage.table().splitlines()
     assert len({len(line) for line in table}) == 1
     assert " 0" in next(line for line in table if line.startswith(f"{CELLS[0].side} {CELLS[0].api} "))
+
+
+def test_the_history_counts_the_runs_of_one_revision_and_the_last_of_a_seed_decides(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    for revision, seed, found in (("old", 1, []), ("new", 2, ["lost"]), ("new", 3, ["lost"]), ("new", 3, [])):
+        History(file, revision).add(Verdict(seed, found, 20, faults_s=1800, records=500, recovered_s=2.0 * seed))
+    history = History(file, "new")
+    assert history.seeds == {2, 3}
+    assert history.summary() == (
+        "with revision new: 2 seeds, 3 runs, 1,500 records, 0 faults of requests in 1.50 hours of faults; recovered "
+        "after 6.0 s in the middle, 6.0 s at most; found something the last time: [2]"
+    )
 
 
 def test_a_broker_that_is_down_is_not_frozen_in_place_of_everything_here(tmp_path: Path) -> None:

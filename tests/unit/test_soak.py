@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.judge import Verdict, by_minute, growth, judge
+from bench.judge import Judgement, Verdict, by_window, growth, judge
+from bench.soak import verdict
 
 HOUR_S, WARM_UP_S, EVERY_S = 3600, 600, 10
 
@@ -50,8 +51,41 @@ def test_a_run_that_is_too_short_or_too_noisy_is_undecided() -> None:
     assert judge(series(lambda at: 300, seconds=WARM_UP_S + 900, noise=50), 1, WARM_UP_S).verdict is Verdict.UNDECIDED
 
 
+def test_the_floor_of_what_comes_and_goes_decides() -> None:
+    """Garbage, bursts and connections that are made anew stand on a floor; a leak raises it."""
+    burst_s = 120
+
+    def sawtooth(at: float) -> float:
+        return 40 * (at % 97) / 97 + 25 * (at % burst_s < 30)
+
+    assert judge(series(sawtooth), 1, WARM_UP_S).verdict is Verdict.UNDECIDED
+    assert judge(series(sawtooth, noise=0.5), 1, WARM_UP_S, burst_s, min).verdict is not Verdict.GROWS
+    found = judge(series(lambda at: sawtooth(at) + 20 * at / HOUR_S, noise=0.5), 1, WARM_UP_S, burst_s, min)
+    assert found.verdict is Verdict.GROWS
+    assert found.low < 20 < found.high
+
+
+def test_a_series_that_ends_before_the_run_is_undecided() -> None:
+    flat = series(lambda at: 300)
+    assert judge(flat, 1, WARM_UP_S, end_s=HOUR_S).verdict is Verdict.FLAT
+    assert judge(flat[:-60], 1, WARM_UP_S, end_s=HOUR_S).verdict is Verdict.UNDECIDED
+
+
+def test_the_whole_is_flat_only_if_each_series_is(capsys: pytest.CaptureFixture[str]) -> None:
+    of = {kind: Judgement(kind) for kind in Verdict}
+    flat, step, grows, undecided = (of[kind] for kind in (Verdict.FLAT, Verdict.STEP, Verdict.GROWS, Verdict.UNDECIDED))
+    assert verdict({"a": flat, "b": step}) == 0
+    assert verdict({"a": flat, "b": undecided}) == 3
+    assert verdict({"a": undecided, "b": grows}) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "verdict: nothing grows; one step each: b",
+        "verdict: nothing is seen to grow, but nobody can tell of b",
+        "verdict: these grow: b",
+    ]
+
+
 def test_the_slope_and_its_interval_are_those_of_theil_and_sen() -> None:
     stats = pytest.importorskip("scipy.stats")
-    points = by_minute(series(lambda at: 300 + at / 1000, noise=2.0))
+    points = by_window(series(lambda at: 300 + at / 1000, noise=2.0))
     slope, _, low, high = stats.theilslopes([value for _, value in points], [time / HOUR_S for time, _ in points], 0.95)
     assert growth(points) == pytest.approx((slope, low, high), rel=0.02)

@@ -31,13 +31,18 @@ NAMES = ("MIRRORLAKE_TEST_SOURCE", "MIRRORLAKE_TEST_TARGET")
 def main() -> int:
     """Runs the command; returns its exit code."""
     arguments = argparse.ArgumentParser(prog="mutants", description=__doc__)
-    arguments.add_argument("--only", default="", help="a part of the names of the mutants to run")
+    arguments.add_argument("--only", default="", help="a part of the names of the mutants to run, or of their tests")
     arguments.add_argument("--workers", type=int, default=MOST_WORKERS, help="how many run side by side, two at most")
     arguments.add_argument("--check", action="store_true", help="only see whether the catalog fits the code")
     given = arguments.parse_args()
-    chosen = [mutant for mutant in MUTANTS if given.only.lower() in mutant.name.lower()]
+    only = given.only.lower()
+    chosen = [mutant for mutant in MUTANTS if any(only in text.lower() for text in (mutant.name, *mutant.tests))]
     if not chosen:
-        print(f"no mutant has '{given.only}' in its name; there are:", *(one.name for one in MUTANTS), sep="\n  ")
+        print(
+            f"no mutant has '{given.only}' in its name or its tests; there are:",
+            *(one.name for one in MUTANTS),
+            sep="\n  ",
+        )
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clusters must not stay behind
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:

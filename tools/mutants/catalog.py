@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mutants.commands import COMMANDS
 from mutants.databricks import DATABRICKS
+from mutants.holding import HOLDING
 from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
@@ -52,6 +53,12 @@ NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_rec
 
 REQUESTS = "tests/kafka/test_proxy_requests.py"
 DAMAGED = (f"{REQUESTS}::test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss",)
+
+STARTS = (f"{REQUESTS}::test_a_job_that_starts_repeats_what_is_lost_and_what_fails_and_may_pass",)
+RETRIES = (
+    "tests/unit/test_retries.py::test_a_final_error_and_a_job_that_is_being_stopped_end_a_step_at_once",
+    "tests/unit/test_retries.py::test_a_step_that_goes_on_failing_ends_with_its_error_when_its_time_is_up",
+)
 
 EXPIRY = (
     "tests/kafka/test_maintenance.py::test_what_no_group_wants_and_the_source_no_longer_has_expires_does_not_come_back_"
@@ -1171,6 +1178,23 @@ FIELD_CONDITIONS = (
         ),
     ),
     Mutant(
+        "the ledger's stream takes a state of a later format for one without runs",
+        "ledger/offset_sync_rows.py",
+        'is_known = F.coalesce("state.version", F.lit(VERSION)) <= VERSION',
+        "is_known = F.lit(True)",
+        (f"{LEDGER}::test_a_record_of_a_later_format_is_refused_by_its_number_and_nothing_of_it_is_stored",),
+    ),
+    Mutant(
+        "a checkpoint job dies of a column that a later version has added",
+        "ledger/checkpoint_row.py",
+        "for name, value in row.asDict().items() if name in known}",
+        "for name, value in row.asDict().items()}",
+        (
+            "tests/unit/test_older_versions.py::test_a_row_of_checkpoints_of_a_later_version_is_read_as_far_as_it_is_"
+            "known",
+        ),
+    ),
+    Mutant(
         "tables of an earlier version are changed by the job that comes first",
         "ledger/store.py",
         "        if not upgrade:\n",
@@ -1214,7 +1238,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a promoted topic is mirrored on",
         "jobs/mirror/planning/planner.py",
-        "left_out = held.keys() | promoted_topics(states.values())",
+        "left_out = held.keys() | promoted",
         "left_out = held.keys()",
         (PROMOTION,),
     ),
@@ -1471,6 +1495,41 @@ REACHING_CLUSTERS = (
         "",
         ("tests/kafka/test_logins.py::test_a_token_that_is_not_to_be_had_is_explained_and_not_shown",),
     ),
+    Mutant(
+        "a lost request uses up all of the time for the first contact",
+        "protocol/frames.py",
+        "            timeout_ms = min(timeout_ms, setup_ms)\n",
+        "            pass\n",
+        STARTS,
+    ),
+    Mutant(
+        "a lost request of the bootstrap waits as long as one of a job that runs",
+        "protocol/frames.py",
+        '            conn.config["request_timeout_ms"] = setup_ms\n',
+        "            pass\n",
+        STARTS,
+    ),
+    Mutant(
+        "a mirror job that starts gives up at the first failure that may pass",
+        f"{MIRROR}/job.py",
+        "starting.repeat(self._prepare)",
+        "self._prepare()",
+        STARTS,
+    ),
+    Mutant(
+        "a checkpoint job that starts gives up at the first failure that may pass",
+        "jobs/checkpoint/job.py",
+        "starting.repeat(self._prepare)",
+        "self._prepare()",
+        STARTS,
+    ),
+    Mutant(
+        "a step of a start is repeated without an end",
+        "spark/retries.py",
+        "                if not self.may_go_on(error) or self._is_stopped:\n",
+        "                if not self.may_go_on(error) and not error.retriable:\n",
+        RETRIES,
+    ),
 )
 
 MUTANTS = (
@@ -1487,4 +1546,5 @@ MUTANTS = (
     *MONITORING,
     *REACHING_CLUSTERS,
     *COMMANDS,
+    *HOLDING,
 )

@@ -110,7 +110,8 @@ BATCHES = (
         "mirrorlake.connect.timeout.ms",
         Integer(100),
         "30000",
-        "Deadline of a first contact, and of a single request with its retries.",
+        "Deadline of a first contact, and of a single request with its retries. A job that starts repeats a step that "
+        "fails and may pass for as long.",
         field="connect_timeout_ms",
     ),
     Option(

@@ -27,7 +27,6 @@ import kafka.errors
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka.future import Future
-from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
@@ -41,6 +40,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import Sealed
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
+from mirrorlake.protocol.event_loop import EventLoop
 from mirrorlake.protocol.frames import Lane, Manager
 from mirrorlake.protocol.produce_request import ProduceInPieces
 
@@ -78,6 +78,9 @@ SOCKET_OPTIONS = (
 RECEIVE_BUFFER_BYTES = 4 << 20
 LARGEST_RECEIVE_BUFFER = Path("/proc/sys/net/core/rmem_max")
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
+# A request that is lost while a connection is established must not use up the whole deadline of the first contact.
+FIRST_CONTACTS = 3
+SHORTEST_CONTACT_MS, LONGEST_CONTACT_MS = 2_000, 10_000
 
 # UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
 PASSING = (
@@ -243,8 +246,8 @@ class Cluster:
         connection: the connection to the cluster.
         side: "source" or "target", which decides the class of errors.
         client_id: the client id of this process in the brokers' logs and quotas.
-        connect_timeout_ms: the deadline of the first connection.
-        net: an event loop to share with another cluster.
+        connect_timeout_ms: the deadline of the first connection, with its repetitions.
+        net: the event loop of another cluster, to share it; None for one of its own.
 
     Attributes:
         topics: the metadata that is known, by topic.
@@ -259,11 +262,10 @@ class Cluster:
         side: str,
         client_id: str,
         connect_timeout_ms: int = 30_000,
-        net: NetworkSelector | None = None,
+        net: EventLoop | None = None,
     ) -> None:
         self.connection = connection
         self.side = side
-        self.net = net or NetworkSelector(slow_task_threshold_secs=0)
         self.topics: dict[str, Topic] = {}
         self.cluster_id = ""
         self.transaction_version = 0
@@ -274,14 +276,19 @@ class Cluster:
         self._known_security: dict[str, object] = {}
         self._coordinators: dict[str, int] = {}
         self._connect_timeout_ms = connect_timeout_ms
+        self._contact_ms = max(SHORTEST_CONTACT_MS, min(LONGEST_CONTACT_MS, connect_timeout_ms // FIRST_CONTACTS))
+        servers = kafka_python(connection)["bootstrap_servers"]  # an error of the configuration leaves nothing open
+        self.net = net or EventLoop()
+        self.net.enter()
         self._manager = Manager(
             self.net,
             self._security,
-            bootstrap_servers=kafka_python(connection)["bootstrap_servers"],
+            bootstrap_servers=servers,
             client_id=client_id,
             receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
             socket_options=socket_options(),
             reconnect_backoff_max_ms=1_000,
+            socket_connection_setup_timeout_ms=self._contact_ms,
             max_in_flight_requests_per_connection=MOST_IN_FLIGHT,
         )
 
@@ -289,6 +296,8 @@ class Cluster:
 
     def connect(self, *, again: bool = False) -> Cluster:
         """Connects to the cluster and reads cluster id, brokers and features. If that fails, no connection stays open.
+
+        Requests that get no answer are repeated over new connections within the deadline.
 
         Args:
             again: True if the cluster has answered this job before. That no broker answers may pass then. A rejected
@@ -355,9 +364,10 @@ class Cluster:
         return [text for text in found if "uthentication" in text or "SSL" in text or "ertificate" in text]
 
     def close(self) -> None:
-        """Closes all connections."""
-        self._manager.close()
-        self.net.poll(timeout_ms=0)
+        """Closes all connections, and the event loop unless another cluster uses it. Nothing can be asked any more."""
+        if not self._manager.closed:
+            self._manager.close()
+            self.net.leave()
 
     async def _learn(self) -> None:
         version = self._manager.broker_version
@@ -368,12 +378,12 @@ class Cluster:
                 f"brokers of {oldest} or later"
             )
         features = await self.send_any(
-            ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1")
+            ApiVersionsRequest(client_software_name="mirrorlake", client_software_version="1"), self._contact_ms
         )
         check(features.error_code)
         levels = {feature.name: feature.max_version_level for feature in features.finalized_features or ()}
         self.transaction_version = levels.get("transaction.version", 0)
-        await self.update_metadata([])
+        await self.update_metadata([], request_timeout_ms=self._contact_ms)
 
     @property
     def is_far(self) -> bool:
@@ -502,16 +512,20 @@ class Cluster:
         await self.update_metadata([])
         return [broker.node_id for broker in self._manager.cluster.brokers()]
 
-    async def send_any(self, request: Any) -> Any:
+    async def send_any(self, request: Any, timeout_ms: int | None = None) -> Any:
         """Sends a request to the least loaded broker, and returns the response; asks another one if it is silent.
 
         Only for requests that are safe to repeat.
+
+        Args:
+            request: the request.
+            timeout_ms: the time after which a connection without an answer is closed; None for the usual one.
         """
         node = self._manager.least_loaded_node()
         if node is None:
             raise kafka.errors.NodeNotReadyError("no broker is reachable")
         while True:
-            future = self._manager.send(request, node_id=node)
+            future = self._manager.send(request, node_id=node, request_timeout_ms=timeout_ms)
             try:
                 return await self.answer(future, node)
             except SilentBrokerError:
@@ -587,7 +601,9 @@ class Cluster:
         wanted = None if topics is None else list(topics)
         return self.call("reading metadata", lambda: self.update_metadata(wanted, operations=operations), timeout_ms)
 
-    async def update_metadata(self, topics: list[str] | None, *, operations: bool = False) -> dict[str, Topic]:
+    async def update_metadata(
+        self, topics: list[str] | None, *, operations: bool = False, request_timeout_ms: int | None = None
+    ) -> dict[str, Topic]:
         """Does the same as `refresh`, for use inside the event loop, without retries."""
         version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
@@ -595,7 +611,8 @@ class Cluster:
         response = await self.send_any(
             MetadataRequest[version](
                 topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
-            )
+            ),
+            request_timeout_ms,
         )
         if self.throttled_ms == throttled_ms:  # otherwise it has waited for that
             # One that is slow by accident shows little; a line that has become longer is believed after a few.

@@ -324,14 +324,23 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         """Returns the reasons with which brokers rejected a login."""
         return [str(found) for found in self._auth_failures.values()]
 
-    def get_connection(self, node_id: Any, *args: Any, **options: Any) -> Any:
-        """Returns the connection to a broker; makes one, with the present security settings, if there is none."""
+    def get_connection(self, node_id: Any, timeout_ms: float | None = None, **options: Any) -> Any:
+        """Returns the connection to a broker; makes one, with the present security settings, if there is none.
+
+        kafka-python would give the first connection all of the time for it, so that nothing could be repeated.
+        """
+        is_first, setup_ms = self.cluster.is_bootstrap(node_id), self.config["socket_connection_setup_timeout_ms"]
         if node_id not in self._conns and not self.connection_delay(node_id):
             security = self._security()
             if any(self.config[name] != value for name, value in security.items()):
                 self.config.update(security)
                 self._auth_failures.clear()
-        return super().get_connection(node_id, *args, **options)
+        if is_first and timeout_ms is not None:
+            timeout_ms = min(timeout_ms, setup_ms)
+        conn = super().get_connection(node_id, timeout_ms, **options)
+        if is_first:
+            conn.config["request_timeout_ms"] = setup_ms
+        return conn
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         """Connects to a broker; the TLS handshake has the deadline of the connection, unlike kafka-python's.
@@ -360,7 +369,21 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         except Exception as error:
             transport.close()
             raise kafka.errors.KafkaConnectionError(f"Handshake failed: {error}") from None
+        except BaseException:  # the event loop is being closed
+            transport.close()
+            raise
         return transport
+
+    def close(self, node_id: Any = None, timeout_ms: float | None = None) -> None:
+        """Closes the connection to one broker, or all of them; bytes that the system does not take now are dropped."""
+        if node_id is not None:
+            super().close(node_id, timeout_ms)
+            return
+        transports = [conn.transport for conn in self._conns.values() if conn.transport is not None]
+        super().close(timeout_ms=timeout_ms)
+        self._net.poll(timeout_ms=0)  # tasks see that their connection is closed, and what was written is sent
+        for transport in transports:
+            transport._close()  # one with unsent bytes is still open
 
     def least_loaded_node(self) -> Any:
         """Returns the node id for a request that any broker can answer: a paused or silent one rather than none."""

@@ -1,4 +1,4 @@
-"""Retries of micro-batches that failed with a retriable error."""
+"""Retries of micro-batches, and of the steps of a start, that failed with a retriable error."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
 
@@ -22,7 +25,7 @@ class Retries:
 
     Args:
         timeout_s: the longest time of retriable errors in a row, without a success in between.
-        wait: called with the seconds to wait; returns early when the job is being stopped.
+        wait: called with the seconds to wait; returns early, and True, when the job is being stopped.
         flow: the flow of the job.
         metrics: the metrics that count retries.
     """
@@ -32,10 +35,27 @@ class Retries:
     flow: str
     metrics: Metrics
     _failing: tuple[float, int] | None = None
+    _is_stopped: bool = False
 
     def succeeded(self) -> None:
         """Resets the count of failures."""
         self._failing = None
+
+    def repeat(self, step: Callable[[], Result]) -> Result:
+        """Runs a step until it succeeds; returns its result.
+
+        Raises:
+            MirrorlakeError: it failed with a final error, its time is up, or the job is being stopped.
+        """
+        while True:
+            try:
+                result = step()
+            except MirrorlakeError as error:
+                if not self.may_go_on(error) or self._is_stopped:
+                    raise
+            else:
+                self.succeeded()
+                return result
 
     def may_go_on(self, error: MirrorlakeError) -> bool:
         """Waits before the next attempt; returns False if the error is final, or the time is up."""
@@ -48,5 +68,5 @@ class Retries:
             return False
         log.warning(event("retrying", flow=self.flow, failures=count + 1, left_s=round(left_s), error=error))
         self.metrics.retries.labels(self.flow, type(error).__name__).inc()
-        self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s))
+        self._is_stopped = bool(self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s)))
         return True

@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake import errors
+from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
@@ -37,9 +40,10 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.cluster import DESCRIBE, Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
+from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.closure import require_open_to_groups
 from mirrorlake.state.pause import Pause, PauseWatch
@@ -123,6 +127,7 @@ class CheckpointJob:
         self._pause_watch = PauseWatch()
         self._pause: Pause | None = None
         self._is_emitted = False
+        self._stopping = threading.Event()
         self._incarnations: dict[
             tuple[str, int], int
         ] = {}  # incarnations of partitions with resets, as of the last `_forget_lost_targets`
@@ -161,6 +166,7 @@ class CheckpointJob:
 
     def stop(self) -> None:
         """Ends the run after the cycle under way; may be called from another thread."""
+        self._stopping.set()
         self._cycles.stop()
 
     def _run(self, interval_s: float | None, run_for_s: float | None) -> CheckpointResult:
@@ -168,17 +174,11 @@ class CheckpointJob:
         flow = self.flow
         for warning in flow.warnings:
             log.warning(event("configuration_warning", flow=flow.name, detail=warning))
-        self._target = Cluster(
-            flow.target_connection, "target", f"{flow.name}|checkpoint", flow.connect_timeout_ms
-        ).connect()
-        Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", flow.connect_timeout_ms).connect().close()
+        starting = Retries(flow.connect_timeout_ms / 1000, self._stopping.wait, flow.name, self._metrics)
+        self._target = starting.repeat(lambda: self._connected(flow.target_connection, "target"))
         try:
-            require_open_to_groups(flow, self._target)
-            self._admin = Admin(flow.target_connection, "target", flow.name)
-            self.ledger.ensure_tables()
-            self._translation = GroupTranslation(self.ledger, flow, self._target)
-            self._translation.prime()
-            self._recall()
+            starting.repeat(lambda: self._connected(flow.source_connection, "source")).close()
+            starting.repeat(self._prepare)
             self._telemetry.health.ready()
             with self.ledger.checkpoint("checkpoint") as checkpoint:
                 self._cycles.run(
@@ -209,6 +209,18 @@ class CheckpointJob:
             paused=self._pause,
         )
 
+    def _connected(self, connection: Connection, side: str) -> Cluster:
+        return Cluster(connection, side, f"{self.flow.name}|checkpoint", self.flow.connect_timeout_ms).connect()
+
+    def _prepare(self) -> None:
+        """Checks all preconditions, and reads what earlier jobs have recorded."""
+        require_open_to_groups(self.flow, self._target)
+        self._admin = Admin(self.flow.target_connection, "target", self.flow.name)
+        self.ledger.ensure_tables()
+        self._translation = GroupTranslation(self.ledger, self.flow, self._target)
+        self._translation.prime()
+        self._recall()
+
     # -- one cycle ----------------------------------------------------------------------------------
 
     def _cycle(self, session: SparkSession | None, read: list[dict[str, Any]], batch_id: int) -> None:
@@ -234,9 +246,11 @@ class CheckpointJob:
             self._pass_gate(translated, cycle_id)
         clock.lap("gate")
         self._look_for_pause()
-        synced = self._sync(checkpoints)
+        read_keys = {(row["group_id"], row["topic"], row["partition"]) for row in rows.get("offset", ())}
+        kept = self._kept(read_keys, cycle_id, now)
+        synced = [*self._sync(checkpoints), *kept]
         clock.lap("sync")
-        gone = self._gone({row["group_id"] for row in rows.get("offset", ())} | {*shared})
+        gone = self._gone({group for group, _, _ in read_keys} | {row.group_id for row in kept} | {*shared})
         ended = self._ended({row.key for row in synced}, {*gone})
         whole = [
             *self._about(
@@ -344,6 +358,42 @@ class CheckpointJob:
         if self.flow.scatters(topic):
             return Status.NOT_COVERED, PositionReason.SCATTERED
         return Status.NOT_MIRRORED, PositionReason.NO_TOPIC
+
+    def _kept(self, keys: set[GroupKey], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        """Returns the last rows of the positions that are missing only because this principal may not see their topics.
+
+        Without DESCRIBE on a topic, the source leaves out the offsets of groups in it without an error.
+
+        Args:
+            keys: the positions that were read in this cycle.
+            cycle_id: the id of the cycle.
+            now: the time of the cycle.
+        """
+        missing = {
+            key: row
+            for key, row in self._known.items()
+            if key not in keys and row.topic is not None and row.status is not Status.DELETED
+        }
+        topics = {row.topic for row in missing.values() if row.topic is not None and self.flow.mirrors_topic(row.topic)}
+        if not topics:
+            return []
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        source = Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", timeout_ms)
+        with closing(source.connect(again=True)):
+            found = source.refresh(sorted(topics), timeout_ms, operations=True)
+        hidden = {name for name, topic in found.items() if not topic.allows(DESCRIBE)}
+        return [
+            replace(
+                row,
+                sync=SyncOutcome.HELD,
+                reason=PositionReason.NOT_PERMITTED,
+                source_lag=None,
+                cycle_id=cycle_id,
+                created_at=now,
+            )
+            for row in missing.values()
+            if row.topic in hidden
+        ]
 
     def _gone(self, groups: set[str]) -> list[str]:
         """Returns the groups that had a position, and have none in any topic now."""

@@ -25,11 +25,12 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.connection import Connection
+from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.config.start import StartSpec
@@ -51,6 +52,7 @@ from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
@@ -63,10 +65,11 @@ from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.lag import lag
 from mirrorlake.model.partition_lag import FlowLag
-from mirrorlake.model.slot import ClosedFor, Position
+from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster, Topic
+from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
@@ -170,8 +173,10 @@ class MirrorJob:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         failure: BaseException | None = None
         try:
-            if self._connect_and_wait(interval_s, run_for_s):
-                self._prepare()
+            starting = Retries(self.flow.connect_timeout_ms / 1000, self._stopping.wait, self.flow.name, self._metrics)
+            self._connect(starting)
+            if self._waited(interval_s, run_for_s, starting):
+                starting.repeat(self._prepare)
                 if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
                     self._canary.start()
                 self._copy(interval_s, None if run_for_s is None else run_for_s - self._waited_s)
@@ -201,14 +206,18 @@ class MirrorJob:
             paused=self._pause,
         )
 
-    def _promoted(self) -> frozenset[str]:
-        """Returns the topics that were failed over by themselves, and logs them."""
+    def _read_states(self) -> list[SlotState]:
+        """Reads the states of the slots that an earlier job has left."""
         topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
         # A principal that may not describe the topic is told so by the request that creates it.
         there = self._target.refresh([topic], timeout_ms, operations=True).get(topic)
         if there is None or not there.leaders:
-            return frozenset()
-        promoted = promoted_topics(read_all_states(self._target, topic, timeout_ms).values())
+            return []
+        return list(read_all_states(self._target, topic, timeout_ms).values())
+
+    def _promoted(self, states: Iterable[SlotState]) -> frozenset[str]:
+        """Returns the topics that were failed over by themselves, and logs them."""
+        promoted = promoted_topics(states)
         if promoted:
             detail = "they are not mirrored; promote them on the flow back to open them"
             log.info(event("topics_promoted", flow=self.flow.name, topics=",".join(sorted(promoted)), detail=detail))
@@ -238,22 +247,26 @@ class MirrorJob:
         self._stopping.set()
         self._engine.stop()
 
-    def _connect_and_wait(self, interval_s: float | None, run_for_s: float | None) -> bool:
-        """Connects to both clusters, and waits while the flow is paused; nothing is created or written meanwhile.
+    def _connect(self, starting: Retries) -> None:
+        """Connects to both clusters."""
+        self._engine.require_usable(self.flow)
+        self._source = starting.repeat(lambda: self._connected(self.flow.source_connection, "source"))
+        self._places.callback(self._source.close)
+        self._target = starting.repeat(lambda: self._connected(self.flow.target_connection, "target"))
+        self._places.callback(self._target.close)
+
+    def _connected(self, connection: Connection, side: str) -> Cluster:
+        return Cluster(connection, side, f"{self.flow.name}|driver", self.flow.connect_timeout_ms).connect()
+
+    def _waited(self, interval_s: float | None, run_for_s: float | None, starting: Retries) -> bool:
+        """Waits while the flow is paused; nothing is created or written meanwhile.
 
         Returns:
             False if the run ends in the pause: because it was stopped, its time is up, or it would end anyway.
         """
-        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
-        self._engine.require_usable(flow)
-        client_id = f"{flow.name}|driver"
-        self._source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
-        self._places.callback(self._source.close)
-        self._target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
-        self._places.callback(self._target.close)
-        began, watch = time.monotonic(), PauseWatch()
+        flow, began, watch = self.flow, time.monotonic(), PauseWatch()
         try:
-            while self._paused(watch.look(self._target, flow)):
+            while self._paused(starting.repeat(lambda: watch.look(self._target, flow))):
                 self._waited_s = time.monotonic() - began
                 left_s = float("inf") if run_for_s is None else run_for_s - self._waited_s
                 if interval_s is None or left_s <= 0 or self._stopping.wait(min(PAUSE_LOOK_S, left_s)):
@@ -288,14 +301,16 @@ class MirrorJob:
                 f"{self._source.cluster_id}). Correct one of the bootstrap.servers, or set "
                 "mirrorlake.same.cluster.allowed = true if this is intended"
             )
+        slots = flow.slots_on(self._engine.parallelism)
+        require_rates(flow, slots)
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
         if self._canary is not None:
             self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
-        found = {
-            name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
-        }
+        states = self._read_states()
+        promoted = self._promoted(states)
+        found = source_topics(self._source, flow, {topic for topic, _ in merge_positions(states)} - promoted)
         unnamed = flow.unnamed(found)
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
@@ -309,12 +324,11 @@ class MirrorJob:
                     "same cluster, and the replication policy keeps the topic's name. Rename the remote topic, or "
                     "exclude the topic (topics.exclude)"
                 )
-        slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(
             flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self._keeper
         )
-        self._topology.promoted = self._promoted()
+        self._topology.promoted = promoted
         sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters(self._target)
