@@ -37,12 +37,12 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.security.properties import OAUTHBEARER
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.produce_request import ProduceInPieces
 from mirrorlake.protocol.batches.record_batch import Sealed
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.event_loop import EventLoop
 from mirrorlake.protocol.frames import Lane, Manager
-from mirrorlake.protocol.produce_request import ProduceInPieces
 
 WireError = (
     kafka.errors.KafkaError

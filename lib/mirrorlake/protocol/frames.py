@@ -3,7 +3,7 @@
 kafka-python receives a Fetch response 4 KiB at a time. It joins the pieces, cuts them, puts them into a frame, and
 reads them out of it twice: six copies of each mirrored byte. Here the first bytes of a frame go from the socket into a
 buffer that is reused. The bulk of a large frame goes directly into the frame. Records are views of it, and it lives as
-long as they do. They are sent from there, too: a request may consist of pieces (`produce_request.py`).
+long as they do. They are sent from there, too: a request may consist of pieces (`batches/produce_request.py`).
 
 After a response with `throttle_time_ms`, or with five requests in flight, kafka-python pauses a connection and refuses
 further requests. Here they wait, in order, until the connection goes on. A connection ends its waiting requests with
