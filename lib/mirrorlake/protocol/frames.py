@@ -192,6 +192,11 @@ def pieces_to_send(parser: KafkaProtocol) -> list[memoryview]:
     ]
 
 
+def write_pieces(transport: Any, data: Any) -> None:
+    """Lets a transport send an encoded request, which may consist of pieces; in place of `write`."""
+    transport.writelines([memoryview(piece) for piece in (data if isinstance(data, list) else [data])])
+
+
 def send_pieces(transport: Any) -> tuple[int, Exception | None]:
     """Sends as many of a transport's waiting pieces as its socket takes, many in one call; in place of `_sock_send`.
 
@@ -357,6 +362,9 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             return data, None if data else error
 
         transport._sock_recv = received
+        transport.write = partial(write_pieces, transport)  # before any request that waits for the connection
+        if not self.ssl_enabled:
+            transport._sock_send = partial(send_pieces, transport)
         return transport
 
     async def _tls(self, node: Any, timeout_at: float | None) -> TlsTransport:
@@ -413,9 +421,6 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             conn.parser.receive_bytes = frames.receive
             WaitingRequests(conn, self._add_throttled)
             conn.parser.send_bytes = partial(pieces_to_send, conn.parser)
-            conn.transport.write = conn.transport.writelines
-            if not isinstance(conn.transport, TlsTransport):
-                conn.transport._sock_send = partial(send_pieces, conn.transport)
 
 
 def _broker_of(broker_metadata: Callable[[Any], Any], node_id: Any) -> Any:
