@@ -107,7 +107,7 @@ def _opener(codec: int, limit_bytes: int) -> Callable[[memoryview], bytes]:
     return lambda payload: DECOMPRESS[codec](bytes(payload), limit_bytes)
 
 
-def compressed(payload: bytes | memoryview, codec: int) -> bytes | memoryview:
+def compressed(payload: bytes | bytearray, codec: int) -> bytes | bytearray:
     """Compresses the records of a batch."""
     match codec:
         case 0:
@@ -115,7 +115,7 @@ def compressed(payload: bytes | memoryview, codec: int) -> bytes | memoryview:
         case 1:
             return gzip.compress(payload, mtime=0)
         case 2:
-            return bytes(snappy_encode(bytes(payload)))
+            return bytes(snappy_encode(payload))
         case 3:  # brokers refuse blocks that depend on each other
             is_small = len(payload) <= LZ4_SMALL_BYTES
             block_size = lz4.frame.BLOCKSIZE_MAX64KB if is_small else lz4.frame.BLOCKSIZE_MAX256KB

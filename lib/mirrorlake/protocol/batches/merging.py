@@ -14,8 +14,6 @@ from functools import cache
 from itertools import repeat
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from kafka.record.util import decode_varint
 from numpy.typing import NDArray
 
@@ -55,6 +53,7 @@ MORE, LOW = 0x80, 0x7F  # of a byte of a varint: set if another one follows; its
 FEW_RECORDS = 5  # in a batch: with more, one step for each of them costs more than one for each record
 LONGEST_VARINT_BYTES = 10
 FURTHEST_TIMESTAMP = 1 << 61  # so that no difference overflows
+PADS = [bytes(size) for size in range(2 * LONGEST_VARINT_BYTES + 6)]
 
 
 def headers(log: FetchedLog) -> NDArray[np.void] | None:
@@ -123,7 +122,7 @@ class Joined:
             pieces=[*zip(offsets[firsts].tolist(), (offsets[lasts] + 1).tolist(), strict=True)],
         )
 
-    def _written(self, some: slice) -> memoryview:
+    def _written(self, some: slice) -> bytearray:
         """Returns the records with new lengths and deltas."""
         starts, rests, ends = self._starts[some], self._rests[some], self._ends[some]
         timestamps = self.timestamps[some]
@@ -135,18 +134,20 @@ class Joined:
         attributes = np.zeros((len(starts), 1), np.uint8)
         heads = np.hstack((sizes, attributes, deltas, counts))
         used = np.hstack((sizes_used, attributes == 0, deltas_used, counts_used))
-        bounds = np.append(np.column_stack((starts, rests)).ravel(), ends[-1])  # of what is replaced, and what stays
-        kept = _pieces(bounds, self._data).take(pa.array(np.arange(1, len(bounds), 2)))
-        new = _pieces(np.append(0, np.cumsum(used.sum(1))), heads[used])
-        size = int(lengths.sum() + sizes_used.sum())
-        return memoryview(pc.binary_join_element_wise(new, kept, b"").buffers()[2])[:size]
-
-
-def _pieces(bounds: Numbers, data: bytes | Bytes) -> pa.BinaryArray:
-    """Returns the pieces of `data` that begin and end at these places."""
-    return pa.Array.from_buffers(
-        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
-    )
+        head_bytes = used.sum(1)
+        growth = head_bytes - (rests - starts)
+        parts = list[bytes]([b""]) * (2 * len(starts))
+        parts[::2] = map(PADS.__getitem__, np.maximum(growth, 0).tolist())
+        begins = starts - np.minimum(growth, 0)
+        parts[1::2] = (
+            self._payloads[some]
+            if len(self._payloads) == len(self.offsets) and (growth >= 0).all()
+            else map(self._data.__getitem__, map(slice, begins.tolist(), ends.tolist()))
+        )
+        written = bytearray().join(parts)
+        before = np.cumsum(ends - rests) - (ends - rests)  # what is not a head, before each record
+        np.frombuffer(written, np.uint8)[np.repeat(before, head_bytes) + np.arange(int(head_bytes.sum()))] = heads[used]
+        return written
 
 
 def join(

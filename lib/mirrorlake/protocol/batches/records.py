@@ -205,7 +205,7 @@ def pack(records: Sequence[Record], codec: int) -> Batch:
 
 
 def batch_of(
-    records: bytes | memoryview, codec: int, timestamps: tuple[int, int], pieces: Sequence[tuple[int, int]]
+    records: bytes | bytearray, codec: int, timestamps: tuple[int, int], pieces: Sequence[tuple[int, int]]
 ) -> Batch:
     """Returns the batch of encoded records, for `Batch.sealed`.
 
