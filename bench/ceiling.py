@@ -21,7 +21,7 @@ from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, FETCH_WAIT_MS
 from mirrorlake.log import configure
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.batches.record_batch import next_sequence, read_log
+from mirrorlake.protocol.batches.record_batch import Sealed, next_sequence, read_log
 from mirrorlake.protocol.cluster import (
     EARLIEST_TIMESTAMP,
     IN_FLIGHT,
@@ -97,7 +97,7 @@ class Ceiling:
 
     async def _produce(self, producer: transaction.Producer, lane: int, batches: dict[int, Any]) -> None:
         for node, partitions in by(lambda partition: self.target.leader(self.remote, partition), batches).items():
-            sealed: dict[PartitionKey, bytes] = {}
+            sealed: dict[PartitionKey, bytes | Sealed] = {}
             for partition in partitions:
                 batch, sequence = batches[partition], self._sequences[partition]
                 sealed[self.remote, partition] = batch.sealed(producer.producer_id, producer.producer_epoch, sequence)

@@ -55,7 +55,7 @@ def decode(raw: bytes) -> list[tuple[object, ...]]:
 def test_a_sealed_batch_has_our_producer_a_right_crc_and_the_same_records(codec: int) -> None:
     original = bytes(encode(RECORDS, 77, codec))
     (batch,) = read_log(original)
-    sealed = batch.sealed(producer_id=9, producer_epoch=3, base_sequence=40)
+    sealed = bytes(batch.sealed(producer_id=9, producer_epoch=3, base_sequence=40))
     (read,) = read_log(sealed)
     header = MemoryRecords(sealed).next_batch()
     assert header.validate_crc()
@@ -82,7 +82,7 @@ def test_the_crc_of_two_pieces_is_made_from_theirs(size: int) -> None:
 @pytest.mark.parametrize("size", [LARGE_BYTES - 200, LARGE_BYTES, 3 * LARGE_BYTES])
 def test_the_crc_and_the_digest_of_a_large_batch_are_made_from_its_own_crc(size: int) -> None:
     (batch,) = read_log(bytes(encode([(b"k", random.Random(size).randbytes(size), [])])))
-    sealed = batch.sealed(producer_id=9, producer_epoch=3, base_sequence=40)
+    sealed = bytes(batch.sealed(producer_id=9, producer_epoch=3, base_sequence=40))
     assert MemoryRecords(sealed).next_batch().validate_crc()
     for digest in (0, 1, 0xDEADBEEF):
         assert batch.extend_digest_by_crc(digest) == batch.extend_digest(digest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirrorlake.jobs.mirror.planning.stuck import LONGEST_REST_S, SILENT_S, StuckPartitions
+from mirrorlake.jobs.mirror.planning.stuck import LONGEST_REST_S, MARKERS_S, SILENT_S, StuckPartitions
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.model.slot import SlotState
 
@@ -72,6 +72,33 @@ def test_a_slot_that_advances_again_is_planned_each_time() -> None:
     job.clock.now += LONGEST_REST_S
     assert job.plan() == [0, 1]
     assert all(job.plan() == [0, 1] for _ in range(5))
+
+
+def test_what_was_committed_is_waited_for_as_its_marker_may_not_be_in_the_log_yet() -> None:
+    job, waits = Job(), list[float]()
+    before = dict(job.states)
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        job.clock.now += seconds
+
+    def read(late: int) -> dict[int, SlotState]:
+        """Reads the states, of which that of the second slot is late by so many looks."""
+        del waits[:]
+        return job.stuck.read(lambda: (job.states if len(waits) >= late else before | {0: job.states[0]}, {}), wait)[0]
+
+    assert job.plan() == [0, 1]
+    assert read(late=1) == before | {0: job.states[0]}, "nothing was committed that is known of"
+    job.stuck.committed({0, 1})
+    assert read(late=3) == job.states
+    assert len(waits) == 3
+    before = dict(job.states)
+    assert job.plan() == [0, 1]
+    assert read(late=1)[1] == before[1], "of this plan, nothing was committed yet"
+    job.stuck.committed({0, 1})
+    began = job.clock.now
+    read(late=1_000_000)
+    assert MARKERS_S <= job.clock.now - began < 2 * MARKERS_S, "a target may be slow: the plan is made without it"
 
 
 def test_nobody_rests_where_nothing_advances_or_nothing_else_is_to_be_done() -> None:

@@ -397,8 +397,8 @@ COPYING = (
     Mutant(
         "the CRC of a large batch is that of what is in memory",
         "protocol/batches/record_batch.py",
-        "        if len(sealed) < LARGE_BYTES:\n",
-        "        if sealed:\n",
+        "        if len(self.raw) < LARGE_BYTES:\n            return crc32c(",
+        "        if self.raw:\n            return crc32c(",
         (f"{BATCHES}::test_what_changes_the_records_of_a_large_batch_in_memory_is_noticed_by_the_target",),
     ),
     Mutant(
@@ -1106,8 +1106,8 @@ HOSTILE_DATA = (
     Mutant(
         "a batch with a wrong length is passed over",
         "protocol/batches/record_batch.py",
-        "            if stop > end and not is_broken:\n",
-        "            if stop > end or is_broken:\n",
+        "                if stop > end and not is_broken:\n",
+        "                if stop > end or is_broken:\n",
         (f"{BATCHES}::test_a_length_that_cannot_be_right_is_a_batch_that_is_not_whole_and_the_last_one",),
     ),
 )
@@ -1159,6 +1159,20 @@ FIELD_CONDITIONS = (
         "        self.throttled_s += seconds\n",
         "        self.throttled_s += 0 * seconds\n",
         (THROTTLED,),
+    ),
+    Mutant(
+        "a plan is made before the marker of the last commit is in the log",
+        f"{MIRROR}/planning/stuck.py",
+        "        while self._is_behind(found := read()) and",
+        "        while (found := read()) is None and",
+        ("tests/unit/test_stuck.py::test_what_was_committed_is_waited_for_as_its_marker_may_not_be_in_the_log_yet",),
+    ),
+    Mutant(
+        "what a socket has taken of a piece is sent again",
+        "protocol/frames.py",
+        "            waiting[0] = waiting[0][sent:]\n",
+        "            pass\n",
+        ("tests/unit/test_produce_request.py::test_pieces_are_sent_in_order_as_far_as_the_socket_takes_them",),
     ),
     Mutant(
         "a silent broker is asked like any other",

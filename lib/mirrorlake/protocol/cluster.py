@@ -37,6 +37,8 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.security.properties import OAUTHBEARER
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.produce_request import ProduceInPieces
+from mirrorlake.protocol.batches.record_batch import Sealed
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.event_loop import EventLoop
@@ -172,7 +174,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One partition of a Fetch response.
+    """One partition of a Fetch response. Many records are a view of the whole response.
 
     If the log differs from the one that was read before (KIP-595), `diverges_at` is the end of the newest leader epoch
     that it has up to the one asked for, and `diverging_epoch` is that epoch; else None and -1.
@@ -184,7 +186,7 @@ class Fetched:
     log_start_offset: int
     last_stable_offset: int
     aborted: list[tuple[int, int]]
-    records: bytes
+    records: bytes | memoryview
     diverges_at: int | None = None
     diverging_epoch: int = -1
 
@@ -897,7 +899,7 @@ class Cluster:
         self,
         node: int,
         transactional_id: str,
-        batches: Mapping[PartitionKey, bytes | bytearray],
+        batches: Mapping[PartitionKey, bytes | Sealed],
         timeout_ms: int,
         lane: int = 0,
     ) -> Any:
@@ -910,21 +912,14 @@ class Cluster:
             timeout_ms: the time that the broker may take to replicate the batches.
             lane: the number of the connection, the same for all batches of a partition in a transaction.
         """
-        topics = [
-            ProduceRequest.TopicProduceData(
-                name=topic,
-                partition_data=[
-                    ProduceRequest.TopicProduceData.PartitionProduceData(index=index, records=batches[topic, index])
-                    for _, index in group
-                ],
-            )
-            for topic, group in by(lambda key: key[0], batches).items()
-        ]
         # With transaction.version=2, a Produce of version 12 and up adds its partitions to the transaction (KIP-890).
         version = 12 if self.transaction_version >= 2 else min(11, self.max_version(ProduceRequest))
         return self.send(
-            ProduceRequest[version](
-                transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=topics
+            ProduceInPieces(
+                ProduceRequest[version](
+                    transactional_id=transactional_id, acks=-1, timeout_ms=timeout_ms, topic_data=[]
+                ),
+                batches,
             ),
             node,
             lane,

@@ -1,8 +1,9 @@
-"""Connections of kafka-python with response frames that are copied less, and requests that wait while they must.
+"""Connections of kafka-python that copy no records in this process's memory, and requests that wait while they must.
 
 kafka-python receives a Fetch response 4 KiB at a time. It joins the pieces, cuts them, puts them into a frame, and
 reads them out of it twice: six copies of each mirrored byte. Here the first bytes of a frame go from the socket into a
-buffer that is reused. The bulk of a large frame goes directly into the frame, which is then read as a view.
+buffer that is reused. The bulk of a large frame goes directly into the frame. Records are views of it, and it lives as
+long as they do. They are sent from there, too: a request may consist of pieces (`batches/produce_request.py`).
 
 After a response with `throttle_time_ms`, or with five requests in flight, kafka-python pauses a connection and refuses
 further requests. Here they wait, in order, until the connection goes on. A connection ends its waiting requests with
@@ -20,6 +21,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import kafka
@@ -29,6 +31,7 @@ from kafka.future import Future
 from kafka.net.inet import create_connection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport
+from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
 
 from mirrorlake.errors import ConfigurationError
@@ -41,6 +44,9 @@ LENGTH = struct.Struct(">i")
 REJECTED = (kafka.errors.SaslAuthenticationFailedError, kafka.errors.AuthorizationError)
 THROTTLED = "throttle"  # kafka-python's name of the reason
 SILENT_S = 5.0  # a broker answers in less, and bytes of a large response arrive more often
+VIEWED_BYTES = 64 << 10  # fewer are copied, so that they don't keep a large frame
+FETCH_VERSIONS = (12, 13)  # of `Cluster.fetch`, by name and by id
+PIECES_AT_ONCE = 512  # that the system takes in one call; Linux allows 1,024
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -51,11 +57,33 @@ if kafka.__version__ != WRITTEN_FOR:
     )
 
 
+class Kept(np.ndarray[Any, Any]):
+    """The memory of a frame; see `_records`."""
+
+
+def _records(data: memoryview) -> bytes | memoryview:
+    """Returns bytes of a response: those of many records in a frame as they are, others as a copy."""
+    return data if len(data) >= VIEWED_BYTES and isinstance(data.obj, Kept) else bytes(data)
+
+
+def _keep_records_in_frames() -> None:
+    """Lets kafka-python's decoders of Fetch responses call `_records` where they call `bytes`."""
+    for version in FETCH_VERSIONS:
+        flexible = FetchResponse.flexible_version_q(version)
+        decode = FetchResponse._struct.compiled_decode_from(
+            version, compact=flexible, tagged=flexible, data_class=FetchResponse[None]
+        )
+        decode.__globals__["bytes"] = _records  # a namespace of its own
+
+
+_keep_records_in_frames()
+
+
 class Frame:
     """The bytes of one response. The socket fills them from the front; then the parser reads them from the front."""
 
     def __init__(self, size: int) -> None:
-        self._bytes = np.empty(size, np.uint8).data  # unlike a bytearray, it isn't zeroed first
+        self._bytes = np.empty(size, np.uint8).view(Kept).data  # unlike a bytearray, it isn't zeroed first
         self._at = 0
 
     @property
@@ -151,6 +179,44 @@ class Frames:
         if not 0 <= size <= self._limit_bytes:
             raise kafka.errors.InvalidReceiveError(f"Invalid frame length: {size}")
         return Frame(size)
+
+
+def pieces_to_send(parser: KafkaProtocol) -> list[memoryview]:
+    """Takes the encoded requests of a connection that were not sent yet, as pieces.
+
+    They are views: TLS would otherwise copy what it has not sent yet once for every 16 KiB.
+    """
+    requests, parser.bytes_to_send = parser.bytes_to_send, []
+    return [
+        memoryview(piece) for request in requests for piece in (request if isinstance(request, list) else (request,))
+    ]
+
+
+def write_pieces(transport: Any, data: Any) -> None:
+    """Lets a transport send an encoded request, which may consist of pieces; in place of `write`."""
+    transport.writelines([memoryview(piece) for piece in (data if isinstance(data, list) else [data])])
+
+
+def send_pieces(transport: Any) -> tuple[int, Exception | None]:
+    """Sends as many of a transport's waiting pieces as its socket takes, many in one call; in place of `_sock_send`.
+
+    Returns:
+        The number of bytes that were sent; and the socket's error, or None.
+    """
+    waiting, count = transport._write_buffer, 0
+    while waiting:
+        try:
+            sent = transport._sock.sendmsg(islice(waiting, PIECES_AT_ONCE))
+        except WOULD_BLOCK:
+            break
+        except (OSError, AttributeError) as error:  # no socket: it was closed meanwhile
+            return count, kafka.errors.KafkaConnectionError(str(error))
+        count += sent
+        while waiting and sent >= len(waiting[0]):
+            sent -= len(waiting.popleft())
+        if sent:
+            waiting[0] = waiting[0][sent:]
+    return count, None
 
 
 class WaitingRequests:
@@ -296,6 +362,9 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             return data, None if data else error
 
         transport._sock_recv = received
+        transport.write = partial(write_pieces, transport)  # before any request that waits for the connection
+        if not self.ssl_enabled:
+            transport._sock_send = partial(send_pieces, transport)
         return transport
 
     async def _tls(self, node: Any, timeout_at: float | None) -> TlsTransport:
@@ -351,10 +420,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             )
             conn.parser.receive_bytes = frames.receive
             WaitingRequests(conn, self._add_throttled)
-            write = conn.transport.write
-            conn.transport.write = lambda data: write(
-                memoryview(data)
-            )  # otherwise the bytes that TLS has not sent yet would be copied once for every 16 KiB
+            conn.parser.send_bytes = partial(pieces_to_send, conn.parser)
 
 
 def _broker_of(broker_metadata: Callable[[Any], Any], node_id: Any) -> Any:

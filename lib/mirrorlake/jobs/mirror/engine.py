@@ -39,7 +39,7 @@ class CopyTasks(Protocol):
         """Adds details to an error that only the engine can find."""
 
 
-HandlePlan = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], None]
+HandlePlan = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], set[int]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class JobRun:
         interval_s: least seconds from the begin of a micro-batch to the next one; None to mirror what the source has
             now, and end.
         run_for_s: seconds after which to stop; None for no limit.
-        handle: called with each plan; its errors are retried or end the run.
+        handle: called with each plan; returns the slots that it has committed. Its errors are retried or end the run.
         watch: called a few times a second while an interval is set; its errors end the run.
         metrics: counts retries.
     """

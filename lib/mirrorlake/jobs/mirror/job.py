@@ -441,11 +441,11 @@ class MirrorJob:
 
     # -- one micro-batch ----------------------------------------------------------------------------
 
-    def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> None:
-        """Handles one plan of the engine."""
+    def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> set[int]:
+        """Handles one plan of the engine; returns the slots that were committed."""
         self._follow_file()  # a run without an interval is not tended in between
         if not self._has_work(plan):
-            return
+            return set()
         began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
@@ -474,6 +474,7 @@ class MirrorJob:
                 )
             )
             self._metrics.retries.labels(self.flow.name, type(worst).__name__).inc()
+        return {report.slot for report in outcome.committed}
 
     def _has_work(self, plan: MirrorPlan) -> bool:
         """Handles the parts of a plan besides its ranges; returns true if there is something to copy.

@@ -53,7 +53,7 @@ class PlanLoop:
                 is_new = values.get("plan", 0) != seen
                 if is_new:
                     seen = values["plan"]
-                    self._handle(run, MirrorPlan.from_values(values), tasks, number, retries)
+                    planner.committed(self._handle(run, MirrorPlan.from_values(values), tasks, number, retries))
                     number += 1
                 if run.interval_s is None:
                     if not is_new:
@@ -66,13 +66,16 @@ class PlanLoop:
         finally:
             planner.close()
 
-    def _handle(self, run: JobRun, plan: MirrorPlan, tasks: CopyTasks, number: int, retries: Retries) -> None:
+    def _handle(self, run: JobRun, plan: MirrorPlan, tasks: CopyTasks, number: int, retries: Retries) -> set[int]:
+        """Handles a plan; returns the slots that were committed."""
         try:
-            run.handle(plan, tasks, number, Stopwatch())
+            committed = run.handle(plan, tasks, number, Stopwatch())
             retries.succeeded()
         except MirrorlakeError as error:
             if not retries.may_go_on(error):
                 raise
+            return set()
+        return committed
 
     def _wait_until(self, due: float, deadline: float | None, watch: Callable[[], None] | None) -> None:
         """Waits until the next plan is due, and watches meanwhile."""

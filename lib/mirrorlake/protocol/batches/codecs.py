@@ -77,11 +77,16 @@ def decompressed_together(
         CorruptBatchError: the bytes of a batch are invalid.
         OversizedBatchError: a batch has more than `limit_bytes`.
     """
-    openers = {codec: _opener(codec, limit_bytes) for codec in CODECS.values()}
+    openers = dict[int, Callable[[memoryview], bytes]]()
     found, size = list[bytes](), 0
     try:
         for codec, payload in payloads:
-            one = openers[codec](payload)
+            if codec == NONE:
+                one = bytes(payload)
+            else:
+                if codec not in openers:
+                    openers[codec] = _opener(codec, limit_bytes)
+                one = openers[codec](payload)
             if len(one) > limit_bytes:
                 raise OversizedBatchError(limit_bytes)
             found.append(one)
@@ -102,11 +107,11 @@ def _opener(codec: int, limit_bytes: int) -> Callable[[memoryview], bytes]:
     return lambda payload: DECOMPRESS[codec](bytes(payload), limit_bytes)
 
 
-def compressed(payload: bytes | bytearray, codec: int) -> bytes:
+def compressed(payload: bytes | bytearray, codec: int) -> bytes | bytearray:
     """Compresses the records of a batch."""
     match codec:
         case 0:
-            return bytes(payload)
+            return payload
         case 1:
             return gzip.compress(payload, mtime=0)
         case 2:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import repeat
 
 import numpy as np
 from kafka.record.util import decode_varint
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, decompressed_together
 from mirrorlake.protocol.batches.record_batch import (
     HEADER_BYTES,
+    MAGIC_AT,
     TIMESTAMP_TYPE,
     TRANSACTIONAL,
     Batch,
@@ -46,9 +49,8 @@ HEADERS = np.dtype(
         ("records", ">i4"),
     ]
 )
-MAGIC_AT = 16
 MORE, LOW = 0x80, 0x7F  # of a byte of a varint: set if another one follows; its part of the number
-FEW_RECORDS = 10  # in a batch: with more, one step for each of them costs more than one for each record
+FEW_RECORDS = 5  # in a batch: with more, one step for each of them costs more than one for each record
 LONGEST_VARINT_BYTES = 10
 FURTHEST_TIMESTAMP = 1 << 61  # so that no difference overflows
 PADS = [bytes(size) for size in range(2 * LONGEST_VARINT_BYTES + 6)]
@@ -238,24 +240,39 @@ def _walked_together(data: Bytes, at: Numbers, ends: Numbers, counts: Numbers) -
 
 
 def _walked_one_by_one(data: bytes, at: Numbers, ends: Numbers, counts: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    starts, bodies = list[int](), list[int]()
-    for start, end, count in zip(at.tolist(), ends.tolist(), counts.tolist(), strict=True):
-        here = start
-        for _ in range(count):
-            starts.append(here)
-            byte, more = data[here], data[here + 1]
-            if byte < MORE:
-                length, here = (byte >> 1) ^ -(byte & 1), here + 1
-            elif more < MORE:
-                length, here = (more << 6 | (byte & LOW) >> 1) ^ -(byte & 1), here + 2
-            else:
-                length, here = _decoded_one(data, here)
-            bodies.append(here)
-            here += length
-            _require(length > 0 and here <= end)
-        _require(here == end)
+    """Finds one record after the other."""
+    starts = list[int]()
+    steps, begin = _steps(), starts.append
+    try:
+        for start, end, count in zip(at.tolist(), ends.tolist(), counts.tolist(), strict=True):
+            here = start
+            for _ in repeat(None, count):
+                begin(here)
+                here += steps[data[here] | data[here + 1] << 8] or _long_step(data, here)
+            _require(here == end)
+    except IndexError:
+        raise CorruptBatchError("a record ends behind the last one") from None
     begins = np.array(starts)
-    return begins, np.array(bodies), np.append(begins[1:], ends[-1])
+    _, bodies = _decoded(np.frombuffer(data, np.uint8), begins)
+    return begins, bodies, np.append(begins[1:], ends[-1])
+
+
+@cache
+def _steps() -> list[int]:
+    """Returns the size of a record with its length in front, by the first two bytes; 0 if they don't tell it."""
+    pairs = np.arange(1 << 16)
+    first, second = pairs & 0xFF, pairs >> 8
+    is_short = first < MORE
+    lengths = np.where(is_short, first >> 1, second << 6 | (first & LOW) >> 1)
+    is_known = (is_short | (second < MORE)) & (first & 1 == 0) & (lengths > 0)
+    shared = [*range(int(lengths.max()) + 3)]  # each number is one object
+    return [*map(shared.__getitem__, np.where(is_known, lengths + 2 - is_short, 0).tolist())]
+
+
+def _long_step(data: bytes, at: int) -> int:
+    length, body = _decoded_one(data, at)
+    _require(length > 0)
+    return body + length - at
 
 
 def _decoded(data: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:

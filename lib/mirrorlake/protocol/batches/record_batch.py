@@ -38,6 +38,7 @@ from mirrorlake.protocol.batches.crc import behind
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size  # 61
 PREFIX = struct.Struct(">qi4xb")  # base offset, length, magic: the same in every format
+LENGTH, MAGIC_AT = struct.Struct(">8xi"), 16  # the same two of them
 OLD_HEADER = struct.Struct(
     ">qiIbbq"
 )  # message formats v0 and v1: offset, length, CRC, magic, attributes; then v1 has a timestamp
@@ -59,6 +60,20 @@ DELETE_HORIZON = 0x40
 SEQUENCES = 1 << 31
 
 ABORT_MARKER = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A batch for the target: a header of its own, and the records where the source's response has them."""
+
+    header: bytearray
+    records: memoryview
+
+    def __len__(self) -> int:
+        return len(self.header) + len(self.records)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.header) + self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +157,25 @@ class Batch:
             and self.attributes & CODEC in CODECS.values()
         )
 
-    def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
-        """Returns a copy of the batch for the target, in an open transaction of the given producer.
+    def sealed(self, producer_id: int, producer_epoch: int, base_sequence: int) -> Sealed:
+        """Returns the batch for the target, in an open transaction of the given producer; the records are not copied.
 
         The CRC must have been verified. Of a large batch, the new one is made from it, so what changes the records in
         memory meanwhile is noticed by the target.
         """
-        sealed = bytearray(self.raw)
-        BEFORE_CRC.pack_into(sealed, 0, 0, len(sealed) - OVERHEAD_BYTES, -1, 2)
-        ATTRIBUTES.pack_into(sealed, CRC_FROM, self.attributes | TRANSACTIONAL)
-        PRODUCER.pack_into(sealed, PRODUCER_FROM, producer_id, producer_epoch, base_sequence)
-        CRC.pack_into(sealed, CRC_AT, self._crc_of(memoryview(sealed)))
-        return sealed
+        header = bytearray(self.raw[:HEADER_BYTES])
+        BEFORE_CRC.pack_into(header, 0, 0, len(self.raw) - OVERHEAD_BYTES, -1, 2)
+        ATTRIBUTES.pack_into(header, CRC_FROM, self.attributes | TRANSACTIONAL)
+        PRODUCER.pack_into(header, PRODUCER_FROM, producer_id, producer_epoch, base_sequence)
+        CRC.pack_into(header, CRC_AT, self._crc_with(memoryview(header)))
+        return Sealed(header, self.raw[HEADER_BYTES:])
 
-    def _crc_of(self, sealed: memoryview) -> int:
-        """Returns the CRC of a copy that differs in the header only."""
-        if len(sealed) < LARGE_BYTES:
-            return crc32c(sealed[CRC_FROM:])
-        change = crc32c(self.raw[CRC_FROM:CONTENT_FROM]) ^ crc32c(sealed[CRC_FROM:CONTENT_FROM])
-        return self.crc ^ behind(change, len(sealed) - CONTENT_FROM)
+    def _crc_with(self, header: memoryview) -> int:
+        """Returns the CRC of the same records behind another header."""
+        if len(self.raw) < LARGE_BYTES:
+            return crc32c(self.raw[HEADER_BYTES:], crc32c(header[CRC_FROM:]))
+        change = crc32c(self.raw[CRC_FROM:CONTENT_FROM]) ^ crc32c(header[CRC_FROM:CONTENT_FROM])
+        return self.crc ^ behind(change, len(self.raw) - CONTENT_FROM)
 
     def extend_digest(self, digest: int) -> int:
         """Extends a CRC-32C over the content of batches by this batch; 0 stands for no earlier batch.
@@ -201,15 +216,17 @@ class FetchedLog:
         stable_end: the last stable offset, before which all of the log lies; -1 if it is unknown.
     """
 
-    def __init__(self, data: bytes | bytearray, stable_end: int = -1) -> None:
+    def __init__(self, data: bytes | bytearray | memoryview, stable_end: int = -1) -> None:
         self.view, self.stable_end = memoryview(data), stable_end
         bounds, at, end, is_broken = [0], 0, len(data), False
-        while at + PREFIX.size <= end and not is_broken:
-            _, length, magic = PREFIX.unpack_from(data, at)
-            stop = at + OVERHEAD_BYTES + length
-            is_broken = length < LEAST_BYTES.get(magic, HEADER_BYTES) - OVERHEAD_BYTES or (stop > end and not at)
-            if stop > end and not is_broken:
-                break
+        last, length_at = end - PREFIX.size, LENGTH.unpack_from
+        while at <= last and not is_broken:
+            stop = at + OVERHEAD_BYTES + length_at(data, at)[0]
+            if stop > end or stop < at + HEADER_BYTES:  # cut off, wrong, or of an old format
+                least_bytes = LEAST_BYTES.get(data[at + MAGIC_AT], HEADER_BYTES)
+                is_broken = stop < at + least_bytes or (stop > end and not at)
+                if stop > end and not is_broken:
+                    break
             at = end if is_broken else stop
             bounds.append(at)
         self.bounds, self.whole = bounds, len(bounds) - 1 - is_broken
@@ -253,7 +270,7 @@ class FetchedLog:
         return (self[number] for number in range(len(self)))
 
 
-def read_log(data: bytes | bytearray) -> Iterator[Batch]:
+def read_log(data: bytes | bytearray | memoryview) -> Iterator[Batch]:
     """Yields the batches of a fetched log; see `FetchedLog`."""
     return iter(FetchedLog(data))
 

@@ -216,10 +216,10 @@ def batch_of(
         pieces: the offsets that the records had, as `[start, end)`.
     """
     payload, count = compressed(records, codec), sum(end - start for start, end in pieces)
-    length = HEADER_BYTES - OVERHEAD_BYTES + len(payload)
-    raw = bytearray(
-        HEADER.pack(pieces[0][0], length, -1, 2, 0, codec, count - 1, *timestamps, -1, -1, -1, count) + payload
-    )
+    raw = bytearray(HEADER_BYTES + len(payload))
+    length, delta = len(raw) - OVERHEAD_BYTES, count - 1
+    HEADER.pack_into(raw, 0, pieces[0][0], length, -1, 2, 0, codec, delta, *timestamps, -1, -1, -1, count)
+    raw[HEADER_BYTES:] = payload
     struct.pack_into(">I", raw, CRC_FROM - 4, crc32c(memoryview(raw)[CRC_FROM:]))
     batch = next(read_log(raw))
     return batch if len(pieces) == 1 else replace(batch, pieces=tuple(pieces))

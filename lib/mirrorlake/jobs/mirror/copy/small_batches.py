@@ -92,7 +92,8 @@ class SmallBatches:
         end = at + int(np.count_nonzero(first[at:end] < end_offset))
         view = self.log.view
         first_one = min(max(at, self._checked), end)
-        found = [crc32c(view[bounds[one] + CRC_FROM : bounds[one + 1]]) for one in range(first_one, end)]
+        places = zip(bounds[first_one:end], bounds[first_one + 1 : end + 1], strict=True)
+        found = [crc32c(view[start + CRC_FROM : stop]) for start, stop in places]
         wrong = np.flatnonzero(self.rows["crc"][first_one:end] != np.array(found, np.uint32))
         self._checked = max(self._checked, first_one + int(wrong[0]) if len(wrong) else end)
         return range(at, min(end, self._checked))

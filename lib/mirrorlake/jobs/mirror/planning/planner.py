@@ -37,6 +37,10 @@ VOLATILE = ("plan", "lag", "plan_ms")  # fields that may differ between two plan
 
 RETRY_TOPICS_S = 5.0
 RETRY_HELD_S = 30.0
+MARKERS_S, MARKER_POLL_S = (
+    0.25,
+    0.003,
+)  # for the markers of what was just committed; after that, the plan is made anyway
 
 
 class Planner:
@@ -104,6 +108,10 @@ class Planner:
             }
         return self._last
 
+    def committed(self, slots: set[int]) -> None:
+        """Notes the slots of the last plan that were committed; their states may not be readable yet."""
+        self._stuck.committed(slots)
+
     def close(self) -> None:
         """Drops the connections; the next plan makes new ones."""
         for cluster in self._clusters or ():
@@ -128,7 +136,9 @@ class Planner:
         if topic not in target.topics:
             target.refresh([topic], timeout_ms)
         partitions = target.topics[topic].partitions if topic in target.topics else 0
-        states, stable = offset_syncs.read_states_and_ends(target, topic, range(partitions), timeout_ms)
+        states, stable = self._stuck.read(
+            partial(offset_syncs.read_states_and_ends, target, topic, range(partitions), timeout_ms)
+        )
         newest = max(states.values(), key=lambda state: state.generation, default=None)
         if newest is None:
             raise errors.TargetError(

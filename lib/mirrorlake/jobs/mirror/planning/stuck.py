@@ -20,7 +20,10 @@ SILENT_S = 5.0  # elections take less
 FIRST_REST_S, LONGEST_REST_S = 1.0, 300.0
 MOST_DOUBLINGS = 30  # the longest rest is reached before; 2**1024 is no float, and 1,024 attempts take days
 
+MARKERS_S, MARKER_POLL_S = 0.25, 0.003
+
 Identity = tuple[int, int, int]
+States = tuple[dict[int, SlotState], dict[int, int]]
 
 
 @dataclass
@@ -53,6 +56,7 @@ class StuckPartitions:
         self._failing: dict[int, Failing] = {}
         self._planned: dict[int, Identity] = {}
         self._starts: dict[PartitionKey, tuple[int, float, str]] = {}  # of the last plan: offset, since when
+        self._committed: set[int] = set()  # of them
         self._others_advance = False
 
     # -- leaders ------------------------------------------------------------------------------------
@@ -79,6 +83,29 @@ class StuckPartitions:
         }
 
     # -- slots --------------------------------------------------------------------------------------
+
+    def committed(self, slots: set[int]) -> None:
+        """Notes which of the slots that were planned last were committed."""
+        self._committed = slots
+
+    def read(self, read: Callable[[], States], wait: Callable[[float], object] = time.sleep) -> States:
+        """Reads the states of all slots until they hold what was committed, or MARKERS_S have passed.
+
+        A coordinator answers EndTxn before the markers are in the logs, mostly by a few milliseconds. Without them, a
+        slot looks as if it had failed, and a plan names offsets that were copied already.
+
+        Args:
+            read: reads the states, and the ends up to which they were read.
+            wait: waits for so many seconds.
+        """
+        until = self._clock() + MARKERS_S
+        while self._is_behind(found := read()) and self._clock() < until:
+            wait(MARKER_POLL_S)
+        return found
+
+    def _is_behind(self, found: States) -> bool:
+        states, _ = found
+        return any(slot in states and _identity(states[slot]) == self._planned.get(slot) for slot in self._committed)
 
     def observe(self, states: Mapping[int, SlotState]) -> None:
         """Compares the states of the slots that were planned last with what they were."""
@@ -116,6 +143,7 @@ class StuckPartitions:
         resting = {slot for slot, one in self._failing.items() if now < one.rests_until and self._others_advance}
         chosen = [planned for planned in ranges if planned.slot not in resting] or ranges
         self._planned = {slot: _identity(states[slot]) for slot in {one.slot for one in chosen} if slot in states}
+        self._committed = set()
         return chosen
 
 
