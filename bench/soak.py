@@ -122,7 +122,13 @@ def main() -> int:
     if given.judge:
         series = read_samples(given.judge)
     else:
-        series, ended = soak(given.minutes, leaks=given.leak)
+        for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has started it without; nothing may stay
+            signal.signal(number, signal.default_int_handler)
+        try:
+            series, ended = soak(given.minutes, leaks=given.leak)
+        except KeyboardInterrupt:
+            print(f"interrupted; --judge {HOME / 'samples.csv'} judges what there is")
+            return 130
     home = given.judge.parent if given.judge else HOME
     judged = judge_all(series, 60 * given.warm_up, 60 * given.window)
     report(series, judged)
