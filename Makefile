@@ -22,6 +22,7 @@ PYTHON_OF_RUNTIME ?= $(shell for found in python3.12 $${PYENV_ROOT:-$$HOME/.pyen
 RUNTIME := .local/runtime
 RUNTIME_READY := $(if $(PYTHON_OF_RUNTIME),$(RUNTIME)/.ready)
 RUNTIME_PYTEST := PYTHONPATH=lib $(if $(PYTHON_OF_RUNTIME),$(RUNTIME),.venv)/bin/pytest
+SPARK_LOG := .local/test-spark.log
 WITHOUT_RUNTIME = echo "no Python 3.12 here: tests/spark runs on the packages of .venv, not on those of Databricks Runtime"
 ARCHIVES := .local/jars/.archived
 REGISTRY := .local/jars/registry/.ready
@@ -70,11 +71,13 @@ config-named:
 
 ##@ Check
 
+# tests/spark has an environment of its own, so it is a process beside the workers; its output follows at the end.
 .PHONY: test
 test: test-setup browser prometheus  ## Every test, against real brokers, on WORKERS processes side by side (3)
 	@$(if $(PYTHON_OF_RUNTIME),:,$(WITHOUT_RUNTIME))
-	@failed=; $(RUNTIME_PYTEST) $(PARALLEL) tests/spark || failed=1; \
-	$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle || failed=1; test -z "$$failed"
+	@$(RUNTIME_PYTEST) tests/spark >$(SPARK_LOG) 2>&1 & spark=$$!; trap "kill $$spark" INT TERM; failed=; \
+	$(PYTEST) $(PARALLEL) tests/kafka tests/fidelity tests/notebooks tests/unit tests/bundle || failed=1; \
+	if wait $$spark; then tail -n 1 $(SPARK_LOG); else failed=1; cat $(SPARK_LOG); fi; test -z "$$failed"
 
 .PHONY: test-runtime
 test-runtime: setup $(RUNTIME_READY)  ## tests/spark and tests/unit on the versions of Databricks Runtime 18 LTS (Python 3.12)
@@ -98,7 +101,7 @@ test-spark: setup  ## Spark SQL and Delta, no brokers
 	@$(PYTEST) tests/spark
 
 .PHONY: test-kafka
-test-kafka: setup $(REGISTRY) $(OLDER) prometheus  ## Real brokers: exactly once, faults, groups
+test-kafka: setup $(REGISTRY) $(OLDER) browser prometheus  ## Real brokers: exactly once, faults, groups
 	@$(PYTEST) $(PARALLEL) tests/kafka
 
 .PHONY: test-fidelity
@@ -108,6 +111,10 @@ test-fidelity: setup  ## Generated logs of every sort, record by record: CASES o
 .PHONY: test-notebooks
 test-notebooks: setup browser  ## The notebooks, run by papermill
 	@$(PYTEST) tests/notebooks
+
+.PHONY: pictures
+pictures: setup browser prometheus  ## Take the pictures of pages in docs/ anew
+	@MIRRORLAKE_TEST_PICTURES=1 $(PYTEST) tests/notebooks/test_report.py tests/kafka/test_monitoring.py -k 'page_of or report_says'
 
 .PHONY: test-bundle
 test-bundle: setup  ## databricks.yml and workflows/ against schema and code; the wheel, installed
@@ -155,8 +162,8 @@ docs: $(DOCS)/.ready  ## The documentation as a site that loads nothing from els
 	@set -o pipefail; NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict 2>&1 | { grep -v ^INFO || true; }  # --quiet would hide the warnings from --strict, too
 
 .PHONY: bench
-bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, far, all, or names), ROUNDS (3)
-	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS)
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (45 minutes): CASES of them (default, axes, field, far, all, or names), ROUNDS (3), RESUME=1 to go on
+	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS) $(if $(RESUME),--resume)
 
 .PHONY: bench-check
 bench-check: setup  ## Hold bench/limits.json against RESULTS (.local/bench/results.json) of make bench
@@ -239,7 +246,7 @@ $(RUNTIME)/.ready: requirements-runtime.lock
 $(AUDIT)/.ready: tools/audit.lock
 	@echo "setting up: the tools of make audit into $(AUDIT)"
 	@"$(PYTHON)" -m venv $(AUDIT)
-	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tools/audit.lock
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r tools/audit.lock
 	@touch $@
 
 $(DOCS)/.ready: tools/docs.lock

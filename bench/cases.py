@@ -21,14 +21,16 @@ from bench.contestants import CEILING, MIRRORLAKE, MM2_DEFAULT, MM2_DEFAULT_EOS,
 from bench.load import Load, create, fill
 
 MAIN = "512-lz4-8"
-RECORDS = {100: 24_000_000, 512: 20_000_000, 10_240: 1_000_000}
-BATCH_RECORDS = {100: 2_000, 512: 500, 10_240: 50}
+RECORDS = {100: 24_000_000, 512: 20_000_000, 1_024: 8_000_000, 10_240: 1_000_000}
+BATCH_RECORDS = {100: 2_000, 512: 500, 1_024: 250, 10_240: 50}
+SIZES = (100, 512, 10_240)
 SMALL_BATCH_BYTES = 16 << 10
 CODECS = ("lz4", "zstd", "none")
 PARTITIONS = (1, 8, 200)
 AXES = (MAIN, "100-lz4-8", "10240-lz4-8", "512-zstd-8", "512-none-8", "512-lz4-1", "512-lz4-200", "512-lz4-8-small")
 SMALL_BATCH_RECORDS = {1: 4_000_000, 8: 8_000_000, 32: 12_000_000}  # records of a case, by records of a batch
 FIELD = tuple(f"{MAIN}-b{records}" for records in SMALL_BATCH_RECORDS)
+PUBLISHED = "1024-none-40"  # the case that Redpanda publishes of its Migrator: 345 MB/s for each core
 FAR = {"wan-source": "source", "wan-target": "target"}
 ROUND_TRIP_MS, WINDOW_BYTES = 100, 4 << 20
 FAR_RECORDS, FAR_PARTITIONS = 4_000_000, 4
@@ -97,7 +99,7 @@ def find(wanted: str, scale: float) -> list[Case]:
     """Returns the cases of a selection.
 
     A selection is a list of names with commas between them, `default`, `axes` (one property varied at a time), `field`
-    (batches of a few records), `far` (one cluster at the end of a long line) or `all`.
+    (batches of a few records, and what a competitor publishes), `far` (one cluster at the end of a long line) or `all`.
 
     Args:
         wanted: the selection.
@@ -110,7 +112,7 @@ def find(wanted: str, scale: float) -> list[Case]:
     sets = {
         "default": [_backlog(MAIN, scale), *others],
         "axes": [*(_backlog(name, scale) for name in AXES), *others],
-        "field": [_backlog(name, scale) for name in FIELD],
+        "field": [_backlog(name, scale) for name in (*FIELD, PUBLISHED)],
         "far": [_far(name, scale) for name in FAR],
         "all": [
             *(
@@ -119,7 +121,8 @@ def find(wanted: str, scale: float) -> list[Case]:
                     (
                         *AXES,
                         *FIELD,
-                        *("-".join(map(str, one)) for one in itertools.product(RECORDS, CODECS, PARTITIONS)),
+                        PUBLISHED,
+                        *("-".join(map(str, one)) for one in itertools.product(SIZES, CODECS, PARTITIONS)),
                     )
                 )
             ),

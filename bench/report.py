@@ -1,6 +1,7 @@
-"""`make bench-report`: writes the figures of a run into docs/performance.md, between two marks, and draws the chart.
+"""`make bench-report`: writes the figures of a run into docs/performance.md and the sizes into docs/operations.md, each
+between two marks, and draws the chart.
 
-The text of the page is written by hand.
+The text of the pages is written by hand.
 """
 
 from __future__ import annotations
@@ -14,24 +15,32 @@ from typing import Any
 from bench.chart import draw
 from bench.clusters import ROOT
 from bench.side_by_side import RESULTS
-from bench.tables import lines
+from bench.tables import lines, sizing
 
-PAGE = ROOT / "docs/performance.md"
+PAGE, OPERATIONS = ROOT / "docs/performance.md", ROOT / "docs/operations.md"
 PICTURE = ROOT / "docs/performance.svg"
-FROM, TO = "<!-- figures: make bench-report -->", "<!-- end of figures -->"
+FIGURES = "<!-- figures: make bench-report -->", "<!-- end of figures -->"
+SIZES = "<!-- sizing: make bench-report -->", "<!-- end of sizing -->"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
     results = json.loads(parser.parse_args().results.read_text())
-    before, _, rest = PAGE.read_text().partition(FROM)
-    _, mark, after = rest.partition(TO)
-    if not mark:
-        sys.exit(f"{PAGE} has no place for figures: {FROM} ... {TO}")
-    PAGE.write_text("\n".join((before + FROM, "", _machine(results), "", *lines(results), "", TO)) + after)
+    _write(PAGE, FIGURES, [_machine(results), "", *lines(results)])
+    _write(OPERATIONS, SIZES, sizing(results))
     draw(results, PICTURE)
     return 0
+
+
+def _write(page: Path, marks: tuple[str, str], text: list[str]) -> None:
+    """Replaces what a page has between two marks."""
+    start, end = marks
+    before, _, rest = page.read_text().partition(start)
+    _, mark, after = rest.partition(end)
+    if not mark:
+        sys.exit(f"{page} has no place for figures: {start} ... {end}")
+    page.write_text("\n".join((before + start, "", *text, "", end)) + after)
 
 
 def _machine(results: dict[str, Any]) -> str:

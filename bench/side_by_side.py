@@ -1,8 +1,8 @@
 """`make bench`: MirrorMaker 2 and mirrorlake on the same clusters with the same topics, in alternating rounds.
 
 The medians of the rounds count. Results are written to .local/bench/results.json after every measurement, so that an
-interrupted run keeps them. `make bench-check` compares them with limits. `make bench-report` makes the table and the
-chart of docs/performance.md.
+interrupted run keeps them. With `--resume`, the next run goes on there. `make bench-check` compares them with limits.
+`make bench-report` makes the table and the chart of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Results:
             "cases": kept,
         }
 
+    def has(self, case: Case, contestant: str, number: int) -> bool:
+        """Returns True if a contestant was measured in a round, by the run that this one resumes."""
+        return number < len(self.values["cases"].get(case.name, {}).get("rounds", {}).get(contestant, ()))
+
     def add(self, case: Case, contestant: str, found: dict[str, Any]) -> None:
         """Adds one measurement, and writes the file."""
         known = self.values["cases"].setdefault(
@@ -61,6 +66,30 @@ class Results:
         written.replace(self._file)
 
 
+def resumed(cases: Mapping[str, Any], wanted: Sequence[Case], revision: str) -> dict[str, Any]:
+    """Returns the cases of earlier results that a run keeps, without what it measures again.
+
+    A round of a wanted case counts if it was measured on the same revision, with the same settings and without an
+    error. A working tree with changes is no revision.
+
+    Args:
+        cases: the cases of the earlier results.
+        wanted: the cases of this run.
+        revision: the revision of this run; empty to keep no round of them.
+    """
+    kept = dict(cases)
+    for case in wanted:
+        found = kept.pop(case.name, None)
+        is_known = found and revision and not revision.endswith("-dirty")
+        if is_known and found["revision"] == revision and found["settings"] == case.settings:
+            rounds = {
+                name: [result for result in results if "error" not in result]
+                for name, results in found["rounds"].items()
+            }
+            kept[case.name] = {**found, "rounds": {name: results for name, results in rounds.items() if results}}
+    return kept
+
+
 def main() -> int:
     configure(level="WARNING")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,6 +103,9 @@ def main() -> int:
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--add", action="store_true", help="keep what the results have of other cases")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep that, and the rounds of these cases that this revision has done"
+    )
     given = parser.parse_args()
     for ending in (
         signal.SIGINT,
@@ -86,12 +118,10 @@ def main() -> int:
         parser.error(str(error))
     only = {name for name in given.contestants.split(",") if name}
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    kept = json.loads(given.results.read_text())["cases"] if given.add and given.results.exists() else {}
-    results = Results(
-        given.results,
-        given.rounds,
-        {name: case for name, case in kept.items() if name not in {case.name for case in cases}},
-    )
+    keeps = (given.add or given.resume) and given.results.exists()
+    kept = json.loads(given.results.read_text())["cases"] if keeps else {}
+    revision = describe()["revision"] if given.resume else ""
+    results = Results(given.results, given.rounds, resumed(kept, cases, revision))
     shutil.rmtree(HOME / "runs", ignore_errors=True)
     failures = 0
     with two_clusters(HOME / "side-by-side") as clusters:
@@ -112,6 +142,9 @@ def run(case: Case, clusters: Clusters, results: Results, rounds: int, only: set
         only: the contestants to measure; all if empty.
     """
     began = time.monotonic()
+    if not any(_left(case, results, number, only) for number in range(rounds)):
+        _say(f"{case.name}: done before")
+        return 0
     _say(f"{case.name}: {', '.join(f'{name} {value}' for name, value in case.settings.items())}")
     case.prepare(clusters)
     with case.with_line(clusters) as reached:
@@ -128,12 +161,7 @@ def _rounds(case: Case, clusters: Clusters, results: Results, rounds: int, only:
         case.measure(first, case.task(clusters, first, rounds))
         clusters.clean(keep=case.topic)
     for number in range(rounds):
-        contestants = [
-            name for name in case.contestants if (not only or name in only) and not (number and name in case.once)
-        ]
-        for contestant in (
-            contestants[number % len(contestants) :] + contestants[: number % len(contestants)]
-        ):  # each contestant is the first in some round
+        for contestant in _left(case, results, number, only):
             task = case.task(clusters, contestant, number)
             settle()
             try:
@@ -149,6 +177,15 @@ def _rounds(case: Case, clusters: Clusters, results: Results, rounds: int, only:
                 )
             clusters.clean(keep=case.topic)
     return failures
+
+
+def _left(case: Case, results: Results, number: int, only: set[str]) -> list[str]:
+    """Returns the contestants that a round still has to measure; each is the first in some round."""
+    contestants = [
+        name for name in case.contestants if (not only or name in only) and not (number and name in case.once)
+    ]
+    first = number % max(1, len(contestants))
+    return [name for name in contestants[first:] + contestants[:first] if not results.has(case, name, number)]
 
 
 def said(found: dict[str, Any]) -> str:

@@ -54,6 +54,25 @@ def lines(results: Mapping[str, Any]) -> list[str]:
     return found[:-1]
 
 
+def sizing(results: Mapping[str, Any]) -> list[str]:
+    """Formats the CPU of mirrorlake in each backlog between near clusters as a table, for docs/operations.md."""
+    found = [
+        "| records | case | CPU s per million | so 100,000 records/s take | MB/s for each core |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for name, case in results["cases"].items():
+        ours, settings = case["medians"].get(MIRRORLAKE), case["settings"]
+        if case["kind"] != "backlog" or "round_trip_ms" in settings or not ours:
+            continue
+        what = f"{settings['bytes']:,} B, {settings['codec']}, batches of {settings['batch_records']:,}"
+        seconds = float(f"{ours['cpu_s_per_million']:.2f}")
+        found.append(
+            f"| {what}, {settings['partitions']} partitions | {name} | {seconds:.2f} | {seconds / 10:.3f} cores | "
+            f"{settings['bytes'] / seconds:.0f} |"
+        )
+    return found
+
+
 def _settings(settings: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{name.replace('_', ' ')} {value:,}" if isinstance(value, int | float) else f"{name} {value}"

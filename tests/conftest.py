@@ -23,7 +23,31 @@ CLEANER = {
 QUOTAS = {"quota.window.num": "5"}
 SOURCE, TARGET = {**CLEANER, **QUOTAS}, QUOTAS  # properties of the brokers that tests share
 ROOT = Path(__file__).resolve().parents[1]
+# `make test` gives a worker one file after the other. A long file that came last would run while the others idle. Tests
+# without clusters and Spark are last: they fill what remains.
+LONGEST_FIRST = (
+    "notebooks/test_notebooks.py",
+    "kafka/test_losses.py",
+    "kafka/test_exactly_once.py",
+    "kafka/test_failover.py",
+    "kafka/test_verify.py",
+    "kafka/test_takeover.py",
+    "kafka/test_checkpoint.py",
+    "kafka/test_faults.py",
+    "kafka/test_failback.py",
+    "kafka/test_topic_sync.py",
+    "spark/test_connect.py",
+    "spark/test_maintenance.py",
+    "bundle/test_wheel.py",
+    "unit/test_protocol.py",
+)
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first, and the unit tests last; within a file, and between others, the order stays."""
+    turns = {ROOT / "tests" / name: turn for turn, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: turns.get(item.path, len(turns) + item.path.is_relative_to(ROOT / "tests/unit")))
 
 
 @pytest.fixture(scope="session")

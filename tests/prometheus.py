@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -53,6 +54,16 @@ class Monitoring:
 
     prometheus: str
     alertmanager: str
+
+    @property
+    def alerts_page(self) -> str:
+        """The address of Prometheus' page of alerts. Debian's build has the classic pages only, others the new ones."""
+        classic = f"{self.prometheus}/classic/alerts"
+        try:
+            with urlopen(classic, timeout=10):
+                return classic
+        except HTTPError:
+            return f"{self.prometheus}/alerts"
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Returns the result of an instant query."""

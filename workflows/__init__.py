@@ -8,6 +8,7 @@ front of the schema's name, so everything names the schema by `${resources.schem
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 from databricks.bundles.core import Bundle, Resources
@@ -31,4 +32,21 @@ def load_resources(bundle: Bundle) -> Resources:
     if settings.warehouse_id:  # both need a SQL warehouse
         dashboard.add(resources, settings)
         alerts.add(resources, settings)
+    _require_unique_keys(resources)
     return resources
+
+
+def _require_unique_keys(resources: Resources) -> None:
+    """Raises ValueError for two resources with the same key: `databricks bundle run` and `open` could not tell them
+    apart. The command line itself checks only those in YAML."""
+    kinds = (
+        resources.jobs,
+        resources.schemas,
+        resources.volumes,
+        resources.secret_scopes,
+        resources.dashboards,
+        resources.alerts,
+    )
+    key, number = Counter(key for kind in kinds for key in kind).most_common(1)[0]
+    if number > 1:
+        raise ValueError(f"two resources have the key {key}; set another one in the field key of the flow")

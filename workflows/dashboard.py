@@ -243,7 +243,7 @@ def add(resources: Resources, settings: Settings) -> None:
     """Adds the dashboard."""
     permissions = [{"group_name": settings.readers, "level": "CAN_READ"}] if settings.readers else []
     resources.add_dashboard(
-        "mirrorlake",
+        "dashboard",
         {
             "display_name": "mirrorlake",
             "warehouse_id": "${var.warehouse_id}",

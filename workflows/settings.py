@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from databricks.bundles.core import Bundle
+from mirrorlake.config.security.config_provider import scope_variable
 
 CATALOG = "${var.catalog}"
 SCHEMA = "${resources.schemas.mirrorlake.name}"
@@ -122,6 +123,7 @@ class Settings:
             value, number = Counter(values).most_common(1)[0]
             if number > 1:
                 raise ValueError(f"variable flows: {what} {value} is there {number} times; give each flow its own key")
+        _require_own_variables({secret for flow in flows for secret in flow.secrets})
         return cls(
             flows=flows,
             config=given["config"] or CONFIG,
@@ -141,6 +143,18 @@ def _cadence(value: Any) -> Cadence:
     if value not in list(Cadence):
         raise ValueError(f"variable cadence is '{value}'; allowed are {' and '.join(Cadence)}")
     return Cadence(value)
+
+
+def _require_own_variables(secrets: Iterable[tuple[str, str]]) -> None:
+    """Raises ValueError for two secrets with the same environment variable: a cluster would have one of them."""
+    names: dict[str, str] = {}
+    for scope, key in sorted(secrets):
+        other = names.setdefault(scope_variable(scope, key), f"{scope}/{key}")
+        if other != f"{scope}/{key}":
+            raise ValueError(
+                f"variable secrets: {other} and {scope}/{key} have the same environment variable "
+                f"{scope_variable(scope, key)} on clusters; rename one of them"
+            )
 
 
 def _secret(value: Any) -> tuple[str, str]:

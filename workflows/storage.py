@@ -39,4 +39,4 @@ def add(resources: Resources, settings: Settings) -> None:
             },
         )
     if settings.secret_scope:
-        resources.add_secret_scope("mirrorlake", {"name": settings.secret_scope, "lifecycle": lifecycle})
+        resources.add_secret_scope("secrets", {"name": settings.secret_scope, "lifecycle": lifecycle})

@@ -44,7 +44,10 @@ class Metrics:
             "lag", "seconds", "Age of the oldest record that was not mirrored when the lag was last measured."
         )
         self.lag_measured_seconds = self._gauge(
-            "lag_measured_timestamp", "seconds", "Time of the last measurement of the lag, in seconds since the epoch."
+            "lag_measured_timestamp",
+            "seconds",
+            "Time of the last measurement of the lag, or of the job's beginning before the first one, in seconds since "
+            "the epoch.",
         )
         self.generation = self._gauge("", "generation", "Generation of the job that mirrors the flow.")
         self.last_commit_seconds = self._gauge(

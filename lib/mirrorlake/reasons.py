@@ -92,6 +92,10 @@ class PositionReason(Reason):
     )
     NOT_OF_FLOW = "the topic does not belong to the flow"
     NO_TOPIC = "the topic does not exist on the source"
+    NOT_PERMITTED = (
+        "not authorised: the principal needs DESCRIBE on the topic on the source, which hides the group's offset; the "
+        "last one that was read is kept"
+    )
 
     # the position is known, and the group stays where it is on the target
     MEMBERS = "a consumer uses this group on the target"

@@ -137,11 +137,11 @@ def test_in_development_mode_jobs_use_the_schema_that_is_deployed_and_none_runs_
 
 def test_in_production_what_cannot_be_rebuilt_is_kept_and_names_with_dashes_are_quoted() -> None:
     kept = [PROD.resources("schemas")["mirrorlake"], PROD.resources("volumes")["config"]]
-    for one in (*kept, PROD.resources("secret_scopes")["mirrorlake"]):
+    for one in (*kept, PROD.resources("secret_scopes")["secrets"]):
         assert one["lifecycle"] == {"prevent_destroy": True}
     for alert in PROD.resources("alerts").values():
         assert "`data-platform`.`kafka-mirror`." in alert["query_text"]
-    dashboard = PROD.resources("dashboards")["mirrorlake"]
+    dashboard = PROD.resources("dashboards")["dashboard"]
     assert (dashboard["dataset_catalog"], dashboard["dataset_schema"]) == ("data-platform", "kafka-mirror")
     for job in PROD.jobs.values():
         timing = job.get("schedule") or job.get("continuous") or {"pause_status": "UNPAUSED"}
@@ -176,6 +176,8 @@ def test_every_flow_has_jobs_of_its_own_whatever_it_is_called() -> None:
         ({"flows": [{"flow": "a->b", "worker": 1}]}, "unknown field worker"),
         ({"cadence": "hourly"}, "cadence is 'hourly'"),
         ({"secrets": ["password"]}, "'password' is not of the form scope/key"),
+        ({"secrets": ["k/a-b", "K/a.b"]}, "K/a.b and k/a-b have the same environment variable SECRET_K_A_B"),
+        ({"flows": [{"flow": "a->b", "key": "stuck"}], "warehouse_id": "1"}, "two resources have the key mirror_stuck"),
     ],
 )
 def test_a_wrong_variable_is_named(variables: dict[str, Any], says: str) -> None:
@@ -299,7 +301,7 @@ def test_failures_are_told_and_readers_may_read_and_no_more() -> None:
 
 
 def test_every_alert_and_every_tile_of_the_dashboard_is_there_once() -> None:
-    dashboard = json.loads(PROD.resources("dashboards")["mirrorlake"]["serialized_dashboard"])
+    dashboard = json.loads(PROD.resources("dashboards")["dashboard"]["serialized_dashboard"])
     datasets = [dataset["name"] for dataset in dashboard["datasets"]]
     (page,) = dashboard["pages"]
     used = [item["widget"]["queries"][0]["query"]["datasetName"] for item in page["layout"]]

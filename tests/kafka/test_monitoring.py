@@ -12,8 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from mirrorlake.metrics import of_process
+from mirrorlake.metrics import Metrics, of_process
+from mirrorlake.telemetry.health import Health
+from mirrorlake.telemetry.server import Server
+from selenium.webdriver.common.by import By
 
+from tests.pictures import chromium, take_picture
 from tests.prometheus import free_ports, monitoring, program
 from tests.world import DEADLINE_S, World, eventually
 from tools.alerts import ALERTS, RULES, rules
@@ -188,6 +192,34 @@ def test_an_alert_fires_when_a_flow_breaks_and_ends_when_it_recovers(plain_world
         running.callback(job.stop)
         eventually(lambda: "MirrorlakeDown" not in watched.alerts(), what="the end of it")
     assert world.assert_equal(topic) == 200
+
+
+def test_the_page_of_alerts_shows_what_fires_why_and_what_to_do(tmp_path: Path) -> None:
+    metrics, port = Metrics(), free_ports(1)[0]
+    for flow, seconds in (("west->east", 412.0), ("east->west", 0.4)):
+        metrics.lag_seconds.labels(flow).set(seconds)
+    with ExitStack() as running:
+        server = Server("127.0.0.1", port, metrics.registry, Health("west->east", "mirror", 300))
+        running.callback(server.close)
+        changed = rules({"lag_for": 0.0})
+        watched = running.enter_context(monitoring(tmp_path / "monitoring", [port], changed))
+        eventually(lambda: "MirrorlakeLag" in watched.alerts(), what="the alert")
+        browser = running.enter_context(chromium(tmp_path / "chromium"))
+        browser.set_window_size(1_000, 1_180)
+        browser.get(watched.alerts_page)
+
+        def shown() -> str:
+            return browser.find_element(By.TAG_NAME, "body").text
+
+        eventually(lambda: "MirrorlakeLag" in shown(), what="the page")
+        # Of the classic page: what does not fire is left out, and what does is unfolded.
+        for selector in ("label:has(#inactiveAlerts)", ".alert-danger.alert_header", "button.show-annotations"):
+            for element in browser.find_elements(By.CSS_SELECTOR, selector):
+                element.click()
+        browser.execute_script("document.querySelector('#alertsTable tr')?.remove()")  # the place of the rules
+        eventually(lambda: "Flow west->east is 6m 52s behind its source." in shown(), what="the annotations")
+        assert "east->west" not in shown()
+        take_picture(browser, "alerts")
 
 
 def test_canaries_travel_the_whole_way_and_leave_no_group(plain_world: World) -> None:

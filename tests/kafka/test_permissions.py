@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -24,11 +25,14 @@ from confluent_kafka.admin import (
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
+from mirrorlake.jobs.failover.snapshot import require_visible
 from mirrorlake.jobs.inspection.doctor import examine
 from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.mirror import holdups
+from mirrorlake.jobs.mirror.lag_meter import measure
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.local.quota import quota
+from mirrorlake.model.partition_lag import PartitionState
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.protocol.users import read_quotas
@@ -293,6 +297,97 @@ def open_transaction(world: World, topic: str) -> Producer:
     producer.produce(topic, b"undecided", partition=0)
     producer.flush(30)
     return producer
+
+
+def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_groups_keep_their_positions(
+    secured: SecuredCluster, servers: tuple[str, str], tmp_path: Path
+) -> None:
+    """Kafka leaves such topics out of its list of topics, and their offsets out of a group's, without an error."""
+    world = World(secured.open_servers, servers[1], tmp_path)
+    hidden, kept = world.topic("hidden"), world.topic("kept")
+    as_limited(world, secured, aliases=(world.alias,))
+    mine = f"{world.alias}-"
+    grant(
+        secured, world, (ResourceType.TOPIC, mine, AclOperation.READ), (ResourceType.GROUP, mine, AclOperation.DESCRIBE)
+    )
+    for topic in (hidden, kept):
+        world.produce(topic, 20)
+    sole, both = world.commit("sole", {(hidden, 0): 2}), world.commit("both", {(hidden, 0): 3, (kept, 0): 4})
+    assert world.mirror().records == 40
+    world.checkpoint()
+    before = last_rows(world)
+    assert {row["status"] for row in before.values()} == {"exact"}
+    denial = AclBinding(
+        ResourceType.TOPIC,
+        hidden,
+        ResourcePatternType.LITERAL,
+        "User:limited",
+        "*",
+        AclOperation.DESCRIBE,
+        AclPermissionType.DENY,
+    )
+    admin = admin_of(secured)
+    admin.create_acls([denial])[denial].result()
+
+    def listed() -> bool:
+        with closing(Cluster(world.flow.source_connection, "source", "test", 5_000).connect()) as source:
+            return hidden in source.refresh(None, 5_000)
+
+    eventually(lambda: not listed(), what="the right is revoked")
+    for topic in (hidden, kept):
+        world.produce(topic, 20, seed=2)
+    world.commit(both, {(kept, 0): 6})
+    with world.mirroring():
+        eventually(lambda: sum(map(len, world.target_records(kept).values())) == 40, what="the other topic")
+        eventually(lambda: world.metric("held_topics") == 1, what="it is said what is held")
+    reason = f"topic {hidden} (needs DESCRIBE): the principal of cluster {world.alias} lacks a permission"
+    (held,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert (held["topic"], reason in held["detail"]) == (hidden, True)
+    lags = {(one.topic, one.partition): one for one in measure(world.flow).partitions}
+    assert [lags[hidden, index].state for index in (0, 1)] == [PartitionState.HELD] * 2
+    assert reason in str(lags[hidden, 0].reason)
+    world.checkpoint()
+    rows = last_rows(world)
+    assert rows.keys() == before.keys()
+    for group in (sole, both):
+        now, was = rows[group, hidden, 0], before[group, hidden, 0]
+        names = ("status", "upstream_offset", "downstream_offset")
+        assert [now[name] for name in names] == [was[name] for name in names]
+        assert (now["sync"], "needs DESCRIBE on the topic" in now["reason"]) == ("held", True)
+    assert rows[both, kept, 0]["upstream_offset"] == 6
+    with (
+        closing(Cluster(world.flow.source_connection, "source", "test", 5_000).connect()) as source,
+        pytest.raises(SourceError, match=rf"topic {hidden} \(needs DESCRIBE\).*hides the offsets .* source = dead"),
+    ):
+        require_visible(world.flow, source, {hidden, kept, "deleted"})
+
+    with world.mirroring():
+        eventually(lambda: world.metric("held_topics") == 1, what="it is held by this job, too")
+        right = AclBindingFilter(
+            ResourceType.TOPIC,
+            hidden,
+            ResourcePatternType.LITERAL,
+            "User:limited",
+            "*",
+            AclOperation.DESCRIBE,
+            AclPermissionType.DENY,
+        )
+        next(iter(admin.delete_acls([right]).values())).result()
+        eventually(lambda: sum(map(len, world.target_records(hidden).values())) == 40, what="the topic goes on")
+        eventually(lambda: world.metric("held_topics") == 0, what="nothing is held")
+    assert world.assert_equal(hidden, kept) == 80
+    world.checkpoint()
+    assert {(row["status"], row["sync"], row["reason"]) for row in last_rows(world).values()} <= {
+        ("exact", sync, None) for sync in ("committed", "in_step")
+    }
+    world.source_admin.delete_topics([hidden])[hidden].result()
+    eventually(lambda: not listed())
+    assert {one.topic for one in measure(world.flow).partitions} == {kept}
+
+
+def last_rows(world: World) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Returns the newest row of each position in the memory of a world without Spark."""
+    return {(row["group_id"], row["topic"], row["partition"]): row for row in world.rows("checkpoints")}
 
 
 def test_access_that_a_failover_can_not_read_or_give_is_said_and_the_rest_goes_on(

@@ -12,38 +12,21 @@ import pandas as pd
 import pytest
 from mirrorlake.demo.page import PROVEN, proof_section, story_page
 from mirrorlake.ledger.store import Ledger
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from tests.empty_ledger import ledger_in
+from tests.pictures import WRITES, chromium, take_picture
 from tests.report_ledger import HOURS, UNTIL, fill_report
 
 ROOT = Path(__file__).resolve().parents[2]
-QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-)
 FIGURES = ("lag", "throughput", "stages", "freshness", "gates", "verified")
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for word in (*QUIET, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
-        options.add_argument(word)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options, webdriver.ChromeService("/usr/bin/chromedriver"))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("chromium")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +64,9 @@ def script(browser: WebDriver, text: str) -> Any:
 
 
 def test_the_report_says_how_every_flow_is(browser: WebDriver, page: Path) -> None:
+    browser.set_window_size(960, 1_043)
     browser.get(page.as_uri())
+    take_picture(browser, "report")
     well, unwell = (
         next(card for card in browser.find_elements(By.CSS_SELECTOR, ".mirrorlake-card") if name in card.text)
         for name in ("west → east", "north → south")
@@ -135,13 +120,15 @@ def test_no_code_is_shown(browser: WebDriver, page: Path) -> None:
     assert '"problems"' not in text, "the result is for the job"
 
 
+OFFSETS = {"upstream": 1_500, "downstream": 1_400, "unread": 12, "again": 0, "skipped": 0}
+
+
 @pytest.fixture(scope="module")
 def demo_page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Makes the page of the demo from the example day, with a group that went wrong."""
-    offsets = {"upstream": 1_500, "downstream": 1_400, "unread": 12, "again": 0, "skipped": 0}
     moves = [
-        {"group": "<b>billing", "partition": "orders-0", **offsets},
-        {"group": "fraud", "partition": "orders-1", **offsets, "again": 1},
+        {"group": "<b>billing", "partition": "orders-0", **OFFSETS},
+        {"group": "fraud", "partition": "orders-1", **OFFSETS, "again": 1},
     ]
     compared = pd.DataFrame([["orders", 0, 2, 0, 0, 0, 0, None]], columns=PROVEN)
     proof = proof_section("verified to <now>, 2 records, 0 differences", compared, passed=True)
@@ -168,3 +155,16 @@ def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_gro
     assert script(browser, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     others = "performance.getEntriesByType('resource').filter(one => !one.name.startsWith('data:')).length"
     assert script(browser, others) == 0
+    take_picture(browser)
+
+
+@pytest.mark.skipif(not WRITES, reason="takes a picture for the documentation: make pictures")
+def test_a_picture_of_the_page_of_the_demo(browser: WebDriver, ledger: Ledger, tmp_path: Path) -> None:
+    moves = [{"group": group, "partition": f"orders-{at}", **OFFSETS} for at, group in enumerate(("billing", "fraud"))]
+    compared = pd.DataFrame([["orders", 0, 9_412, 0, 0, 0, 0, 0], ["orders", 1, 9_377, 0, 0, 0, 0, 0]], columns=PROVEN)
+    proof = proof_section("verified to 13:59:30, 18,789 records, 0 differences", compared, passed=True)
+    path = tmp_path / "demo.html"
+    path.write_text(story_page(ledger, "west->east", moves, proof, hours=str(HOURS), until=str(UNTIL)))
+    browser.set_window_size(1_000, 1_031)
+    browser.get(path.as_uri())
+    take_picture(browser, "demo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +18,7 @@ from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import ADDED, VERSION, column_definitions
 from mirrorlake.model.run import Run
+from mirrorlake.model.slot import VERSION as STATE_VERSION
 from mirrorlake.model.slot import SlotState
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 
@@ -125,6 +127,16 @@ def test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_it
     spark.sql(f"ALTER TABLE {older.table('offset_syncs')} ADD COLUMNS (of_the_future STRING)")
     older.merge_offset_syncs(spark.createDataFrame([record(2, run(20))], RECORDS))
     assert older.read("offset_syncs").filter("of_the_future IS NULL").count() == 2
+
+
+def test_a_record_of_a_later_format_is_refused_by_its_number_and_nothing_of_it_is_stored(
+    ledger: Ledger, spark: Any
+) -> None:
+    value, *place = record(50, run(5_000))
+    later = bytearray(json.dumps({**json.loads(value), "version": STATE_VERSION + 1}).encode())
+    with pytest.raises(Exception, match=f"has format version {STATE_VERSION + 1}; .* Upgrade mirrorlake"):
+        ledger.merge_offset_syncs(spark.createDataFrame([(later, *place), record(51, run(5_010))], RECORDS))
+    assert ledger.read("offset_syncs").filter("upstream_start >= 5000 AND upstream_start < 5100").isEmpty()
 
 
 @pytest.mark.parametrize("version", ADDED)

@@ -17,8 +17,9 @@ from bench.cases import MAIN, find
 from bench.check import LIMITS, Limit
 from bench.contestants import CEILING, MIRRORLAKE, MM2_TUNED
 from bench.processes import ProcessTree
+from bench.side_by_side import resumed
 from bench.summary import medians, ratios, stages
-from bench.tables import lines
+from bench.tables import lines, sizing
 
 
 class Log:
@@ -163,9 +164,37 @@ def test_cases_are_found_by_name_and_set() -> None:
         find("512-gzip-8", 1)
 
 
+def test_a_run_that_is_resumed_keeps_the_rounds_of_its_own_revision_and_other_cases(results: dict[str, Any]) -> None:
+    (case,) = find(MAIN, 1)
+    found = results["cases"][MAIN] | {"revision": "abc", "settings": case.settings}
+    cases = {"trickle": {"rounds": {}}, MAIN: found}
+    kept = resumed(cases, [case], "abc")
+    assert {name: len(rounds) for name, rounds in kept[MAIN]["rounds"].items()} == {
+        MM2_TUNED: 3,
+        MIRRORLAKE: 2,  # the one that failed is measured again
+        CEILING: 1,
+    }
+    assert kept["trickle"] == cases["trickle"]
+    smaller = found | {"settings": {**case.settings, "records": 5}}
+    for others, revision in (
+        (found, "def"),
+        (found, ""),
+        (found | {"revision": "abc-dirty"}, "abc-dirty"),
+        (smaller, "abc"),
+    ):
+        assert MAIN not in resumed({MAIN: others}, [case], revision)
+
+
 def test_a_table_has_a_row_for_everyone(results: dict[str, Any]) -> None:
     text = "\n".join(lines(results))
     assert "| MirrorMaker 2, tuned, at-least-once | 110,000 | 11.00 |" in text
     assert "| mirrorlake, exactly-once | 330,000 | 3.00 |" in text
     assert "3.00 times the records/s of MirrorMaker 2, tuned, at-least-once" in text
     assert "copy 60 %, gate 20 %, between 20 %" in text
+
+
+def test_a_size_is_that_of_a_backlog_between_near_clusters(results: dict[str, Any]) -> None:
+    found = results["cases"][MAIN] | {"settings": {"bytes": 512, "codec": "lz4", "batch_records": 500, "partitions": 8}}
+    far = found | {"settings": found["settings"] | {"round_trip_ms": 100}}
+    _, _, row = sizing({"cases": {MAIN: found, "wan-source": far}})
+    assert row == "| 512 B, lz4, batches of 500, 8 partitions | 512-lz4-8 | 3.00 | 0.300 cores | 171 |"

@@ -16,8 +16,9 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from mirrorlake.cli import exit_code, options, output
+from mirrorlake.cli import exit_code, options, output, running
 from mirrorlake.cli.app import main
+from mirrorlake.cli.commands import jobs
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
 from mirrorlake.cli.running import session, stopped_by_signals
 from mirrorlake.errors import KINDS, FencedError
@@ -123,6 +124,9 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
         (["pause", "--config", "{config}"], 2, "Missing option '--reason'"),
         (["pause", "--config", "{config}", "--flow", "west->east", "--reason", "x" * 501], 2, "1 to 500 characters"),
         (["nothing"], 2, "No such command 'nothing'"),
+        (["lag", "--config", "{config}", "--top", "-5"], 2, "-5 is not in the range x>=1"),
+        (["status", "--config", "{config}", "--deadline", "nan"], 2, "'nan' is not a number"),
+        (["status", "--config", "{config}", "--hours", "-1"], 2, "-1.0 is not in the range 0<x<=87600"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_message_and_no_trace(config: str, words: list[str], code: int, said: str) -> None:
@@ -316,18 +320,22 @@ def test_no_second_signal_leaves_the_jvm_behind(monkeypatch: pytest.MonkeyPatch)
             stopped.append(True)
 
     monkeypatch.setattr("mirrorlake.local.session.local_session", lambda *_: Spark())
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(KeyboardInterrupt), session("test"):
-            signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with pytest.raises(running.Terminated), running.terminated_by_sigterm(), session("test"):
+        signal.raise_signal(signal.SIGTERM)
     assert stopped == [True]
 
 
-@pytest.mark.parametrize("words", [("pause",), ("pause", "--reason", ""), ("lag", "--top", "x"), ("sql",)])
-def test_a_wrong_option_is_an_object_too(words: tuple[str, ...]) -> None:
-    done = run(*words, "--output", "json")
+@pytest.mark.parametrize(
+    "words",
+    [("pause",), ("pause", "--reason", ""), ("lag", "--top", "x"), ("sql",), ("lag", "--nothing"), ("lag", "x")],
+)
+@pytest.mark.parametrize("asked", [("--output", "json"), ("--output=json",), ()])
+def test_a_wrong_option_is_an_object_too(
+    words: tuple[str, ...], asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not asked:
+        monkeypatch.setenv("MIRRORLAKE_OUTPUT", "json")
+    done = run(*words, *asked)
     found = json.loads(done.stdout)
     assert done.exit_code == found["exit_code"] == ExitCode.CONFIGURATION
     assert (found["command"], found["error"]["kind"]) == (words[0], "ConfigurationError")
@@ -348,9 +356,136 @@ def test_a_result_of_sql_that_is_cut_says_so(
     frame.limit.side_effect = lambda most: MagicMock(collect=lambda: rows[:most])
     monkeypatch.setattr(prompt, "ROWS", 3)
     monkeypatch.setattr(prompt, "open_warehouse", lambda *_: spark)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        found = json.loads(run("sql", "SELECT 1", "--output", "json").stdout)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    found = json.loads(run("sql", "SELECT 1", "--output", "json").stdout)
     assert (len(found["rows"]), found["truncated"]) == (shown, is_cut)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        (lambda: signal.raise_signal(signal.SIGTERM), ExitCode.TERMINATED),
+        (lambda: signal.raise_signal(signal.SIGINT), ExitCode.INTERRUPTED),
+        (lambda: output.console().on_broken_pipe(), ExitCode.CUT_OFF),
+    ],
+)
+def test_a_command_that_is_cut_short_has_a_code_and_prints_nothing(
+    ending: Any, code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(output, "discard", lambda: None)
+    monkeypatch.setattr(options, "choose", lambda *_: ending())
+    done = run("status", "--output", "json")
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert "Traceback" not in done.stderr
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_reader_that_has_gone_costs_no_word(tmp_path: Path, config: str) -> None:
+    words = f"{sys.executable} -m mirrorlake.cli status --config '{config}' --deadline 0.2 --warehouse '{tmp_path}'"
+    script = f"({words}; echo $? >'{tmp_path}/code') | :"
+    environment = {"PYTHONPATH": str(ROOT / "lib")}
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert (done.stderr, (tmp_path / "code").read_text()) == ("", f"{ExitCode.CUT_OFF}\n")
+
+
+@pytest.mark.parametrize(("ends_by_itself", "code"), [(True, ExitCode.PAUSED), (False, ExitCode.OK)])
+def test_a_long_job_that_is_stopped_in_a_pause_has_done_what_it_was_told(ends_by_itself: bool, code: ExitCode) -> None:
+    result = {"flow": "a->b", "records": 0, "paused": {"by": "ana", "reason": "disks"}}
+    assert jobs._told("mirror", result, ends_by_itself=ends_by_itself) is code
+
+
+def test_each_statement_that_fails_ends_sql_with_the_code_of_a_wrong_parameter(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from unittest.mock import MagicMock
+
+    from mirrorlake.errors import LedgerError
+    from mirrorlake.local import sql as prompt
+
+    spark = MagicMock()
+    spark.sql.return_value.columns = []
+    monkeypatch.setattr(prompt, "open_warehouse", lambda *_: spark)
+    assert run("sql", "SELECT 1").exit_code == ExitCode.OK
+    spark.sql.side_effect = ValueError("[PARSE_SYNTAX_ERROR]")
+    for words in (("sql", "SELEC"), ("sql", "SELEC", "--output", "json")):
+        done = run(*words)
+        assert (done.exit_code, "PARSE_SYNTAX_ERROR" in done.stderr) == (ExitCode.CONFIGURATION, True)
+    monkeypatch.setattr(prompt, "open_warehouse", MagicMock(side_effect=LedgerError("the tables are of version 1")))
+    assert run("sql", "SELECT 1").exit_code == ExitCode.LEDGER
+
+
+def test_what_a_command_tells_on_its_way_is_not_in_the_way_of_its_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorlake.demo import story
+    from mirrorlake.local import __main__ as local
+
+    def start(_: Path) -> dict[str, str]:
+        print("cluster a runs")
+        return {"a": "127.0.0.1:1"}
+
+    def tell() -> list[str]:
+        print("1.0 s")
+        return ["a group has read twice"]
+
+    monkeypatch.setattr(local, "start", start)
+    monkeypatch.setattr(story, "tell", tell)
+    done = run("clusters", "start", "--output", "json")
+    assert json.loads(done.stdout) == {"command": "clusters", "action": "start", "clusters": {"a": "127.0.0.1:1"}}
+    assert "cluster a runs" in done.stderr
+    done = run("demo", "--output", "json")
+    assert (done.exit_code, json.loads(done.stdout)["healthy"]) == (ExitCode.FINDINGS, False)
+    assert run("clusters", "start").stdout == "cluster a runs\n"
+
+
+def test_an_advice_can_be_typed_as_it_stands() -> None:
+    said = "If it stays down: mirrorlake plan --flow 'a->b' --source dead"
+    assert options.typed(said, options.CONFIG).endswith("mirrorlake plan --flow 'a->b' --source dead")
+    named = options.typed(said, "my file")
+    assert named.startswith("If it stays down: ")
+    assert named.endswith("mirrorlake plan --config 'my file' --flow 'a->b' --source dead")
+    assert options.typed("Set mirrorlake.paused = false", "x") == "Set mirrorlake.paused = false"
+
+
+@pytest.mark.parametrize(("width", "lines"), [(160, 3), (40, 7)])
+def test_columns_that_do_not_fit_beside_each_other_become_lines(
+    width: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = output.console
+
+    def narrow() -> Any:
+        found = wide()
+        found.width = width
+        return found
+
+    monkeypatch.setattr(output, "console", narrow)
+    flows = [("west->east", "stalled", 1_234_567, "start-the-job-again"), ("east->west", "ok", None, None)]
+    output.table(("flow", "", "lag", "next"), flows)
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) == lines
+    assert all(len(line) <= width for line in shown.splitlines())
+    assert "start-the-job-again" in shown
+
+
+def test_a_folder_that_cannot_be_written_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mirrorlake.local import __main__ as local
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(local, "start", lambda _: (tmp_path / "file/.local").mkdir())
+    done = run("clusters", "start")
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert f"{tmp_path}/file/.local can't be used: Not a directory" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "report"])
+def test_an_extra_that_is_missing_is_named_before_anything_starts(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "find_spec", lambda name: None if name in ("papermill", "pyspark") else object())
+    done = run(command)
+    assert done.exit_code == ExitCode.CONFIGURATION
+    assert "needs pyspark and papermill: pip install 'mirrorlake[spark,notebooks]'" in done.stderr
+
+
+def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does() -> None:
+    done = CliRunner().invoke(main, ["--help"], terminal_width=80)
+    assert done.exit_code == ExitCode.OK
+    assert [line for line in done.stdout.splitlines()[1:] if line.endswith("...")] == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +102,41 @@ def test_of_coroutines_that_run_together_all_end_before_an_error_is_raised() -> 
     assert (sorted(ended), most) == ([*range(7)], 3)
     assert cluster.net.run(lambda: cluster.together(lambda: one(5), lambda: one(2))) == [5, 2]
     cluster.close()
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_cluster_that_never_answered_is_closed_with_all_that_was_open(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The listener takes connections, and neither requests nor a handshake; what is not sent yet stays unsent."""
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        before = len(os.listdir("/proc/self/fd"))
+        connection = Connection("a", (("bootstrap.servers", address), ("security.protocol", protocol)))
+        one = Cluster(connection, "source", "tests")
+        other = Cluster(connection, "target", "tests", net=one.net)
+        for cluster in (one, other):
+            cluster._manager.bootstrap_async(10_000)
+            for _ in range(20):
+                cluster.net.poll(timeout_ms=5)
+            written = 0
+            for conn in cluster._manager._conns.values():
+                if conn.transport is not None:  # as if the broker had answered first, and then stopped
+                    conn._init_future.success(True)
+                    conn.transport.write(bytes(64 << 20))
+                    written += 1
+            assert written == (protocol == "PLAINTEXT"), "a handshake that is not over has no transport"
+        one.close()
+        other.net.poll(timeout_ms=10)  # the other one still uses the loop
+        assert len(os.listdir("/proc/self/fd")) > before
+        other.close()
+        other.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+    del one, other, cluster
+    gc.collect()
+    assert not ignored
 
 
 class StateLog(Cluster):

@@ -47,8 +47,8 @@ def test_every_anchor_of_a_link_exists(page: Path) -> None:
 def test_the_sizes_on_the_page_for_operators_are_those_of_the_benchmark() -> None:
     measured = (ROOT / "docs/performance.md").read_text()
     table = (ROOT / "docs/operations.md").read_text()
-    rows = re.findall(r"^\| [^|]+ \| ([\w-]+) \| ([\d.]+) \| ([\d.]+) cores \|$", table, re.MULTILINE)
-    assert len(rows) == 5
+    rows = re.findall(r"^\| [^|]+ \| ([\w-]+) \| ([\d.]+) \| ([\d.]+) cores \| [\d,]+ \|$", table, re.MULTILINE)
+    assert len(rows) >= 5
     for case, seconds, cores in rows:
         section = measured.partition(f"**{case}**")[2]
         (found,) = re.findall(r"^\| mirrorlake, exactly-once \| [\d,]+ \| ([\d.]+) \|", section, re.MULTILINE)[:1]

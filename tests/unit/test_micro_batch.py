@@ -70,7 +70,7 @@ def test_a_run_without_an_interval_follows_its_file_from_one_micro_batch_to_the_
     job._topology, job._keeper, job._lag_keeper = SimpleNamespace(), SimpleNamespace(), SimpleNamespace()
     job._has_work = lambda _: False
     with file.open("a") as properties:
-        properties.write("mirrorlake.max.bytes.per.second = 1000\n")
+        properties.write("mirrorlake.max.bytes.per.second = 100000\n")
     job._mirror(MirrorPlan(1, 1), None, 0, None)
-    assert job.flow.max_bytes_per_s == 1_000
+    assert job.flow.max_bytes_per_s == 100_000
     assert job._topology.flow is job._keeper.flow is job._lag_keeper.flow is job.flow

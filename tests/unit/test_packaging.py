@@ -54,6 +54,15 @@ def test_the_build_backend_is_pinned_so_that_a_wheel_is_built_without_a_network(
         assert pinned[name] in requirement.specifier
 
 
+def test_a_container_is_built_from_no_secrets_and_nothing_that_was_made_here() -> None:
+    """Its context is sent to the builder as a whole: with .venv and .local that would be gigabytes."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    left_out = {line.removeprefix("**/").rstrip("/") for line in lines if not line.startswith("#")}
+    made = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
+    assert left_out == {*made, ".git", "*.properties"}
+    assert not [*ROOT.glob("*.properties")], "only the top level matches, so that files of the package stay"
+
+
 def test_the_version_is_the_newest_one_of_the_changelog() -> None:
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert mirrorlake.__version__ == released[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,28 +12,40 @@ from unittest.mock import MagicMock
 
 import pytest
 from click.testing import CliRunner
+from kafka.future import Future
 from mirrorlake.cli.app import main
 from mirrorlake.errors import TargetError
 from mirrorlake.protocol import cluster
+from mirrorlake.protocol.event_loop import EventLoop
 from mirrorlake.state import pause
 from mirrorlake.state.pause import LOOK_S, Pause, PauseWatch
 
 FLOW: Any = SimpleNamespace(ignores_pause=False, connect_timeout_ms=1_000)
 
 
-def test_a_job_that_has_never_read_the_pause_does_not_take_the_flow_for_open(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def target() -> Iterator[Any]:
+    """Yields a target that has an event loop, and nothing else."""
+    loop = EventLoop()
+    loop.enter()
+    yield SimpleNamespace(net=loop)
+    loop.leave()
+
+
+def test_a_job_that_has_never_read_the_pause_does_not_take_the_flow_for_open(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers: list[Any] = []
 
-    def read(*_: Any) -> Pause | None:
+    async def read(*_: Any) -> Pause | None:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(pause, "read_pause", read)
+    monkeypatch.setattr(pause, "read_pause_async", read)
     now_s = [0.0]
     watch, away, held = PauseWatch(lambda: now_s[0]), TargetError("no leader", retriable=True), Pause("ana", "x", 0)
-    target: Any = None
     answers[:] = [away, held, away]
     with pytest.raises(TargetError, match="no leader"):
         watch.look(target, FLOW)
@@ -39,6 +53,41 @@ def test_a_job_that_has_never_read_the_pause_does_not_take_the_flow_for_open(mon
     now_s[0] += LOOK_S
     assert watch.look(target, FLOW) == held, "the last answer holds"
     assert not answers
+
+
+def test_a_look_that_takes_long_goes_on_beside_the_job_and_ends_with_its_connections(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Future] = []
+    held, now_s = Pause("ana", "x", 0), [0.0]
+
+    async def read(*_: Any) -> Pause | None:
+        asked.append(Future())
+        return await asked[-1]
+
+    def answer(what: Pause | None) -> None:
+        target.net.call_later(0.01, lambda: asked[-1].success(what))
+
+    monkeypatch.setattr(pause, "read_pause_async", read)
+    monkeypatch.setattr(pause, "BESIDE_S", 0.05)
+    watch = PauseWatch(lambda: now_s[0])
+    target.net.call_later(0.05, lambda: answer(None))
+    assert watch.look(target, FLOW) is None, "the first look waits for its answer"
+    now_s[0] += LOOK_S
+    began = time.monotonic()
+    assert [watch.look(target, FLOW) for _ in range(20)] == [None] * 20, "the last answer holds"
+    assert (time.monotonic() - began < 0.5, len(asked)) == (True, 2), "one look is under way, and waited for once"
+    answer(held)
+    target.net.poll(timeout_ms=50, future=asked[-1])  # as the requests of the job do
+    assert watch.look(target, FLOW) == held
+    now_s[0] += LOOK_S
+    assert (watch.look(target, FLOW), len(asked)) == (held, 3)
+    other: Any = SimpleNamespace(net=EventLoop())
+    other.net.enter()
+    other.net.call_later(0.01, lambda: asked[-1].success(None))
+    assert watch.look(other, FLOW) is None, "a new connection asks again"
+    assert len(asked) == 4
+    other.net.leave()
 
 
 @pytest.mark.parametrize("last", [b'{"version": 99, "paused": true}', b"", b"[1]", b'{"version": 1, "paused": true}'])

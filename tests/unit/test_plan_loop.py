@@ -9,13 +9,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.errors import LedgerError, MirrorlakeError, SourceError
 from mirrorlake.failpoint import never
+from mirrorlake.jobs.mirror import spark_engine
 from mirrorlake.jobs.mirror.engine import TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
 from mirrorlake.jobs.mirror.plan_loop import IDLE_S, PlanLoop, longer
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
-from mirrorlake.jobs.mirror.spark_engine import Running
+from mirrorlake.jobs.mirror.spark_engine import Running, SparkEngine
 from mirrorlake.model.copy_plan import Range
 
 
@@ -42,6 +43,49 @@ class Loop(PlanLoop):
 
 def running(loop: PlanLoop) -> Running:
     return Running(loop, SimpleNamespace(flow=SimpleNamespace(name="a->b")), SimpleNamespace())  # type: ignore[arg-type]
+
+
+class Jvm:
+    """A session whose JVM is there until it is killed."""
+
+    is_killed = is_stopped = False
+    is_guarded = True
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 (Spark's name)
+        return SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=self._answer)))
+
+    def _answer(self) -> bool:
+        if self.is_killed:
+            raise ConnectionRefusedError("Connection refused")
+        if self.is_guarded and not self.is_stopped:
+            raise RuntimeError("Method public boolean isStopped() is not allowed")
+        return self.is_stopped
+
+
+@pytest.mark.parametrize("interval_s", [None, 0.1])
+@pytest.mark.parametrize(("how", "why"), [("is_killed", "Connection refused"), ("is_stopped", "it was stopped")])
+def test_a_run_ends_with_its_session_though_this_process_could_copy_on(
+    interval_s: float | None, how: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_engine, "SESSION_LOOK_S", 0.01)
+    jvm, watched = Jvm(), 0
+
+    def watch() -> None:
+        nonlocal watched
+        watched += 1
+        setattr(jvm, how, True)
+
+    session: Any = jvm
+    engine = SparkEngine(session)
+    engine._loop = loop = Loop(lambda: loop._stopping.wait(10))
+    if interval_s is None:
+        setattr(jvm, how, True)
+    flow: Any = SimpleNamespace(name="a->b")
+    run: Any = SimpleNamespace(flow=flow, interval_s=interval_s, watch=watch)
+    with pytest.raises(LedgerError, match=rf"flow a->b: the Spark session has ended \(.*{why}\).*start the job again"):
+        engine.run(run)
+    assert watched == (interval_s is not None)
 
 
 @pytest.mark.parametrize(

@@ -276,3 +276,5 @@ def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> No
         (said,) = Flow.load(config, "a->b").warnings
         assert said.startswith(f"property {name} is a secret in {config}, which others may read or change")
         assert "c4nary" not in said
+    config.write_text(f"{text}a.sasl.oauthbearer.token.endpoint.url = https://127.0.0.1/token\n")
+    assert Flow.load(config, "a->b").warnings == (), "an address is no secret"

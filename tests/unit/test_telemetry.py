@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import socket
 import struct
 import threading
@@ -20,6 +21,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError, SourceError
 from mirrorlake.metrics import Metrics, count_age, resident_bytes
+from mirrorlake.model.partition_lag import PartitionLag, PartitionState
 from mirrorlake.telemetry.details import CHECKPOINT_CONNECTOR, FAMILIES, SOURCE_CONNECTOR, Details, details_of
 from mirrorlake.telemetry.health import Health
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
@@ -105,6 +107,25 @@ def test_metrics_and_health_are_served_on_loopback_and_end_with_the_job(capsys: 
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_what_has_not_happened_yet_is_0_and_a_lag_that_is_never_measured_can_be_noticed() -> None:
+    metrics = Metrics()
+    began = time.time()
+    with JobTelemetry(flow(), "mirror", metrics), JobTelemetry(flow(), "checkpoint", metrics):
+        found = {
+            sample.name: sample.value
+            for family in metrics.registry.collect()
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
+    zero = ("mirrored_records", "mirrored_bytes", "micro_batches", "ledger_appends", "ledger_runs", "checkpoint_cycles")
+    assert [found[f"mirrorlake_{name}_total"] for name in (*zero, "throttled_seconds")] == [0.0] * 7
+    assert found["mirrorlake_ledger_away_seconds"] == 0
+    assert began <= found["mirrorlake_lag_measured_timestamp_seconds"] <= time.time()
+    unmeasured = Metrics()
+    with JobTelemetry(flow(mirrorlake_lag_interval_seconds="0"), "mirror", unmeasured):
+        assert b"lag_measured_timestamp_seconds{" not in generate_latest(unmeasured.registry)
+
+
 def test_a_job_begins_to_serve_without_dns(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(name: str = "") -> str:
         raise AssertionError(name)
@@ -112,6 +133,13 @@ def test_a_job_begins_to_serve_without_dns(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(socket, "getfqdn", ask)
     with JobTelemetry(flow(mirrorlake_metrics_port=str(port := free_port())), "mirror", Metrics()):
         assert get(port, "/health")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_is_listened_on(host: str) -> None:
+    port = free_port()
+    with JobTelemetry(flow(mirrorlake_metrics_port=str(port), mirrorlake_metrics_host=host), "mirror", Metrics()):
+        assert urlopen(f"http://[::1]:{port}/health", timeout=DEADLINE_S).status == 200
 
 
 def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:
@@ -312,8 +340,12 @@ def test_details_are_off_unless_asked_for_and_bounded(monkeypatch: pytest.Monkey
     assert details is not None
     for number in range(20):
         details.mirrored("b", [run(number, 1, 1, 1)], 5, 5)
-    details.groups("a->b", {(f"g{number}", "t", 0): 1 for number in range(20)})
+    details.groups("a->b", {(f"g{number}", "t", 0): number for number in range(20)})
+    state = PartitionState.MIRRORING
+    details.lag("a->b", [PartitionLag("t", age, state, lag=age, lag_seconds=float(age)) for age in range(20)])
     text = generate_latest(metrics.registry).decode()
     assert text.count(f"\n{SOURCE_CONNECTOR}record_count{{") == 5
-    assert text.count("\nmirrorlake_group_lag_records{") == 5
+    for name in ("group_lag_records", "partition_lag_records", "partition_lag_seconds"):
+        shown = re.findall(rf"\nmirrorlake_{name}{{.*}} (\d+)\.0", text)
+        assert sorted(map(int, shown)) == [15, 16, 17, 18, 19], "the longest"
     assert len(as_otlp(metrics.registry, "a->b", "mirror").resource_metrics[0].scope_metrics[0].metrics) > 5

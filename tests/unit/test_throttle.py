@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.config.properties import Properties
+from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.copy import slot_copy
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.slot_copy import SlotCopy
@@ -157,3 +158,27 @@ def test_transformed_records_are_paid_for_too(
     asyncio.run(copy._copy_transformed(intake, outlet, records=records, epochs={}, deadline=4.5))
     assert (len(accepted), Transformed.everything) == (taken, taken == 5)
     assert copy._waits_for_rate == (taken < 5)
+
+
+@pytest.mark.parametrize("name", ["mirrorlake.max.bytes.per.second", "mirrorlake.backfill.max.bytes.per.second"])
+def test_a_rate_at_which_slots_would_count_as_failing_is_refused_with_the_lowest_one(name: str) -> None:
+    """A slot that has written 1 MiB waits for 300 s at 3,496 bytes per second."""
+
+    def refusal(rate: int, slots: int, **others: str) -> str:
+        values = {**PROPERTIES, name: str(rate), "mirrorlake.slots": str(slots), **others}
+        try:
+            Flow.from_properties(Properties(values), "a->b")
+        except ConfigurationError as error:
+            return str(error)
+        return ""
+
+    assert f"flow a->b: {name} is 3495 bytes, too little for 1 slot: " in refusal(3_495, 0)
+    assert "at least 3496, or to 0" in refusal(3_495, 0)
+    assert "too little for 4 slots" in (said := refusal(10_000, 4))
+    assert "wait for more than 300 s" in said
+    assert "at least 13982" in said
+    assert [refusal(rate, slots) for rate, slots in ((0, 4), (3_496, 0), (13_982, 4))] == [""] * 3
+    assert refusal(3_495, 1, **{"mirrorlake.retry.timeout.ms": "600000"}) == ""
+    made = Flow.from_properties(Properties({**PROPERTIES, name: "10000"}), "a->b")
+    with pytest.raises(ConfigurationError, match="at least 13982"):
+        require_rates(made, slots=4)  # where Spark has four cores

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from mutants.commands import COMMANDS
 from mutants.databricks import DATABRICKS
+from mutants.holding import HOLDING
 from mutants.monitoring import MONITORING
 from mutants.mutant import Mutant
 from mutants.security import SECURITY
@@ -1163,6 +1164,23 @@ FIELD_CONDITIONS = (
         ),
     ),
     Mutant(
+        "the ledger's stream takes a state of a later format for one without runs",
+        "ledger/offset_sync_rows.py",
+        'is_known = F.coalesce("state.version", F.lit(VERSION)) <= VERSION',
+        "is_known = F.lit(True)",
+        (f"{LEDGER}::test_a_record_of_a_later_format_is_refused_by_its_number_and_nothing_of_it_is_stored",),
+    ),
+    Mutant(
+        "a checkpoint job dies of a column that a later version has added",
+        "ledger/checkpoint_row.py",
+        "for name, value in row.asDict().items() if name in known}",
+        "for name, value in row.asDict().items()}",
+        (
+            "tests/unit/test_older_versions.py::test_a_row_of_checkpoints_of_a_later_version_is_read_as_far_as_it_is_"
+            "known",
+        ),
+    ),
+    Mutant(
         "tables of an earlier version are changed by the job that comes first",
         "ledger/store.py",
         "        if not upgrade:\n",
@@ -1206,7 +1224,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a promoted topic is mirrored on",
         "jobs/mirror/planning/planner.py",
-        "left_out = held.keys() | promoted_topics(states.values())",
+        "left_out = held.keys() | promoted",
         "left_out = held.keys()",
         (PROMOTION,),
     ),
@@ -1521,4 +1539,5 @@ MUTANTS = (
     *MONITORING,
     *REACHING_CLUSTERS,
     *COMMANDS,
+    *HOLDING,
 )

@@ -29,6 +29,20 @@ MONITORING = (
         (f"{LAG}::test_an_idle_flow_writes_seldom_one_that_lags_always_and_a_failure_is_said_once",),
     ),
     Mutant(
+        "a lag that is never measured is not noticed",
+        "telemetry/job_telemetry.py",
+        "metrics.lag_measured_seconds.labels(flow.name).set_to_current_time()",
+        "pass",
+        (f"{TELEMETRY}::test_what_has_not_happened_yet_is_0_and_a_lag_that_is_never_measured_can_be_noticed",),
+    ),
+    Mutant(
+        "of too many partitions, any are shown",
+        "telemetry/details.py",
+        "sorted(partitions, key=lambda one: (-(one.lag_seconds or 0.0), -(one.lag or 0)))",
+        "partitions",
+        (f"{TELEMETRY}::test_details_are_off_unless_asked_for_and_bounded",),
+    ),
+    Mutant(
         "a job that hangs is healthy",
         "telemetry/health.py",
         "return self.age_s <= self._bound_s",

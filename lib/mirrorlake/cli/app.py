@@ -2,52 +2,65 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 import click
 
 from mirrorlake import __version__
-from mirrorlake.cli import exit_code, output
+from mirrorlake.cli import exit_code, options, output
 from mirrorlake.cli.commands import assessment, backlog, checks, control, failover, jobs, machines, tables
 from mirrorlake.cli.exit_code import ExitCode
+from mirrorlake.cli.running import Terminated, terminated_by_sigterm
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, unexpected
 from mirrorlake.printable import printable
 
-EXTRAS = {"pyspark": "spark", "delta": "spark", "deltalake": "cli", "papermill": "notebooks", "nbconvert": "notebooks"}
+UNUSABLE = frozenset(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG", "ENOSPC", "EDQUOT")
+)
 
 
 class Commands(click.Group):
     """A group whose commands end with an exit code by the kind of error, and with one message instead of a trace."""
 
     def invoke(self, context: click.Context) -> Any:
+        words = tuple(context.args)
         try:
-            code = super().invoke(context)
+            with terminated_by_sigterm():
+                code = super().invoke(context)
+        except Terminated:
+            click.echo("terminated", err=True)
+            context.exit(ExitCode.TERMINATED)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             context.exit(ExitCode.INTERRUPTED)
-        except MirrorlakeError as error:
-            self._fail(context, error)
-        except click.UsageError as error:  # click prints it; an option that is not known is found before --output
-            if output.is_json():
+        except BrokenPipeError:
+            output.discard()
+            context.exit(ExitCode.CUT_OFF)
+        except click.UsageError as error:  # click prints it
+            if output.is_json() or _asks_for_json(words):
                 about = {"kind": ConfigurationError.__name__, "message": error.format_message(), "retriable": False}
                 values = {"error": about, "exit_code": int(ExitCode.CONFIGURATION)}
                 output.emit(context.invoked_subcommand or "", values)
             raise
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except ModuleNotFoundError as error:
-            self._fail(context, _missing(error))
-        except Exception as error:  # a defect: its message may hold anything
+        except Exception as error:
             self._fail(context, error)
         context.exit(int(code or ExitCode.OK))
 
     @staticmethod
     def _fail(context: click.Context, error: Exception) -> None:
-        code = exit_code.of(error)
         if output.given("debug"):
             traceback.print_exception(error)
+        error = _explained(error)
+        code = exit_code.of(error)
         known = error if isinstance(error, MirrorlakeError) else unexpected("mirrorlake", error)
         advice = "" if isinstance(error, MirrorlakeError) else ". This is a defect; --debug shows where"
         if output.is_json():
@@ -62,12 +75,24 @@ class Commands(click.Group):
         context.exit(code)
 
 
-def _missing(error: ModuleNotFoundError) -> Exception:
-    """Returns the error for a package that an extra of the wheel would have brought."""
-    extra = EXTRAS.get((error.name or "").partition(".")[0])
-    if extra is None:
-        return error
-    return ConfigurationError(f"this command needs {error.name}: pip install 'mirrorlake[{extra}]'")
+def _asks_for_json(words: Sequence[str]) -> bool:
+    """Returns True if a command line asks for JSON; one with an option that is not known is never parsed to its end."""
+    wanted = [word for option, word in pairwise(words) if option == "--output"]
+    wanted += [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
+    return (wanted or [os.environ.get(options.variable("output"), "")])[-1] == output.JSON
+
+
+def _explained(error: Exception) -> Exception:
+    """Returns the error for what this machine lacks: a package of one of the wheel's extras, or a place to write to.
+
+    Others stay as they are. One of no kind of mirrorlake's is a defect, and its message may hold anything.
+    """
+    if isinstance(error, ModuleNotFoundError):
+        return options.lacking((error.name or "").partition(".")[0]) or error
+    if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
+        said = f"{error.filename} can't be used: {error.strerror}. Name another place, or run in another folder"
+        return ConfigurationError(said)
+    return error
 
 
 @click.group(

@@ -29,10 +29,12 @@ class ExitCode(IntEnum):
     FINDINGS = 8
     PAUSED = 9
     INTERRUPTED = 130
+    CUT_OFF = 141
+    TERMINATED = 143
 
 
 MEANINGS: Mapping[ExitCode, str] = {
-    ExitCode.OK: "done; a long job was stopped by a signal between two micro-batches",
+    ExitCode.OK: "done; a long job was stopped by a signal between two micro-batches, or its time was up",
     ExitCode.DEFECT: "unexpected error: a defect, or an error of no other kind; repeat with --debug and report it",
     ExitCode.CONFIGURATION: "wrong option, parameter or property; nothing was created or written",
     ExitCode.SOURCE: "the source can't be read, or its log is not the expected one",
@@ -41,8 +43,10 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.GATE: "expectations failed, records differ, or a failover is a no-go; nothing became visible or was moved",
     ExitCode.LEDGER: "the Delta tables can't be read or written",
     ExitCode.FINDINGS: "the command has worked, and found a problem (doctor, assess, status, lag, plan)",
-    ExitCode.PAUSED: "the flow is paused, so nothing was done",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C or SIGTERM) before the end",
+    ExitCode.PAUSED: "the flow is paused: a run with availableNow has not copied what there was, or has moved no group",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C before the end; nothing is on standard output",
+    ExitCode.CUT_OFF: "the reader of standard output has gone, such as head",
+    ExitCode.TERMINATED: "ended by SIGTERM before the end; nothing is on standard output",
 }
 
 KINDS: tuple[tuple[type[Exception], ExitCode], ...] = (  # subclasses first

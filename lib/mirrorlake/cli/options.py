@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +21,15 @@ if TYPE_CHECKING:
     from mirrorlake.config.properties import Properties
     from mirrorlake.notebook.runtime import Parameters
 
+EXTRAS = {  # of the wheel, by the packages that they bring
+    "pyspark": "spark",
+    "delta": "spark",
+    "deltalake": "cli",
+    "papermill": "notebooks",
+    "nbconvert": "notebooks",
+    "ipykernel": "notebooks",
+    "matplotlib": "notebooks",
+}
 CONFIG, WAREHOUSE, CATALOG, SCHEMA = ".local/mirrorlake.properties", ".local/warehouse", "spark_catalog", "mirrorlake"
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,6 +51,21 @@ def parameter(name: str, default: str, text: str, **settings: Any) -> Callable[[
         help=text,
         **settings,
     )
+
+
+class Number(click.FloatRange):
+    """A number within bounds. One that is not finite is none, although Python reads `nan` and `inf` as such."""
+
+    name = "number"
+
+    def convert(self, value: Any, option: click.Parameter | None, context: click.Context | None) -> Any:
+        found = super().convert(value, option, context)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a number.", option, context)
+        return found
+
+
+SECONDS = Number(0, 86_400, min_open=True)
 
 
 def _complete_flow(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -103,15 +132,18 @@ run_for = parameter("run_for", "", "stop after 'N seconds', 'N minutes' or 'N ho
 checkpoints = parameter("checkpoints", "", "directory for Spark's own progress; empty: beside the tables")
 
 
+warehouse = parameter("warehouse", WAREHOUSE, "local directory of the tables", metavar="DIR")
+schema = parameter("schema", SCHEMA, "schema of the tables")
+
+
 def tables(command: Command) -> Command:
     """Adds the options that name the tables."""
-    for option in (
-        parameter("schema", SCHEMA, "schema of the tables"),
-        parameter("catalog", CATALOG, "catalog of the tables"),
-        parameter("warehouse", WAREHOUSE, "local directory of the tables", metavar="DIR"),
-    ):
-        command = option(command)
-    return command
+    return warehouse(parameter("catalog", CATALOG, "catalog of the tables")(schema(command)))
+
+
+def one_flow(command: Command) -> Command:
+    """Adds the options that name a flow and its tables."""
+    return config(flow(tables(command)))
 
 
 @dataclass(frozen=True)
@@ -185,6 +217,39 @@ def _loaded(config: str) -> Properties:
         if config != CONFIG or "can't be read" not in error.message:
             raise
         raise ConfigurationError(f"{error.message}. Name your property file: --config FILE") from None
+
+
+def lacking(*packages: str) -> ConfigurationError | None:
+    """Returns the error for packages that are not installed; None if the wheel has no extra that brings them."""
+    if not {*packages} <= EXTRAS.keys():
+        return None
+    extras = ",".join(dict.fromkeys(EXTRAS[name] for name in packages))
+    return ConfigurationError(f"this command needs {' and '.join(packages)}: pip install 'mirrorlake[{extras}]'")
+
+
+def require(*packages: str) -> None:
+    """Requires packages of the wheel's extras, before anything is done that would be in vain.
+
+    Raises:
+        ConfigurationError: some are not installed.
+    """
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing and (error := lacking(*missing)):
+        raise error
+
+
+def typed(advice: str, config: str) -> str:
+    """Returns an advice whose commands can be typed here: with the property file, and as `./mirrorlake` in a checkout.
+
+    Args:
+        advice: words with commands of the form `mirrorlake COMMAND --flow ...`.
+        config: the property file that this command was given.
+    """
+    from mirrorlake import resources
+
+    here = "./" if resources.checkout() == Path.cwd() else ""
+    named = "" if config == CONFIG else f" --config {shlex.quote(config)}"
+    return re.sub(r"\bmirrorlake ([a-z]+)(?= --flow )", lambda found: f"{here}mirrorlake {found[1]}{named}", advice)
 
 
 def parameters(**given: str) -> Parameters:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 TABLE, JSON = "table", "json"
+WIDEST_WORD = 24  # a column needs no more than this: longer words are folded
 COLOURS: Mapping[str, str] = {
     "problem": "bold red",
     "down": "bold red",
@@ -55,6 +58,24 @@ def _of_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return None if type(value).__name__ == "NaTType" else value
+
+
+@contextmanager
+def narrated() -> Iterator[None]:
+    """Lets a block tell on standard output how it gets on, or on standard error if the command prints JSON."""
+    if not is_json():
+        yield
+        return
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+def discard() -> None:
+    """Lets nothing more reach standard output, whose reader has gone: Python would complain of the rest at its end."""
+    with suppress(OSError, ValueError):  # standard output has no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def keep(command: str, values: Mapping[str, Any]) -> None:
@@ -101,16 +122,43 @@ def say(text: str) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """Prints a table for people; words of `COLOURS` have their colours. Cells are never markup."""
+    """Prints a table for people; words of `COLOURS` have their colours. Cells are never markup.
+
+    Where the columns do not fit beside each other, each row becomes some lines: a column and its value in each.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    def text(value: Any) -> Text:
+        return Text(said := cell(value), style=COLOURS.get(said, ""))
+
+    out, cells = console(), [[text(value) for value in row] for row in rows]
     shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        shown.add_column(name, overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(text := cell(value), style=COLOURS.get(text, "")) for value in row))
-    console().print(shown)
+    if _needed([columns, *([one.plain for one in row] for row in cells)]) <= out.width:
+        for name in columns:
+            shown.add_column(name, overflow="fold")
+        for row in cells:
+            shown.add_row(*row)
+    else:
+        shown.show_header = False
+        shown.add_column(style="bold")
+        shown.add_column(overflow="fold")
+        for number, row in enumerate(cells):
+            if number:
+                shown.add_row()
+            for name, one in zip(columns, row, strict=True):
+                if one.plain != cell(None):
+                    shown.add_row(name, one)
+    out.print(shown)
+
+
+def _needed(rows: Iterable[Sequence[str]]) -> int:
+    """Returns the width of a table whose cells are wrapped between words, and in words above WIDEST_WORD."""
+    widths = [
+        min(max((len(word) for one in column for word in one.split()), default=0), WIDEST_WORD)
+        for column in zip(*rows, strict=True)
+    ]
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def cell(value: Any) -> str:
@@ -128,7 +176,11 @@ def console() -> Console:
     """Returns the console of standard output; a pipe gets lines of 160 characters without colours."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # `app.py` ends the command; rich would end it as a defect does
+
+    return Output(file=sys.stdout, width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
 
 
 def ago(seconds: float) -> str:
@@ -137,6 +189,11 @@ def ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {name}"
     return f"{max(0, int(seconds))} s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Formats a number of things for people."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size(count: float) -> str:

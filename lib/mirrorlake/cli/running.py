@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -32,9 +32,8 @@ def set_up_log(level: str) -> None:
 
 @contextmanager
 def session(name: str) -> Iterator[SparkSession]:
-    """Starts Spark for the length of a block; log lines go to standard error. SIGTERM ends the block like Ctrl-C."""
+    """Starts Spark for the length of a block; log lines go to standard error."""
     set_up_log("INFO")
-    interrupt_on_sigterm()
     from mirrorlake import resources
     from mirrorlake.local.session import local_session
 
@@ -42,7 +41,8 @@ def session(name: str) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        with _ignored():  # the JVM is about to end; a second signal must not leave it behind
+        # The JVM is about to end; a second signal must not leave it behind. One that is gone has nothing to stop.
+        with _ignored(), suppress(Exception):
             spark.stop()
 
 
@@ -50,9 +50,9 @@ def session(name: str) -> Iterator[SparkSession]:
 def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
     """Lets Ctrl-C and SIGTERM end a job between two micro-batches; a second signal interrupts it."""
 
-    def stop(*_: object) -> None:
+    def stop(number: int, _: object) -> None:
         if asked.is_set():
-            raise KeyboardInterrupt
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
         asked.set()
         click.echo("stopping after the micro-batch under way; once more interrupts it", err=True)
         job.stop()
@@ -66,14 +66,29 @@ def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def interrupt_on_sigterm() -> None:
-    """Lets SIGTERM end a command like Ctrl-C, so that it cleans up."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come. Whatever cleans up after Ctrl-C does so after this, too."""
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+@contextmanager
+def terminated_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end a block like Ctrl-C, so that it cleans up.
+
+    Raises:
+        Terminated: SIGTERM has come.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
 CANARY_PREFIX = "mirrorlake.canary."
+LARGE_BATCH_BYTES = 1 << 20  # about max.message.bytes, by default
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
 # The reason to record for a group's position in a topic that `Flow.scatters`.
@@ -386,12 +388,38 @@ def _require_no_contradiction(flow: Flow) -> None:
             f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
             "Canaries are records of the heartbeats topic. Set both to true, or mirrorlake.canary.enabled = false"
         )
+    require_rates(flow, flow.slots or 1)
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, too short for a "
             f"micro-batch of mirrorlake.batch.max.ms = {flow.batch_max_ms} and its gate. Set it to at least twice "
             "mirrorlake.batch.max.ms"
         )
+
+
+def require_rates(flow: Flow, slots: int) -> None:
+    """Checks that the flow's rates let each slot write a large batch before it counts as failing.
+
+    Args:
+        flow: flow with rates.
+        slots: number of slots that share them.
+
+    Raises:
+        ConfigurationError: a rate is lower; the message has the lowest one.
+    """
+    longest_ms = max(flow.retry_timeout_ms, flow.transaction_timeout_ms)
+    least = math.ceil(slots * LARGE_BATCH_BYTES * 1000 / longest_ms)
+    for name, rate in (
+        ("mirrorlake.max.bytes.per.second", flow.max_bytes_per_s),
+        ("mirrorlake.backfill.max.bytes.per.second", flow.backfill_max_bytes_per_s),
+    ):
+        if 0 < rate < least:
+            raise ConfigurationError(
+                f"flow {flow.name}: {name} is {rate} bytes, too little for {slots} slot{'s' * (slots > 1)}: one that "
+                f"has written a batch of 1 MiB would wait for more than {longest_ms // 1000} s, and count as failing. "
+                f"Set it to at least {least}, or to 0 for no limit. To stop topics for a while, name them in "
+                "mirrorlake.topics.paused"
+            )
 
 
 def _replication_factor(scope: Scope) -> int:

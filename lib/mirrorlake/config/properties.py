@@ -23,6 +23,7 @@ from mirrorlake.config.name_filter import NameFilter, split_list
 from mirrorlake.config.option import Option, Patterns
 from mirrorlake.config.security import client_roles
 from mirrorlake.config.security.client_roles import ROLES
+from mirrorlake.config.security.login import TOKEN_URL
 from mirrorlake.errors import ConfigurationError
 
 ARROW = "->"
@@ -156,7 +157,7 @@ class Properties:
         plain = _without_role(self._without_scope(name))
         if secret_reference.REFERENCE.search(value):
             return False
-        if plain == REGISTRY_URL:
+        if plain in (REGISTRY_URL, TOKEN_URL):  # addresses, unless they hold a user
             return "@" in value
         return (
             bool(value) and secret_reference.is_secret(name) and (is_client_property(plain) or plain == REGISTRY_USER)

@@ -58,6 +58,11 @@ def home() -> Path:
     return resources.home() / ".local/demo"
 
 
+def page() -> Path:
+    """Returns the path of the page that tells the whole story."""
+    return home() / PAGE
+
+
 def tell() -> list[str]:
     """Runs the demo; returns the checks that failed."""
     began = time.monotonic()
@@ -145,7 +150,7 @@ def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack)
     if problems:
         return problems
     audit = Notebook("audit", ["-p", "warehouse", str(home() / "warehouse"), "-p", "group_id", "archive"], say)
-    page = subprocess.Popen(
+    making = subprocess.Popen(
         [sys.executable, "-m", "mirrorlake.demo.page", str(home())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -157,8 +162,8 @@ def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack)
     moves, wrong = compare_groups(source, target)
     problems += wrong
     problems += audit.wait()
-    printed, complaints = page.communicate(json.dumps([asdict(move) for move in moves]))
-    if page.returncode:
+    printed, complaints = making.communicate(json.dumps([asdict(move) for move in moves]))
+    if making.returncode:
         problems.append(f"the page could not be made: {complaints[-1_000:]}")
     else:
         say(printed.strip())
@@ -166,6 +171,6 @@ def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack)
     for name in ("mirror", "checkpoint", "audit"):
         print(f"  {home() / 'notebooks' / name}.html")
     print(f"  Delta tables: {home() / 'warehouse/mirrorlake'}")
-    if not page.returncode:
-        print(f"  the whole story, one file to mail: {(home() / PAGE).as_uri()}\n")
+    if not making.returncode:
+        print(f"  the whole story, one file to mail: {page().as_uri()}\n")
     return problems

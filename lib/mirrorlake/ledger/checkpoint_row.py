@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
@@ -25,7 +26,7 @@ class Checkpoint:
     group_id: str
     topic: str | None
     partition: int | None
-    status: Status
+    status: Status | str
     cycle_id: str
     created_at: datetime
     target_topic: str | None = None
@@ -36,14 +37,24 @@ class Checkpoint:
     source_lag: int | None = None
     reason: str | None = None
     target_offset: int | None = None
-    sync: SyncOutcome | None = None
+    sync: SyncOutcome | str | None = None
 
     @classmethod
     def from_row(cls, row: Row) -> Checkpoint:
-        """Makes a checkpoint from a row of the table."""
-        sync = row["sync"]
-        values = {**row.asDict(), "status": Status(row["status"]), "sync": None if sync is None else SyncOutcome(sync)}
-        return cls(**values)
+        """Makes a checkpoint from a row of the table.
+
+        After a rollback, a later version may have written it: its columns are left out, and its words are kept.
+        """
+        known = {field.name for field in fields(cls)}
+        values = {name: value for name, value in row.asDict().items() if name in known}
+        sync = values["sync"]
+        return cls(
+            **{
+                **values,
+                "status": _word(Status, values["status"]),
+                "sync": None if sync is None else _word(SyncOutcome, sync),
+            }
+        )
 
     @property
     def key(self) -> GroupKey:
@@ -61,6 +72,10 @@ class Checkpoint:
             and all(getattr(self, name) == getattr(other, name) for name in names)
             and (self.sync == other.sync or {self.sync, other.sync} <= SETTLED)
         )
+
+
+def _word(words: type[StrEnum], word: str) -> str:
+    return words(word) if word in {*words} else word
 
 
 def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:

@@ -6,18 +6,21 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.model.slot import VERSION
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from mirrorlake.config.flow import Flow
 
 EARLIEST = -2  # the earliest offset, for Spark's Kafka source
+TOO_NEW = f"; this version of mirrorlake reads up to {VERSION}. Upgrade mirrorlake"
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 
 # The schema of an offset-syncs record, for from_json: as far as the rows of runs and gaps need it.
 RECORD = """
-  source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT, inferred BOOLEAN,
-  topics_shared BOOLEAN,
+  version INT, source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT,
+  inferred BOOLEAN, topics_shared BOOLEAN,
   runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
     upstream_end: BIGINT,
     downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
@@ -65,13 +68,19 @@ def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
 
 
 def offset_sync_states(records: DataFrame) -> DataFrame:
-    """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each."""
+    """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each.
+
+    The query fails if a later version has written one of them in a format of its own: its runs may mean something else.
+    """
     from pyspark.sql import functions as F
 
     parsed = records.select(
         F.from_json(F.col("value").cast("string"), RECORD).alias("state"), "partition", "offset", "timestamp"
     )
-    return parsed.select(
+    too_new = F.concat(F.lit("an offset-syncs record has format version "), F.col("state.version"), F.lit(TOO_NEW))
+    is_known = F.coalesce("state.version", F.lit(VERSION)) <= VERSION
+    known = F.when(is_known, F.col("state")).otherwise(F.raise_error(too_new))
+    return parsed.withColumn("state", known).select(
         "state.*",
         F.col("partition").alias("sync_partition"),
         F.col("offset").alias("sync_offset"),

@@ -48,8 +48,12 @@ def local_clusters(root: Path) -> dict[str, LocalCluster]:
     }
 
 
-def start(root: Path) -> None:
-    """Starts both clusters after all set-up, and writes the property file of the flow between them."""
+def start(root: Path) -> dict[str, str]:
+    """Starts both clusters after all set-up, and writes the property file of the flow between them.
+
+    Returns:
+        the bootstrap servers of each cluster.
+    """
     set_up(root)
     clusters = local_clusters(root)
     servers = {name: cluster.start().bootstrap_servers for name, cluster in clusters.items()}
@@ -58,13 +62,19 @@ def start(root: Path) -> None:
     for name, address in servers.items():
         print(f"cluster {name} runs on {address} (logs and data: {clusters[name].directory})")
     print(f"properties for the flow a->b: {config}")
+    return servers
 
 
-def stop(root: Path) -> None:
-    """Stops both clusters; their data stays."""
+def stop(root: Path) -> dict[str, str]:
+    """Stops both clusters; their data stays.
+
+    Returns:
+        the bootstrap servers of each cluster that runs now: none.
+    """
     for name, cluster in local_clusters(root).items():
         cluster.stop()
         print(f"cluster {name} is stopped")
+    return {}
 
 
 def set_up(root: Path) -> None:
@@ -94,7 +104,7 @@ def archive(root: Path) -> None:
     (root / ".local/jars/.archived").touch()
 
 
-COMMANDS: dict[str, Callable[[Path], None]] = {
+COMMANDS: dict[str, Callable[[Path], object]] = {
     "setup": set_up,
     "start": start,
     "stop": stop,

@@ -11,9 +11,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError
 
-SETUP = "run `make setup` first, or `python -m mirrorlake.local setup` where mirrorlake is installed"
+SETUP = f"run `{'make setup' if resources.checkout() else 'python -m mirrorlake.local setup'}` first"
 PROFILES = ("spark", "kafka")
 REPORTED_LINES = 5  # of what Maven says when it fails; advice on Maven's options follows
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")

@@ -45,8 +45,8 @@ def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
     """
     if not (Path(warehouse) / schema).is_dir():
         raise ConfigurationError(
-            f"there is no schema {schema} in warehouse {warehouse}. Name another one (make sql WAREHOUSE=... "
-            "SCHEMA=...), or run a mirror first"
+            f"there is no schema {schema} in warehouse {warehouse}. Name another one (--warehouse, --schema; make sql "
+            "WAREHOUSE=... SCHEMA=...), or run a mirror first"
         )
     spark = local_session(root, "sql")
     ledger = Ledger(spark, CATALOG, schema, warehouse).ensure_tables()
@@ -107,26 +107,38 @@ def typed(history: Path) -> Iterator[str]:
         readline.write_history_file(history)
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
-    root = resources.home()
+def run(root: Path, warehouse: str, schema: str, text: str) -> bool:
+    """Runs statements on a warehouse: those of a text, else of standard input, else of a prompt if that is a terminal.
+
+    Returns:
+        False if a statement of a text or of standard input has failed; the ones after it were not run.
+
+    Raises:
+        ConfigurationError: the schema does not exist.
+        LedgerError: its tables can't be read.
+    """
+    is_prompt = not text and sys.stdin.isatty()
+    given = text or ("" if is_prompt else sys.stdin.read())
+    spark = open_warehouse(root, warehouse, schema)
     try:
-        configure(level="WARNING")
-        spark = open_warehouse(
-            root, environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake"
-        )
-    except MirrorlakeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    given = environment.get("QUERY") or ("" if sys.stdin.isatty() else sys.stdin.read())
-    try:
-        if given:
-            return 0 if all(answer(spark, statement) for statement in statements(given.splitlines())) else 1
+        if not is_prompt:
+            return all(answer(spark, statement) for statement in statements(given.splitlines()))
         print(WELCOME.format(tables=", ".join(TABLES), views=", ".join(VIEWS), functions=", ".join(FUNCTIONS)))
         for statement in statements(typed(root / ".local/sql_history")):
             answer(spark, statement)
-        return 0
+        return True
     finally:
         spark.stop()
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    configure(level="WARNING")
+    warehouse, schema = environment.get("WAREHOUSE") or ".local/warehouse", environment.get("SCHEMA") or "mirrorlake"
+    try:
+        return 0 if run(resources.home(), warehouse, schema, environment.get("QUERY") or "") else 1
+    except MirrorlakeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import kafka.errors
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka.future import Future
-from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
@@ -40,6 +39,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, 
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
+from mirrorlake.protocol.event_loop import EventLoop
 from mirrorlake.protocol.frames import Lane, Manager
 
 WireError = (
@@ -245,7 +245,7 @@ class Cluster:
         side: "source" or "target", which decides the class of errors.
         client_id: the client id of this process in the brokers' logs and quotas.
         connect_timeout_ms: the deadline of the first connection, with its repetitions.
-        net: an event loop to share with another cluster.
+        net: the event loop of another cluster, to share it; None for one of its own.
 
     Attributes:
         topics: the metadata that is known, by topic.
@@ -260,11 +260,10 @@ class Cluster:
         side: str,
         client_id: str,
         connect_timeout_ms: int = 30_000,
-        net: NetworkSelector | None = None,
+        net: EventLoop | None = None,
     ) -> None:
         self.connection = connection
         self.side = side
-        self.net = net or NetworkSelector(slow_task_threshold_secs=0)
         self.topics: dict[str, Topic] = {}
         self.cluster_id = ""
         self.transaction_version = 0
@@ -276,10 +275,13 @@ class Cluster:
         self._coordinators: dict[str, int] = {}
         self._connect_timeout_ms = connect_timeout_ms
         self._contact_ms = max(SHORTEST_CONTACT_MS, min(LONGEST_CONTACT_MS, connect_timeout_ms // FIRST_CONTACTS))
+        servers = kafka_python(connection)["bootstrap_servers"]  # an error of the configuration leaves nothing open
+        self.net = net or EventLoop()
+        self.net.enter()
         self._manager = Manager(
             self.net,
             self._security,
-            bootstrap_servers=kafka_python(connection)["bootstrap_servers"],
+            bootstrap_servers=servers,
             client_id=client_id,
             receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
             socket_options=socket_options(),
@@ -360,9 +362,10 @@ class Cluster:
         return [text for text in found if "uthentication" in text or "SSL" in text or "ertificate" in text]
 
     def close(self) -> None:
-        """Closes all connections."""
-        self._manager.close()
-        self.net.poll(timeout_ms=0)
+        """Closes all connections, and the event loop unless another cluster uses it. Nothing can be asked any more."""
+        if not self._manager.closed:
+            self._manager.close()
+            self.net.leave()
 
     async def _learn(self) -> None:
         version = self._manager.broker_version

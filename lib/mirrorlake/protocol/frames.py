@@ -308,7 +308,21 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         except Exception as error:
             transport.close()
             raise kafka.errors.KafkaConnectionError(f"Handshake failed: {error}") from None
+        except BaseException:  # the event loop is being closed
+            transport.close()
+            raise
         return transport
+
+    def close(self, node_id: Any = None, timeout_ms: float | None = None) -> None:
+        """Closes the connection to one broker, or all of them; bytes that the system does not take now are dropped."""
+        if node_id is not None:
+            super().close(node_id, timeout_ms)
+            return
+        transports = [conn.transport for conn in self._conns.values() if conn.transport is not None]
+        super().close(timeout_ms=timeout_ms)
+        self._net.poll(timeout_ms=0)  # tasks see that their connection is closed, and what was written is sent
+        for transport in transports:
+            transport._close()  # one with unsent bytes is still open
 
     def least_loaded_node(self) -> Any:
         """Returns the node id for a request that any broker can answer: a paused or silent one rather than none."""

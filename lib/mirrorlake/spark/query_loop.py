@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -13,6 +14,7 @@ from mirrorlake.errors import MirrorlakeError, unexpected, without_contents
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.spark.retries import Retries
+from mirrorlake.spark.session_state import why_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -83,13 +85,15 @@ class Batches:
         except MirrorlakeError as error:
             self._error = self._error or error
         except Exception as error:  # Spark wraps the error of a micro-batch
+            self._error = self._error or why_ended(source.sparkSession, self.flow)
             self._error = self._error or MirrorlakeError(f"query {name} failed: {without_contents(error)}")
         finally:
             self._stopping.set()
             with self._busy:  # lets the current micro-batch finish; a later one returns at once
                 pass
             # stop() waits for the query's thread, which may need the lock to enter a micro-batch.
-            query.stop()
+            with contextlib.suppress(Exception) if self._error is not None else contextlib.nullcontext():
+                query.stop()  # fails without a session
         if self._error is not None:
             raise self._error
 

@@ -291,7 +291,7 @@ async def _last_values(
     start, found = end, list[bytes]()
     while not found and start > first:
         start = max(first, end - look_back)
-        found = [value for _, value in await _committed(target, key, start, end, timeout_ms)]
+        found = [value for _, value in await committed_values_async(target, key, start, end, timeout_ms)]
         look_back *= 8
     return start, found
 
@@ -309,11 +309,11 @@ def committed_values(
     Raises:
         TargetError: the log can't be read, or a record is corrupt.
     """
-    found: list[tuple[int, bytes]] = target.net.run(lambda: _committed(target, key, start, end, timeout_ms))
+    found: list[tuple[int, bytes]] = target.net.run(lambda: committed_values_async(target, key, start, end, timeout_ms))
     return found
 
 
-async def _committed(
+async def committed_values_async(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
     """Does the same as `committed_values`, for use inside the event loop."""

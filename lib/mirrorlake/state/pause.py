@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -20,11 +21,12 @@ from mirrorlake.printable import printable
 from mirrorlake.protocol.admin import Admin, NewTopic
 from mirrorlake.protocol.clients.record import append_record
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.state.offset_syncs import committed_values, topic_config
+from mirrorlake.state.offset_syncs import committed_values_async, topic_config
 
 PREFIX, SUFFIX = "mirrorlake.pause.", ".internal"
 VERSION = 1
 LOOK_S = 5.0  # between two looks of a running job
+BESIDE_S = 0.25  # for which a look holds up a job that knows the last answer; then it goes on beside the job
 LONGEST_REASON, LONGEST_NAME = 500, 100
 READ = 3  # AclOperation
 
@@ -65,7 +67,13 @@ def read_pause(target: Cluster, flow: Flow, timeout_ms: int) -> Pause | None:
     Raises:
         TargetError: the record can't be read. A job must not go on then, as it might be paused.
     """
-    order = read_order(target, flow, timeout_ms)
+    found: Pause | None = target.net.run(lambda: read_pause_async(target, flow, timeout_ms))
+    return found
+
+
+async def read_pause_async(target: Cluster, flow: Flow, timeout_ms: int) -> Pause | None:
+    """Does the same as `read_pause`, for use inside the event loop."""
+    order = await _read_order(target, flow, timeout_ms)
     return None if order is None else parse_order(order, flow)
 
 
@@ -75,8 +83,21 @@ def read_order(target: Cluster, flow: Flow, timeout_ms: int) -> bytes | None:
     Raises:
         TargetError: the record can't be read.
     """
+    found: bytes | None = target.net.run(lambda: _read_order(target, flow, timeout_ms))
+    return found
+
+
+async def _read_order(target: Cluster, flow: Flow, timeout_ms: int) -> bytes | None:
     topic = pause_topic(flow.source)
-    there = target.refresh([topic], timeout_ms, operations=True).get(topic)
+    key = topic, 0
+
+    async def listed(at: int) -> int:
+        return (await target.retry("listing offsets", lambda: target.list_offsets([key], at), timeout_ms))[key]
+
+    described = await target.retry(
+        "reading metadata", lambda: target.update_metadata([topic], operations=True), timeout_ms
+    )
+    there = described.get(topic)
     if there is None or not there.leaders:  # also where the principal may not even describe it
         return None
     if not there.allows(READ):
@@ -84,10 +105,9 @@ def read_order(target: Cluster, flow: Flow, timeout_ms: int) -> bytes | None:
             f"flow {flow.name}: the principal needs READ on TOPIC {topic} of cluster {flow.target}, which says whether "
             "the flow is paused. Grant it and start again"
         )
-    key = topic, 0
-    first, end = (target.offsets([key], at, timeout_ms)[key] for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    first, end = await listed(EARLIEST_TIMESTAMP), await listed(LATEST_TIMESTAMP)
     for start in range(end - 1, first - 1, -1):
-        for _, value in committed_values(target, key, start=start, end=start + 1, timeout_ms=timeout_ms):
+        for _, value in await committed_values_async(target, key, start, start + 1, timeout_ms):
             return value
     return None
 
@@ -160,6 +180,9 @@ def _record(flow: Flow, order: dict[str, Any]) -> None:
 class PauseWatch:
     """The pause of a flow as a running job knows it: read again every few seconds.
 
+    Only the first look holds up the job. A later one that takes long, as the topic has no leader, goes on beside the
+    job's own requests, on the event loop of the target.
+
     Args:
         clock: monotonic clock, in seconds.
     """
@@ -169,6 +192,8 @@ class PauseWatch:
         self._due = float("-inf")
         self._known: Pause | None = None
         self._has_read = False
+        self._under_way: Any = None  # the future of a look
+        self._asked: Cluster | None = None
 
     def look(self, target: Cluster, flow: Flow) -> Pause | None:
         """Returns the pause; None if the flow is not paused, or if this job goes on in a pause (`ignores_pause`).
@@ -180,12 +205,24 @@ class PauseWatch:
         """
         if flow.ignores_pause:
             return None
-        if self._clock() >= self._due:
-            try:
-                self._known = read_pause(target, flow, flow.connect_timeout_ms)
-                self._has_read = True
-            except MirrorlakeError as error:
-                if not (error.retriable and self._has_read):
-                    raise
-            self._due = self._clock() + LOOK_S
+        if self._asked is not target:  # a look has ended with its connections
+            self._under_way, self._asked = None, target
+        waits_s = 0.0
+        if self._under_way is None and self._clock() >= self._due:
+            looking = partial(read_pause_async, target, flow, flow.connect_timeout_ms)
+            self._under_way, waits_s = target.net.call_soon_with_future(looking), BESIDE_S
+        if self._under_way is not None:
+            target.net.poll(timeout_ms=1000 * waits_s if self._has_read else None, future=self._under_way)
+            if self._under_way.is_done:
+                self._take()
         return self._known
+
+    def _take(self) -> None:
+        """Takes the answer of a look that has ended."""
+        ended, self._under_way = self._under_way, None
+        error = ended.exception
+        if error is None:
+            self._known, self._has_read = ended.value, True
+        elif not (isinstance(error, MirrorlakeError) and error.retriable and self._has_read):
+            raise error
+        self._due = self._clock() + LOOK_S

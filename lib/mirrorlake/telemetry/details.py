@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-MOST_SERIES = 10_000  # partitions, and positions of groups; of more, those that were seen last are left out
+MOST_SERIES = 10_000  # partitions, and positions of groups; of more lags the longest are shown, else those seen first
 WINDOW_S = 30.0  # of Kafka's own statistics, which keep two windows
 
 SOURCE_CONNECTOR = "kafka_connect_mirror_mirrorsourceconnector_"
@@ -139,9 +139,9 @@ class Details(Collector):
         self._statistics: dict[tuple[str, Labels], Statistic] = {}
 
     def lag(self, flow: str, partitions: Iterable[Any]) -> None:
-        """Takes a measurement (`PartitionLag`), which replaces the flow's last one."""
+        """Takes a measurement (`PartitionLag`), which replaces the flow's last one. Of too many, the oldest stay."""
         found: dict[str, dict[Labels, float]] = {"lag_records": {}, "lag_seconds": {}, "uncommitted_records": {}}
-        for one in partitions:
+        for one in sorted(partitions, key=lambda one: (-(one.lag_seconds or 0.0), -(one.lag or 0))):
             labels = flow, one.topic, str(one.partition)
             for name, value in (
                 ("lag_records", one.lag),
@@ -155,10 +155,13 @@ class Details(Collector):
                 self._replace(f"mirrorlake_partition_{name}", flow, values)
 
     def groups(self, flow: str, lags: Mapping[tuple[str, str, int], int]) -> None:
-        """Takes the lags of groups on the source, by group, topic and partition; they replace the flow's last ones."""
+        """Takes the lags of groups on the source, by group, topic and partition; they replace the flow's last ones.
+
+        Of too many, the longest stay.
+        """
+        longest = sorted(lags.items(), key=lambda one: (-one[1], one[0]))[:MOST_SERIES]
         values: dict[Labels, float] = {
-            (flow, group, topic, str(partition)): float(records)
-            for (group, topic, partition), records in sorted(lags.items())[:MOST_SERIES]
+            (flow, group, topic, str(partition)): float(records) for (group, topic, partition), records in longest
         }
         with self._lock:
             self._replace("mirrorlake_group_lag_records", flow, values)

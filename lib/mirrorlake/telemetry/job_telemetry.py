@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from types import TracebackType
 
-from prometheus_client import Gauge
+from prometheus_client import Counter, Gauge
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.secret_reference import resolve
@@ -49,6 +49,17 @@ class JobTelemetry:
             "checkpoint": (metrics.checkpoint_age_seconds,),
         }
         self._ages: tuple[Gauge, ...] = by_job.get(job, ())
+        counters = {
+            "mirror": (
+                metrics.mirrored_records,
+                metrics.mirrored_bytes,
+                metrics.micro_batches,
+                metrics.ledger_appends,
+                metrics.ledger_runs,
+            ),
+            "checkpoint": (metrics.checkpoint_cycles,),
+        }
+        self._counters: tuple[Counter, ...] = counters.get(job, ())
         self._server: Server | None = None
         self._pusher: Pusher | None = None
 
@@ -63,7 +74,14 @@ class JobTelemetry:
         metrics.memory_bytes.labels(flow.name).set_function(resident_bytes)
         for kind in KINDS:  # a counter that begins with 1 has no increase
             metrics.anomalies.labels(flow.name, kind)
+        for counter in self._counters:  # before the first event, 0 and nothing are not the same to a query
+            counter.labels(flow.name)
         if self._job == "mirror":
+            for side in ("source", "target"):
+                metrics.throttled_seconds.labels(flow.name, side)
+            metrics.ledger_away_seconds.labels(flow.name)
+            if flow.lag_interval_s:  # a lag that can never be measured must be noticed, too
+                metrics.lag_measured_seconds.labels(flow.name).set_to_current_time()
             metrics.progress_age_seconds.labels(flow.name).set_function(lambda: self.health.age_s)
             count_age(metrics.last_commit_age_seconds, flow.name)
         if self._job == "checkpoint":

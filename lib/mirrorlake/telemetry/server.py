@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -21,7 +22,7 @@ class Server:
     """An HTTP server in threads of its own. It answers GET only, and reads nothing but the path and the headers.
 
     Args:
-        host: the address to listen on.
+        host: the address to listen on, of IPv4 or IPv6, or a name of this machine. `::` listens on both.
         port: the port; 0 for any.
         registry: the metrics.
         health: the health of the job.
@@ -35,7 +36,7 @@ class Server:
             pass
 
         Handler.registry, Handler.health = registry, health
-        self._server = _HTTPServer((host, port), Handler)
+        self._server = _server(host, port, Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="metrics", daemon=True)
         self._thread.start()
 
@@ -49,6 +50,16 @@ class Server:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(STOPS_WITHIN_S)
+
+
+def _server(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> _HTTPServer:
+    """Listens on an address; one of IPv6 may be in brackets, as in a URL."""
+    family, *_ = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+
+    class Bound(_HTTPServer):
+        address_family = family
+
+    return Bound((host.strip("[]"), port), handler)
 
 
 class _HTTPServer(ThreadingHTTPServer):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mirrorlake import resources
 from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
 
@@ -24,9 +22,10 @@ SHOWN = 30  # topics and groups of each table
 @options.parameter("mb_per_s", "50", "throughput to estimate the duration of the first run with, in MB/s")
 @options.common
 def assess(config: str, flow: str, mb_per_s: str) -> int:
-    """Assess the source before the first run: topics, sizes, groups, access, what is left out and why, duration.
+    """Assess the source of a flow before its first run.
 
-    Reads the source, and changes nothing. Exits with 8 if no topic would be mirrored.
+    Topics, sizes, groups, access, what is left out and why, duration. Reads the source, and changes nothing. Exits with
+    8 if no topic would be mirrored.
     """
     from mirrorlake.jobs.inspection.assessment.assess import assess as assess_flow
     from mirrorlake.jobs.inspection.assessment.assess import throughput
@@ -64,12 +63,12 @@ def _show(found: Assessment, config: str) -> None:
             )
             for one in sorted(taken, key=lambda one: -(one.size or 0))[:SHOWN]
         ),
-        f"{found.flow}: {len(taken):,} topics are mirrored, {output.size(found.size)}",
+        f"{found.flow}: mirrors {output.counted(len(taken), 'topic')}, {output.size(found.size)}",
     )
     _more(len(taken))
     if left:
         rows = [(one.topic, one.left_out) for one in left[:SHOWN]]
-        output.table(("topic", "why not"), rows, f"\nNot mirrored: {len(left):,} topics")
+        output.table(("topic", "why not"), rows, f"\nNot mirrored: {output.counted(len(left), 'topic')}")
         _more(len(left))
     moved = [one for one in found.groups if not one.left_out]
     if found.groups:
@@ -93,8 +92,7 @@ def _show(found: Assessment, config: str) -> None:
             f"{found.mb_per_s:g} MB/s (--mb-per-s; docs/performance.md), while the source grows by "
             f"{found.growth_mb_per_s:,.1f} MB/s."
         )
-    here = "./" if resources.checkout() == Path.cwd() else ""
-    output.say(f"\nnext: {here}{found.next_command}{'' if config == options.CONFIG else f' --config {config}'}\n")
+    output.say(f"\nnext: {options.typed(found.next_command, config)}\n")
 
 
 def _more(count: int) -> None:

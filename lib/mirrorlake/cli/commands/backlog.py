@@ -20,22 +20,22 @@ COLUMNS = ("flow", "topic", "partition", "state", "lag", "lag_seconds", "uncommi
 @click.command()
 @options.config
 @options.flows
-@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
-@options.parameter("schema", options.SCHEMA, "schema of the tables")
+@options.warehouse
+@options.schema
 @click.option(
     "--live/--stored", default=True, show_default=True, help="measure on the brokers now, or read the last measurement"
 )
 @click.option("--all", "shows_all", is_flag=True, help="partitions without lag, too")
-@options.parameter("top", "30", "number of partitions to show; --output json has all", type=int)
-@options.parameter("deadline", "15", "longest time of each flow, in seconds", type=float)
+@options.parameter("top", "30", "number of partitions to show; --output json has all", type=click.IntRange(1))
+@options.parameter("deadline", "15", "longest time of each flow, in seconds", type=options.SECONDS)
 @options.common
 def lag(
     config: str, flow: str, warehouse: str, schema: str, live: bool, shows_all: bool, top: int, deadline: float
 ) -> int:
-    """Show the lag of each topic-partition in records and seconds, worst first.
+    """Show the lag of each topic-partition, worst first.
 
-    It asks the brokers. Of a flow that can't be measured, it shows the last measurement of the mirror job (table
-    lag_samples), and exits with 8.
+    In records and seconds, as the brokers tell it now. Of a flow that can't be measured, it shows the last measurement
+    of the mirror job (table lag_samples), and exits with 8.
     """
     running.set_up_log("ERROR")
     chosen = options.choose(config, flow)
@@ -61,9 +61,10 @@ def lag(
             output.say(f"... and {len(waiting) - top:,} more partitions, none worse (--top, --output json)")
     elif rows:  # of flows that were not measured, nothing is known
         output.say("nothing is waiting")
-    output.say(f"\n{len(rows):,} partitions of {len({row['flow'] for row in rows}):,} flows, {_when(rows)}")
+    flows = len({row["flow"] for row in rows})
+    output.say(f"\n{output.counted(len(rows), 'partition')} of {output.counted(flows, 'flow')}, {_when(rows)}")
     for name, why in failures.items():
-        output.say(f"not measured: {name}: {why}")
+        output.say(f"not measured: {name}: {options.typed(why, config)}")
     return code
 
 

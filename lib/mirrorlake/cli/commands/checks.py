@@ -19,14 +19,14 @@ SHOWN = 40  # flows or findings of one screen
 @click.command()
 @options.config
 @options.flows
-@options.parameter("deadline", "20", "longest time of each check, in seconds", type=float)
-@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
+@options.parameter("deadline", "20", "longest time of each check, in seconds", type=options.SECONDS)
+@options.warehouse
 @options.common
 def doctor(config: str, flow: str, deadline: float, warehouse: str) -> int:
-    """Check configuration, clusters, permissions and this machine before anything runs.
+    """Check all that a flow needs, before anything runs.
 
-    Changes nothing. Each check has a deadline, and clusters and flows are checked side by side. Exits with 8 if there
-    is a problem, or a check that could not be made.
+    Configuration, clusters, permissions, this machine. Changes nothing. Each check has a deadline, and clusters and
+    flows are checked side by side. Exits with 8 if there is a problem, or a check that could not be made.
     """
     from mirrorlake.cli import machine, running
     from mirrorlake.jobs.inspection.doctor import examine, levels
@@ -46,7 +46,8 @@ def doctor(config: str, flow: str, deadline: float, warehouse: str) -> int:
         return ExitCode.FINDINGS if is_bad else ExitCode.OK
     _show(found)
     said = ", ".join(f"{counts[level]:,} {level}" for level in Level if level in counts)
-    output.say(f"\n{len(ABOUT)} checks of {len(chosen.names):,} flows, side by side, {deadline:g} s each: {said}")
+    flows = output.counted(len(chosen.names), "flow")
+    output.say(f"\n{len(ABOUT)} checks of {flows}, side by side, {deadline:g} s each: {said}")
     return ExitCode.FINDINGS if is_bad else ExitCode.OK
 
 
@@ -60,13 +61,13 @@ def _show(found: Sequence[DoctorFinding]) -> None:
 @click.command()
 @options.config
 @options.flows
-@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
-@options.parameter("schema", options.SCHEMA, "schema of the tables")
-@options.parameter("deadline", "15", "longest time of each look, in seconds", type=float)
-@options.parameter("hours", "24", "how far back to look in the tables", type=float)
+@options.warehouse
+@options.schema
+@options.parameter("deadline", "15", "longest time of each look, in seconds", type=options.SECONDS)
+@options.parameter("hours", "24", "how far back to look in the tables", type=options.Number(0, 87_600, min_open=True))
 @options.common
 def status(config: str, flow: str, warehouse: str, schema: str, deadline: float, hours: float) -> int:
-    """Show all flows on one screen, worst first, with what to do next.
+    """Show all flows, worst first, with what to do next.
 
     It asks the clusters, and reads a local warehouse if there is one. Exits with 8 if a flow needs attention.
     """
@@ -110,7 +111,7 @@ def status(config: str, flow: str, warehouse: str, schema: str, deadline: float,
                 else output.ago(one.history.checkpointed_s),
                 None if one.history is None else sum(one.history.anomalies.values()) or None,
                 one.detail,
-                one.next,
+                options.typed(one.next, config),
             )
             for one in shown
         ),

@@ -38,10 +38,10 @@ BY = click.option(
 @click.option("--reason", required=True, help="why; shown by status and in the logs of the jobs")
 @options.common
 def pause(config: str, flow: str, by: str, reason: str) -> int:
-    """Pause a flow: its jobs copy nothing and move no group until it is resumed.
+    """Pause a flow: its jobs wait until it is resumed.
 
-    The order is recorded on the target. Running jobs follow it within seconds, and go on by themselves after `resume`;
-    new ones wait. A paused flow can be failed over.
+    They copy nothing and move no group. The order is recorded on the target. Running jobs follow it within seconds, and
+    go on by themselves after `resume`; new ones wait. A paused flow can be failed over.
     """
     from mirrorlake.protocol.cluster import Cluster
     from mirrorlake.state.pause import LONGEST_NAME, LONGEST_REASON, Pause, record_pause
@@ -64,7 +64,8 @@ def pause(config: str, flow: str, by: str, reason: str) -> int:
     elif before is not None:
         output.say(f"flow {loaded.name} was already {before}. Nothing was changed")
     else:
-        output.say(f"flow {loaded.name} is {now}\nnext: mirrorlake resume --flow '{loaded.name}' --reason ...")
+        resume_it = options.typed(f"mirrorlake resume --flow '{loaded.name}'", config)
+        output.say(f"flow {loaded.name} is {now}\nnext, when it may go on: {resume_it}")
     return ExitCode.OK
 
 
@@ -75,7 +76,10 @@ def pause(config: str, flow: str, by: str, reason: str) -> int:
 @click.option("--reason", default="", help="why; recorded")
 @options.common
 def resume(config: str, flow: str, by: str, reason: str) -> int:
-    """Resume a flow that was paused: running jobs go on within seconds."""
+    """Resume a flow that was paused.
+
+    Running jobs go on within seconds.
+    """
     from mirrorlake.protocol.cluster import Cluster
     from mirrorlake.state.pause import LONGEST_NAME, LONGEST_REASON, record_resumption
 

@@ -38,9 +38,7 @@ def _of_failover(command: Command) -> Command:
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @options.parameter("source", "auto", "alive, dead, or auto: alive if it answers within 5 s")
 @click.option("--rehearse", is_flag=True, help="check every offset by the record on the target; moves no group")
 @_of_failover
@@ -54,9 +52,7 @@ def plan(rehearse: bool, **given: str) -> int:
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @SIGNED_BY
 @_of_failover
 @options.common
@@ -69,9 +65,7 @@ def promote(**given: str) -> int:
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @SIGNED_BY
 @_of_failover
 @options.common
@@ -109,9 +103,7 @@ def _failover(command: str, mode: str, given: Mapping[str, str]) -> int:
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @options.parameter("mode", "plan", "plan, begin, rehearse or run")
 @options.parameter("diverged", "", "for begin: drop or reapply the records that the old source had not handed over")
 @options.parameter("export", "", "place to export them to, with their contents; empty: no export")

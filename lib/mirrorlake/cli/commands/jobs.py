@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @options.trigger
 @options.run_for
 @options.checkpoints
@@ -24,7 +22,8 @@ if TYPE_CHECKING:
 def mirror(config: str, flow: str, trigger: str, run_for: str, **place: str) -> int:
     """Copy a flow's topics, exactly once.
 
-    Ctrl-C and SIGTERM end it between two micro-batches. A flow that is paused waits, or ends at once with 9.
+    Ctrl-C and SIGTERM end it between two micro-batches. While the flow is paused, it waits; with availableNow, it ends
+    at once with 9.
     """
     from mirrorlake import resources
     from mirrorlake.jobs.mirror.job import MirrorJob
@@ -38,13 +37,11 @@ def mirror(config: str, flow: str, trigger: str, run_for: str, **place: str) -> 
         job = MirrorJob(SparkEngine(spark), config, loaded, given.ledger(spark), suite)
         with running.stopped_by_signals(job):
             result = job.run(interval_s, run_for_s).to_json()
-    return _told("mirror", result)
+    return _told("mirror", result, ends_by_itself=interval_s is None)
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @options.trigger
 @options.run_for
 @options.checkpoints
@@ -53,7 +50,7 @@ def checkpoint(config: str, flow: str, trigger: str, run_for: str, **place: str)
     """Translate and sync a flow's consumer groups.
 
     Ctrl-C and SIGTERM end it between two cycles. While the flow is paused, positions are recorded and no group is
-    moved.
+    moved; with availableNow, it ends with 9 then.
     """
     from mirrorlake import resources
     from mirrorlake.jobs.checkpoint.job import CheckpointJob
@@ -67,17 +64,15 @@ def checkpoint(config: str, flow: str, trigger: str, run_for: str, **place: str)
         job = CheckpointJob(spark, config, loaded, given.ledger(spark), suite)
         with running.stopped_by_signals(job):
             result = job.run(interval_s, run_for_s).to_json()
-    return _told("checkpoint", result)
+    return _told("checkpoint", result, ends_by_itself=interval_s is None)
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @click.option("--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="show the plan, and change nothing")
 @options.common
 def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
-    """Create, grow and configure a flow's remote topics, or show the plan."""
+    """Create, grow and configure remote topics, or show the plan."""
     from mirrorlake.jobs.mirror.topic_sync import keep_in_step
 
     given = options.parameters(config=config, **place)
@@ -90,9 +85,7 @@ def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
 
 
 @click.command()
-@options.config
-@options.flow
-@options.tables
+@options.one_flow
 @options.parameter("mode", "incremental", "incremental, full, time or sample")
 @options.parameter("from_time", "", "for time: ISO, UTC unless it names a zone; inclusive")
 @options.parameter("to_time", "", "for time: as --from-time; exclusive")
@@ -102,9 +95,9 @@ def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
 @options.parameter("max_lateness_seconds", "3600", "age from which on an unmirrored record is a failure")
 @options.common
 def verify(config: str, flow: str, warehouse: str, catalog: str, schema: str, **scope: str) -> int:
-    """Compare every record of both clusters, independently of the code that copies.
+    """Compare every record of both clusters.
 
-    Exits with 6 if there is a difference, or nothing to compare.
+    Independently of the code that copies. Exits with 6 if there is a difference, or nothing to compare.
     """
     from mirrorlake import resources
     from mirrorlake.jobs.verification.job import Verification
@@ -124,15 +117,18 @@ def verify(config: str, flow: str, warehouse: str, catalog: str, schema: str, **
     return _told("verify", result.to_json(), is_shown=True)
 
 
-def _told(command: str, result: Mapping[str, Any], *, is_shown: bool = False) -> int:
-    """Prints the result of a job; returns the exit code."""
+def _told(command: str, result: Mapping[str, Any], *, is_shown: bool = False, ends_by_itself: bool = True) -> int:
+    """Prints the result of a job; returns the exit code.
+
+    A job that runs until it is stopped has done what it was told, also where that was to wait.
+    """
     if output.is_json():
         output.emit(command, result)
     elif not is_shown:
         output.result(result)
     if pause := result.get("paused"):
         click.echo(f"flow {result['flow']} is paused by {pause['by']}: {pause['reason']}", err=True)
-        return ExitCode.PAUSED
+        return ExitCode.PAUSED if ends_by_itself else ExitCode.OK
     return ExitCode.OK
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -22,11 +21,14 @@ from mirrorlake.errors import ConfigurationError
 )
 @options.common
 def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, until: str, page: str) -> int:
-    """Make a web page about all flows from the tables: lag, throughput, checkpoints, gates, verification."""
+    """Make a web page about all flows from the tables.
+
+    Lag, throughput, checkpoints, gates, verification, anomalies.
+    """
     from mirrorlake import resources
     from mirrorlake.notebook.page import make_page
 
-    running.interrupt_on_sigterm()
+    options.require("pyspark", "papermill", "nbconvert", "ipykernel", "matplotlib")
     if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
         raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
     given = {"warehouse": warehouse, "catalog": catalog, "schema": schema, "flows": flows, "hours": hours}
@@ -39,24 +41,25 @@ def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, un
 
 
 @click.command()
-@options.parameter("warehouse", options.WAREHOUSE, "local directory of the tables", metavar="DIR")
-@options.parameter("schema", options.SCHEMA, "schema of the tables")
+@options.warehouse
+@options.schema
 @click.argument("statement", required=False, default="")
 @options.common
 def sql(warehouse: str, schema: str, statement: str) -> int:
-    """Run one SQL statement on the tables and views, or open a prompt.
+    """Run SQL on the tables and views, or open a prompt.
 
-    With --output json, the object has the columns and the rows of the one statement.
+    One statement, or those of standard input; a prompt if that is a terminal. With --output json, the object has the
+    columns and the rows of the one statement. Exits with 2 if a statement fails.
     """
     from mirrorlake import resources
     from mirrorlake.local import sql as prompt
 
     running.set_up_log("WARNING")
     if not output.is_json():
-        return prompt.main({**os.environ, "WAREHOUSE": warehouse, "SCHEMA": schema, "QUERY": statement})
+        is_done = prompt.run(resources.home(), warehouse, schema, statement)
+        return ExitCode.OK if is_done else ExitCode.CONFIGURATION
     if not statement:
         raise click.UsageError("--output json needs a statement")
-    running.interrupt_on_sigterm()
     spark = prompt.open_warehouse(resources.home(), warehouse, schema)
     try:
         frame = spark.sql(statement)

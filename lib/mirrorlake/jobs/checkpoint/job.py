@@ -18,6 +18,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.cluster import DESCRIBE, Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.retries import Retries
@@ -245,9 +246,11 @@ class CheckpointJob:
             self._pass_gate(translated, cycle_id)
         clock.lap("gate")
         self._look_for_pause()
-        synced = self._sync(checkpoints)
+        read_keys = {(row["group_id"], row["topic"], row["partition"]) for row in rows.get("offset", ())}
+        kept = self._kept(read_keys, cycle_id, now)
+        synced = [*self._sync(checkpoints), *kept]
         clock.lap("sync")
-        gone = self._gone({row["group_id"] for row in rows.get("offset", ())} | {*shared})
+        gone = self._gone({group for group, _, _ in read_keys} | {row.group_id for row in kept} | {*shared})
         ended = self._ended({row.key for row in synced}, {*gone})
         whole = [
             *self._about(
@@ -355,6 +358,42 @@ class CheckpointJob:
         if self.flow.scatters(topic):
             return Status.NOT_COVERED, PositionReason.SCATTERED
         return Status.NOT_MIRRORED, PositionReason.NO_TOPIC
+
+    def _kept(self, keys: set[GroupKey], cycle_id: str, now: datetime) -> list[Checkpoint]:
+        """Returns the last rows of the positions that are missing only because this principal may not see their topics.
+
+        Without DESCRIBE on a topic, the source leaves out the offsets of groups in it without an error.
+
+        Args:
+            keys: the positions that were read in this cycle.
+            cycle_id: the id of the cycle.
+            now: the time of the cycle.
+        """
+        missing = {
+            key: row
+            for key, row in self._known.items()
+            if key not in keys and row.topic is not None and row.status is not Status.DELETED
+        }
+        topics = {row.topic for row in missing.values() if row.topic is not None and self.flow.mirrors_topic(row.topic)}
+        if not topics:
+            return []
+        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
+        source = Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", timeout_ms)
+        with closing(source.connect(again=True)):
+            found = source.refresh(sorted(topics), timeout_ms, operations=True)
+        hidden = {name for name, topic in found.items() if not topic.allows(DESCRIBE)}
+        return [
+            replace(
+                row,
+                sync=SyncOutcome.HELD,
+                reason=PositionReason.NOT_PERMITTED,
+                source_lag=None,
+                cycle_id=cycle_id,
+                created_at=now,
+            )
+            for row in missing.values()
+            if row.topic in hidden
+        ]
 
     def _gone(self, groups: set[str]) -> list[str]:
         """Returns the groups that had a position, and have none in any topic now."""

@@ -8,31 +8,29 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import event
-from mirrorlake.model.slot import merge_positions
+from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.mm2_topics import GroupCheckpoint
 from mirrorlake.state import offset_syncs
 
 log = logging.getLogger(__name__)
 
 
-def has_positions(ledger: Ledger, flow: Flow) -> bool:
-    """Returns True if the table checkpoints has a row of the flow."""
-    return not ledger.of_flow("checkpoints", flow).isEmpty()
-
-
 def rebuild_positions(ledger: Ledger, flow: Flow, target: Cluster) -> int:
-    """Fills the table checkpoints from the checkpoints topic, if it has no row of the flow; returns the number of rows.
+    """Adds to the table checkpoints what it lacks of the checkpoints topic; returns the number of rows.
 
-    A row has the time of its record: since then the group is known to be there. The topic does not tell which groups
-    were deleted; a position in it is the last one of its group.
+    The log says how many were added, and how many records of the topic were left out and why. To repeat it adds
+    nothing.
 
     Args:
         ledger: the tables, which exist.
@@ -43,32 +41,89 @@ def rebuild_positions(ledger: Ledger, flow: Flow, target: Cluster) -> int:
         TargetError: a topic can't be read.
         LedgerError: the table can't be written.
     """
-    if has_positions(ledger, flow):
-        return 0
+    rows, left_out = missing_positions(ledger, flow, target)
+    if rows:
+        ledger.append("checkpoints", rows)
+        topic = flow.policy.checkpoints_topic()
+        log.warning(event("positions_rebuilt", flow=flow.name, topic=topic, positions=len(rows), **left_out))
+    return len(rows)
+
+
+def missing_positions(ledger: Ledger, flow: Flow, target: Cluster) -> tuple[list[Checkpoint], dict[str, int]]:
+    """Reads the positions of the checkpoints topic that the table checkpoints lacks; see `missing`."""
     topic, timeout_ms = flow.policy.checkpoints_topic(), flow.connect_timeout_ms
     states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, timeout_ms).values()
-    mirrored = {(one.target_topic, one.target_partition): one for one in merge_positions(states).values()}
-    cycle_id = f"rebuilt-{uuid.uuid4().hex}"
-    rows = [
-        Checkpoint(
-            source=flow.source,
-            target=flow.target,
-            group_id=one.group,
-            topic=position.topic,
-            partition=position.partition,
-            target_topic=one.topic,
-            target_partition=one.partition,
-            upstream_offset=one.upstream_offset,
-            downstream_offset=one.downstream_offset,
-            metadata=one.metadata,
-            status=Status.EXACT if one.upstream_offset <= position.upstream_next else Status.CLAMPED,
-            reason=f"rebuilt from {topic}",
-            cycle_id=cycle_id,
-            created_at=datetime.fromtimestamp(one.timestamp / 1000, UTC).replace(tzinfo=None),
-        )
-        for one in mm2_topics.read_checkpoints(target, topic, timeout_ms)
-        if one.group in flow.groups and (position := mirrored.get((one.topic, one.partition))) is not None
-    ]
-    ledger.append("checkpoints", rows)
-    log.warning(event("positions_rebuilt", flow=flow.name, topic=topic, positions=len(rows)))
-    return len(rows)
+    return missing(
+        flow,
+        mm2_topics.read_checkpoints(target, topic, timeout_ms),
+        merge_positions(states).values(),
+        [row["known"] for row in ledger.last_checkpoints(flow) if "known" in row],
+    )
+
+
+def missing(
+    flow: Flow, records: Iterable[GroupCheckpoint], positions: Iterable[Position], rows: Iterable[Checkpoint]
+) -> tuple[list[Checkpoint], dict[str, int]]:
+    """Finds the positions of the checkpoints topic that the table checkpoints lacks.
+
+    Each cycle of the checkpoint job looks at all groups. So a record counts if it is not older than the newest row, and
+    the table says something else: it may be empty, of an older copy, or of an earlier rebuild. An older record without
+    a row is of a group that was deleted before. A row has the time of its record: since then the group is known to be
+    there.
+
+    Args:
+        flow: flow of the groups.
+        records: last record of each group and remote partition.
+        positions: positions of the flow.
+        rows: last row of each group and partition, and of whole groups.
+
+    Returns:
+        The rows to add; and the number of other records, by the reason: `known` to the table, `older` than its newest
+        row, of `other_groups` that the flow does not move, of partitions that are `not_mirrored`.
+    """
+    mirrored = {(one.target_topic, one.target_partition): one for one in positions}
+    known = {row.key: row for row in rows}
+    newest = max((_whole_ms(row.created_at) for row in known.values()), default=datetime.min)
+    cycle_id, topic = f"rebuilt-{uuid.uuid4().hex}", flow.policy.checkpoints_topic()
+    found, left_out = [], Counter(known=0, older=0, other_groups=0, not_mirrored=0)
+    for one in records:
+        position = mirrored.get((one.topic, one.partition))
+        at = datetime.fromtimestamp(one.timestamp / 1000, UTC).replace(tzinfo=None)
+        if one.group not in flow.groups:
+            left_out["other_groups"] += 1
+        elif position is None:
+            left_out["not_mirrored"] += 1
+        elif _says_the_same(one, known.get((one.group, position.topic, position.partition))):
+            left_out["known"] += 1
+        elif at < newest:
+            left_out["older"] += 1
+        else:
+            found.append(
+                Checkpoint(
+                    source=flow.source,
+                    target=flow.target,
+                    group_id=one.group,
+                    topic=position.topic,
+                    partition=position.partition,
+                    target_topic=one.topic,
+                    target_partition=one.partition,
+                    upstream_offset=one.upstream_offset,
+                    downstream_offset=one.downstream_offset,
+                    metadata=one.metadata,
+                    status=Status.EXACT if one.upstream_offset <= position.upstream_next else Status.CLAMPED,
+                    reason=f"rebuilt from {topic}",
+                    cycle_id=cycle_id,
+                    created_at=at,
+                )
+            )
+    return found, dict(left_out)
+
+
+def _says_the_same(one: GroupCheckpoint, row: Checkpoint | None) -> bool:
+    said = (one.upstream_offset, one.downstream_offset, one.metadata)
+    return row is not None and (row.upstream_offset, row.downstream_offset, row.metadata or "") == said
+
+
+def _whole_ms(at: datetime) -> datetime:
+    """Returns a time as a record's timestamp would have it."""
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)

@@ -175,9 +175,10 @@ class Failover:
                 access=self._access(choice, target, source),
             )
             if choice.mode == FailoverMode.PLAN:
-                if source is None and not rebuild.has_positions(self.ledger, self.flow):
-                    remedy = "rehearse: it reads them from the checkpoints topic of the target"
-                    log.warning(event("positions_not_in_ledger", flow=self.flow.name, remedy=remedy))
+                missing = [] if source is not None else rebuild.missing_positions(self.ledger, self.flow, target)[0]
+                if missing:
+                    name, remedy = self.flow.name, "rehearse: it reads them from the checkpoints topic of the target"
+                    log.warning(event("positions_not_in_ledger", flow=name, positions=len(missing), remedy=remedy))
                 return result
             return (
                 self._run(result, situation, choice)

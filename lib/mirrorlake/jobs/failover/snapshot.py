@@ -16,13 +16,15 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint.group_positions import ends_seen
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
+from mirrorlake.jobs.mirror.planning.readiness import lacks
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import DESCRIBE, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
 from mirrorlake.state.closure import is_closed, promoted_topics
@@ -156,6 +158,9 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         (position.target_topic, position.target_partition): position.downstream_next
         for position in back_positions.values()
     }
+    promoted = promoted_topics(states.values())
+    if source is not None:
+        require_visible(flow, source, {topic for topic, _ in positions} - promoted)
     first, ends, lags = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
     carried = _carried(flow, target, positions, ends)
@@ -190,7 +195,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         seen={} if source is not None else ends_seen(ledger, flow),
         pieces=pieces,
         known=ledger.spark.createDataFrame(known, two_way.KNOWN),
-        promoted=promoted_topics(states.values()),
+        promoted=promoted,
         emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
         awaited=_awaited(source, positions, ends),
@@ -198,6 +203,20 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         failed=_failed(ledger, flow),
         looked_at=datetime.now(UTC).replace(tzinfo=None),
     )
+
+
+def require_visible(flow: Flow, source: Cluster, mirrored: Set[str]) -> None:
+    """Checks that the source shows each mirrored topic that it has, and so the offsets of groups in it.
+
+    Raises:
+        SourceError: the principal may not describe one.
+    """
+    for name, topic in source_topics(source, flow, mirrored).items():
+        if not topic.allows(DESCRIBE):
+            raise SourceError(
+                f"{lacks(flow, 'DESCRIBE', name, flow.source)}. Without it, the source hides the offsets of groups in "
+                "the topic. If it can't be granted, run with source = dead: the last offsets that were read count then"
+            )
 
 
 def _logs(

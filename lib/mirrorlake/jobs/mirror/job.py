@@ -25,12 +25,12 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mirrorlake.config.connection import Connection
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.config.start import StartSpec
@@ -52,6 +52,7 @@ from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
@@ -64,7 +65,7 @@ from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.gap import LOSS
 from mirrorlake.model.lag import lag
 from mirrorlake.model.partition_lag import FlowLag
-from mirrorlake.model.slot import ClosedFor, Position
+from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster, Topic
@@ -205,14 +206,18 @@ class MirrorJob:
             paused=self._pause,
         )
 
-    def _promoted(self) -> frozenset[str]:
-        """Returns the topics that were failed over by themselves, and logs them."""
+    def _read_states(self) -> list[SlotState]:
+        """Reads the states of the slots that an earlier job has left."""
         topic, timeout_ms = self.flow.offset_syncs_topic, self.flow.connect_timeout_ms
         # A principal that may not describe the topic is told so by the request that creates it.
         there = self._target.refresh([topic], timeout_ms, operations=True).get(topic)
         if there is None or not there.leaders:
-            return frozenset()
-        promoted = promoted_topics(read_all_states(self._target, topic, timeout_ms).values())
+            return []
+        return list(read_all_states(self._target, topic, timeout_ms).values())
+
+    def _promoted(self, states: Iterable[SlotState]) -> frozenset[str]:
+        """Returns the topics that were failed over by themselves, and logs them."""
+        promoted = promoted_topics(states)
         if promoted:
             detail = "they are not mirrored; promote them on the flow back to open them"
             log.info(event("topics_promoted", flow=self.flow.name, topics=",".join(sorted(promoted)), detail=detail))
@@ -296,14 +301,16 @@ class MirrorJob:
                 f"{self._source.cluster_id}). Correct one of the bootstrap.servers, or set "
                 "mirrorlake.same.cluster.allowed = true if this is intended"
             )
+        slots = flow.slots_on(self._engine.parallelism)
+        require_rates(flow, slots)
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
         if self._canary is not None:
             self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
-        found = {
-            name: topic for name, topic in self._source.refresh(None, timeout_ms).items() if flow.mirrors_topic(name)
-        }
+        states = self._read_states()
+        promoted = self._promoted(states)
+        found = source_topics(self._source, flow, {topic for topic, _ in merge_positions(states)} - promoted)
         unnamed = flow.unnamed(found)
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
@@ -317,12 +324,11 @@ class MirrorJob:
                     "same cluster, and the replication policy keeps the topic's name. Rename the remote topic, or "
                     "exclude the topic (topics.exclude)"
                 )
-        slots = flow.slots_on(self._engine.parallelism)
         self._source_admin = Admin(flow.source_connection, "source", flow.name)
         self._topology = Topology(
             flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self._keeper
         )
-        self._topology.promoted = self._promoted()
+        self._topology.promoted = promoted
         sync_partitions = self._topology.ensure_offset_syncs(slots)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters(self._target)

@@ -11,6 +11,7 @@ from functools import partial
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.model.lag import lag
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState, Sightings, age_s, time_of
@@ -21,7 +22,7 @@ from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.oldest_records import oldest_timestamps
-from mirrorlake.state.pause import read_pause
+from mirrorlake.state.pause import PauseWatch
 
 MOST_LOOKS = 200  # partitions of a measurement whose oldest records are looked for: those about which least is known
 LOOK_WITHIN_S, LOOK_BYTES = 2.0, 2 << 20
@@ -52,6 +53,7 @@ class LagMeter:
         self.flow, self._now = flow, now
         self._clusters: tuple[Cluster, Cluster] | None = None
         self._readiness = Readiness()
+        self._pause = PauseWatch()
         self._sightings: dict[PartitionKey, Sightings] = {}
         self._oldest: dict[PartitionKey, tuple[int, int]] = {}  # timestamp at a position, which stays as it is
 
@@ -83,18 +85,20 @@ class LagMeter:
             target, flow.offset_syncs_topic, range(there.partitions if there else 0), timeout_ms
         )
         positions = merge_positions(states.values())
-        found = source.refresh(None, timeout_ms, operations=True)
-        matching = {name: topic for name, topic in sorted(found.items()) if flow.mirrors_topic(name)}
-        held = dict(flow.unnamed(matching, {topic for topic, _ in positions}))
+        promoted = promoted_topics(states.values())
+        mirrored = {topic for topic, _ in positions}
+        matching = source_topics(source, flow, mirrored - promoted)
+        held = dict(flow.unnamed(matching, mirrored))
         named = {name: topic for name, topic in matching.items() if name not in held}
         is_settled = partial(offset_syncs.is_settled, target, flow.offset_syncs_topic, settled, timeout_ms)
         found_held = self._readiness.held(flow, named, target, positions, is_settled) if named else {}
         missing = self._readiness.waiting  # remote topics or positions that a job writes when it starts, or just now
         held |= {topic: why for topic, why in found_held.items() if topic not in missing}
-        promoted = promoted_topics(states.values())
-        pause = None if flow.ignores_pause else read_pause(target, flow, timeout_ms)
-        keys = [(name, index) for name, topic in matching.items() for index in sorted(topic.leaders)]
-        readable = [key for key in keys if matching[key[0]].leaders]
+        pause = self._pause.look(target, flow)
+        readable = [(name, index) for name, topic in matching.items() for index in sorted(topic.leaders)]
+        # Of a topic that the principal may not describe, the partitions are known by their positions alone.
+        hidden = [key for key in positions if key[0] in matching and not matching[key[0]].leaders]
+        keys = sorted([*readable, *hidden])
         ends, failed = source.stable_ends(readable, timeout_ms) if readable else ({}, {})
         stable = {key: end for key, (end, _) in ends.items()}
         high = source.high_watermarks(stable) if stable else {}

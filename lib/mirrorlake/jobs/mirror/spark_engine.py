@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyKind
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.spark.parallelism import copying_tasks
+from mirrorlake.spark.session_state import why_ended
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure
 from mirrorlake.transforms.frame import with_records
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WATCH_S = 0.25
+SESSION_LOOK_S = 2.0  # between two looks whether the session still works
 LANES = 4  # slots that this process copies at once
 SMALL_RECORDS, SMALL_SLOTS, SMALL_BYTES = 10_000, 8, 16 << 20  # of a plan that this process copies itself
 
@@ -60,6 +63,7 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, fails_at: str = "", small_records: int = SMALL_RECORDS) -> None:
         self.spark, self._fails_at, self._small_records = spark, fails_at, small_records
         self._loop = PlanLoop()
+        self._session_due = 0.0
 
     @property
     def parallelism(self) -> int:
@@ -78,7 +82,7 @@ class SparkEngine:
         tasks = SparkTasks(self.spark, self._fails_at, self._small_records)
         running = Running(self._loop, run, tasks)
         try:
-            running.watched(run.watch if run.interval_s is not None else lambda: None)
+            running.watched(lambda: self._watch(run))
         except KeyboardInterrupt:
             log.info(event("interrupted", flow=run.flow.name))
         finally:
@@ -90,6 +94,18 @@ class SparkEngine:
 
     def stop(self) -> None:
         self._loop.stop()
+
+    def _watch(self, run: JobRun) -> None:
+        """Does the job's work between micro-batches, and requires a session.
+
+        Without one, this process could copy small plans for ever, and nothing would reach the ledger.
+        """
+        if time.monotonic() >= self._session_due:
+            self._session_due = time.monotonic() + SESSION_LOOK_S
+            if (error := why_ended(self.spark, run.flow.name)) is not None:
+                raise error
+        if run.interval_s is not None:
+            run.watch()
 
 
 class Running:

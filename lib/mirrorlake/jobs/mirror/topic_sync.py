@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.log import ending, event
+from mirrorlake.model.slot import merge_positions
 from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
 from mirrorlake.protocol.cluster import WRITE, Cluster
@@ -156,8 +158,11 @@ class Topology:
     # -- topic sync ---------------------------------------------------------------------------------
 
     def plan(self, topics: Mapping[str, int]) -> list[Change]:
-        """Returns all changes that are due, without making them."""
-        asked = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
+        """Returns all changes that are due, without making them.
+
+        A topic with 0 partitions may not be described on the source: nothing of it changes, and readers keep access.
+        """
+        asked = {topic: count for topic, count in topics.items() if count and topic not in self.promoted}
         return self._topic_changes(asked, topics, asked.keys()) + self._acl_changes(topics)
 
     def sync(self, topics: Mapping[str, int], *, configs: bool, acls: bool) -> None:
@@ -418,17 +423,14 @@ def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult
 def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
     for warning in flow.warnings:
         log.warning(event("configuration_warning", flow=flow.name, detail=warning))
-    source = Cluster(flow.source_connection, "source", f"{flow.name}|topics", flow.connect_timeout_ms).connect()
-    try:
-        topics = {
-            name: topic.partitions
-            for name, topic in sorted(source.refresh(None, flow.connect_timeout_ms).items())
-            if flow.mirrors_topic(name)
-        }
-    finally:
-        source.close()
-    with closing(Cluster(flow.target_connection, "target", f"{flow.name}|topics", flow.connect_timeout_ms)) as target:
-        states = read_all_states(target.connect(), flow.offset_syncs_topic, flow.connect_timeout_ms)
+    client_id, timeout_ms = f"{flow.name}|topics", flow.connect_timeout_ms
+    with closing(Cluster(flow.target_connection, "target", client_id, timeout_ms)) as target:
+        states = read_all_states(target.connect(), flow.offset_syncs_topic, timeout_ms).values()
+    promoted = promoted_topics(states)
+    with closing(Cluster(flow.source_connection, "source", client_id, timeout_ms)) as source:
+        mirrored = {topic for topic, _ in merge_positions(states)}
+        found = source_topics(source.connect(), flow, mirrored - promoted)
+    topics = {name: topic.partitions for name, topic in found.items()}
     ledger.ensure_tables()
     topology = Topology(
         flow,
@@ -436,7 +438,7 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
         Admin(flow.target_connection, "target", flow.name),
         ledger,
     )
-    topology.promoted = promoted_topics(states.values())
+    topology.promoted = promoted
     planned = topology.plan(topics)
     if dry_run:
         return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, ChangeOutcome.PLANNED))

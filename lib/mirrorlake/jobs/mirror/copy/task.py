@@ -65,7 +65,7 @@ def copy_task(
                 else (None, json.dumps(errors.to_json(answer)))
             )
             if error:
-                worker_connections.cache_clear()
+                drop_connections()
             yield pa.RecordBatch.from_pydict(
                 {
                     "slot": pa.array([slot], pa.int32()),
@@ -95,10 +95,23 @@ def connect(flow: Flow, limits: Limits) -> Connections:
     return source, target, Provenance(flow, source) if flow.minds_provenance else None
 
 
-@lru_cache(maxsize=1)
+_kept: dict[Flow, Connections] = {}  # those of the flow that this worker has copied last
+
+
 def worker_connections(flow: Flow) -> Connections:
     """Returns the connections of this Spark worker and its provenance, kept between micro-batches."""
-    return connect(flow, worker_limits(flow))
+    if flow not in _kept:
+        drop_connections()
+        _kept[flow] = connect(flow, worker_limits(flow))
+    return _kept[flow]
+
+
+def drop_connections() -> None:
+    """Closes the connections of this Spark worker; the next task makes new ones."""
+    for source, target, _ in _kept.values():
+        source.close()
+        target.close()
+    _kept.clear()
 
 
 @lru_cache(maxsize=1)

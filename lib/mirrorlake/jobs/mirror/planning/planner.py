@@ -18,8 +18,10 @@ from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.planning.stuck import StuckPartitions
+from mirrorlake.jobs.mirror.planning.turns import Turns
 from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
@@ -62,6 +64,7 @@ class Planner:
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._turns = Turns()
         self._uncommitted = Uncommitted()
         self._pause = PauseWatch()
         self._clusters: tuple[Cluster, Cluster] | None = None
@@ -132,11 +135,12 @@ class Planner:
                 "topic together with the flow's remote topics"
             )
         positions = merge_positions(states.values())
-        self._find_topics(source, target, {topic for topic, _ in positions})
+        promoted = promoted_topics(states.values())
+        self._find_topics(source, target, {topic for topic, _ in positions}, promoted)
         is_settled = partial(offset_syncs.is_settled, target, topic, stable, timeout_ms)
         held = self._unnamed | self._readiness.held(self.flow, self._topics, target, positions, is_settled)
         waiting = self._readiness.waiting
-        left_out = held.keys() | promoted_topics(states.values())
+        left_out = held.keys() | promoted
         wanted = [topic for topic in self._topics if not (topic in left_out or self.flow.is_paused(topic))]
         offered, silent = self._offered(source, positions, wanted)
         lag = total_lag(offered, positions)
@@ -179,7 +183,7 @@ class Planner:
         )
         self._stuck.observe(states)
         stuck = silent | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
-        ranges = self._stuck.planned(ranges, states)
+        ranges = self._stuck.planned(self._turns.taken(self.flow, ranges), states)
         starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
         if (
             starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S
@@ -283,12 +287,11 @@ class Planner:
             anomaly=about(GapKind.TRUNCATED, key, stable, position.upstream_next),
         )
 
-    def _find_topics(self, source: Cluster, target: Cluster, mirrored: Set[str]) -> None:
+    def _find_topics(self, source: Cluster, target: Cluster, mirrored: Set[str], promoted: Set[str]) -> None:
         """Reads the topics of the source and the remote topics, at the refresh interval."""
         if self._topics and time.monotonic() < self._topics_due:
             return
-        found = source.refresh(None, self.flow.connect_timeout_ms, operations=True)
-        matching = {name: topic for name, topic in sorted(found.items()) if self.flow.mirrors_topic(name)}
+        matching = source_topics(source, self.flow, mirrored - promoted)
         self._unnamed = self.flow.unnamed(matching, mirrored)
         self._topics = {name: topic for name, topic in matching.items() if name not in self._unnamed}
         remote = (

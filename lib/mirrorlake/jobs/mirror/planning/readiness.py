@@ -62,7 +62,9 @@ class Readiness:
             Reasons by topic; topics without a reason are ready.
         """
         held = {
-            topic: lacks(flow, "READ", topic, flow.source) for topic, found in topics.items() if not found.allows(READ)
+            topic: lacks(flow, "READ" if found.allows(DESCRIBE) else "DESCRIBE", topic, flow.source)
+            for topic, found in topics.items()
+            if not found.allows(READ)
         }
         unknown = [
             topic
