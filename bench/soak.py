@@ -5,7 +5,8 @@ that commits, and restarts of a broker of either side in turn. Every few seconds
 read. In the end each series is judged (`judge.py`): memory may grow by less than 1 MiB in an hour after the first ten
 minutes. .local/soak gets samples.csv, the verdicts as verdicts.json, and chart.svg.
 
-Exit codes: 0 nothing grows; 1 something does; 2 a job has ended before its time; 3 of a series nobody can tell.
+Exit codes: 0 nothing grows; 1 something does; 2 a job has ended before its time; 3 of a series nobody can tell; 130
+interrupted.
 """
 
 from __future__ import annotations
