@@ -5,7 +5,8 @@ that commits, and restarts of a broker of either side in turn. Every few seconds
 read. In the end each series is judged (`judge.py`): memory may grow by less than 1 MiB in an hour after the first ten
 minutes. .local/soak gets samples.csv, the verdicts as verdicts.json, and chart.svg.
 
-Exit codes: 0 nothing grows; 1 something does; 2 a job has ended before its time; 3 of a series nobody can tell.
+Exit codes: 0 nothing grows; 1 something does; 2 a job has ended before its time; 3 of a series nobody can tell; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ PARTITIONS, PER_SECOND = 4, 50
 BURST = Load(20_000, 512, partitions=PARTITIONS)
 BURST_S, RESTART_S = 120.0, 300.0
 SAMPLE_S, WARM_UP_S, END_S = 10.0, 600.0, 180.0
+LONGEST_WINDOW_S, FEWEST_WINDOWS = 2 * BURST_S, 12
 JOBS = ("mirror", "checkpoint")
 
 Series = dict[str, list[tuple[float, float]]]
@@ -110,9 +112,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S / 60, help="minutes that are not judged (10)")
-    parser.add_argument(
-        "--window", type=float, default=BURST_S / 60, help="minutes of a point (2, from burst to burst)"
-    )
+    parser.add_argument("--window", type=float, default=0, help="minutes of a point (two bursts, less in a short run)")
     parser.add_argument("--leak", action="store_true", help="let both jobs leak of everything, to see that it is found")
     parser.add_argument(
         "--judge", type=Path, help="judge the samples of an earlier run, or of one that runs; run nothing"
@@ -122,12 +122,20 @@ def main() -> int:
     if given.judge:
         series = read_samples(given.judge)
     else:
-        series, ended = soak(given.minutes, leaks=given.leak)
+        for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has started it without; nothing may stay
+            signal.signal(number, signal.default_int_handler)
+        try:
+            series, ended = soak(given.minutes, leaks=given.leak)
+        except KeyboardInterrupt:
+            print(f"interrupted; --judge {HOME / 'samples.csv'} judges what there is")
+            return 130
     home = given.judge.parent if given.judge else HOME
-    judged = judge_all(series, 60 * given.warm_up, 60 * given.window)
+    warm_up_s, end_s = 60 * given.warm_up, ended_at(series)
+    window_s = 60 * given.window or min(LONGEST_WINDOW_S, (end_s - warm_up_s) / FEWEST_WINDOWS)
+    judged = judge_all(series, warm_up_s, max(window_s, SAMPLE_S))
     report(series, judged)
     (home / "verdicts.json").write_text(json.dumps({name: figures(one) for name, one in judged.items()}, indent=1))
-    draw(series, judged, 60 * given.warm_up, home / "chart.svg")
+    draw(series, judged, warm_up_s, home / "chart.svg")
     if ended:
         print(f"ended before its time: {', '.join(ended)}; see {HOME}/*.ipynb")
         return 2
@@ -157,9 +165,14 @@ def soak(minutes: float, *, leaks: bool) -> tuple[Series, list[str]]:
     return series, ended
 
 
+def ended_at(series: Series) -> float:
+    """Returns the time of the last sample."""
+    return max((samples[-1][0] for samples in series.values()), default=0.0)
+
+
 def judge_all(series: Series, warm_up_s: float, window_s: float) -> dict[str, Judgement]:
     """Judges each series that has a limit."""
-    end_s = max((samples[-1][0] for samples in series.values()), default=0.0)
+    end_s = ended_at(series)
     return {
         name: judge(
             series.get(name, []),

@@ -22,6 +22,7 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 from mirrorlake.config.connection import Connection
+from mirrorlake.errors import TargetError
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
@@ -323,6 +324,19 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
     assert world.committed(group)[world.remote(topic), 0][0] == 40
     lost = sum(count for (api, _), count in proxy.faults()[1].items() if api == "DescribeGroups")
     assert lost == sum("retrying" in line for line in world.lines) == 2
+
+
+def test_a_coordinator_that_is_none_any_more_is_looked_up_again(cluster: LocalCluster, proxy: Proxy) -> None:
+    connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
+    target = admin.Admin(connection, "target", "tests")
+    assert target.idle_groups(["moved"]) == {"moved": True}
+    proxy.arm([Rule("DescribeGroups", Fault.REFUSED, code=NOT_COORDINATOR)])
+    with pytest.raises(TargetError, match="NOT_COORDINATOR") as error:
+        target.idle_groups(["moved"])
+    assert error.value.retriable
+    proxy.faults()
+    assert target.idle_groups(["moved"]) == {"moved": True}
+    assert proxy.faults()[0]["FindCoordinator"] > 0
 
 
 def test_a_job_that_starts_repeats_what_is_lost_and_what_fails_and_may_pass(world: World, proxy: Proxy) -> None:

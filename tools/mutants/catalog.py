@@ -1591,6 +1591,13 @@ REACHING_CLUSTERS = (
         ("tests/kafka/test_logins.py::test_a_token_that_is_not_to_be_had_is_explained_and_not_shown",),
     ),
     Mutant(
+        "a coordinator that is none any more is asked again and again",
+        "protocol/admin.py",
+        "{KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR}",
+        "{KafkaError._TIMED_OUT}",
+        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_is_looked_up_again",),
+    ),
+    Mutant(
         "a lost request uses up all of the time for the first contact",
         "protocol/frames.py",
         "            timeout_ms = min(timeout_ms, setup_ms)\n",
