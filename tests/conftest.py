@@ -47,6 +47,7 @@ sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest files first, and the unit tests last; within a file, and between others, the order stays."""
     turns = {ROOT / "tests" / name: turn for turn, name in enumerate(LONGEST_FIRST)}
+    assert all(map(Path.is_file, turns)), "LONGEST_FIRST names a file that is gone"
     items.sort(key=lambda item: turns.get(item.path, len(turns) + item.path.is_relative_to(ROOT / "tests/unit")))
 
 
