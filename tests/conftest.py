@@ -7,7 +7,9 @@ stop or reconfigure brokers always start their own.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +44,12 @@ LONGEST_FIRST = (
     "unit/test_protocol.py",
 )
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
+
+
+def pytest_configure() -> None:
+    """Lets SIGTERM end the tests as an interrupt does, so that no broker and no JVM stays behind."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
