@@ -32,10 +32,12 @@ class Alert:
 
 
 def _quiet(job: str) -> str:
+    """Returns the minutes since the last sign of a job; a flow that a failover has closed is silent, as it must be."""
     return f"""
         SELECT coalesce(max(minutes), 0) AS value FROM (
-          SELECT timestampdiff(MINUTE, max(finished_at), current_timestamp()) AS minutes
-          FROM {{cycles}} WHERE job = '{job}' GROUP BY source, target
+          SELECT timestampdiff(MINUTE, max(finished_at) FILTER (WHERE job = '{job}'), current_timestamp()) AS minutes
+          FROM {{cycles}} GROUP BY source, target
+          HAVING max_by(job, finished_at) FILTER (WHERE job IN ('mirror', 'open', 'close')) IS DISTINCT FROM 'close'
         )"""
 
 
@@ -53,7 +55,7 @@ ALERTS = (
         SELECT coalesce(max(timestampdiff(MINUTE, c.committed_at, n.finished_at)), 0) AS value
         FROM (
           SELECT source, target, max(finished_at) AS finished_at, max_by(lag, finished_at) AS lag
-          FROM {cycles} WHERE job = 'mirror' GROUP BY source, target
+          FROM {cycles} WHERE job IN ('mirror', 'close') GROUP BY source, target
         ) n
         JOIN (SELECT source, target, max(committed_at) AS committed_at FROM {offset_syncs} GROUP BY source, target) c
           ON c.source = n.source AND c.target = n.target

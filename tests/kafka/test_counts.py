@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mirrorlake.jobs.verification.completeness import Completeness, CountScope, 
 from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.ledger import views
 
+from tests.workspace import connect_server, run_script
 from tests.world import ROOT, World, eventually
 
 HOUR_MS = 3_600_000
@@ -100,6 +102,17 @@ def test_each_record_is_counted_once_and_is_missed_when_it_is_due(world: World) 
     whole = count(world)
     assert whole.passed
     assert (whole.new_source_records, whole.new_target_records) == (0, 3)
+
+
+def test_records_are_counted_without_a_spark_context(world: World) -> None:
+    topic = world.topic("connected", 1)
+    write(world.source_servers, topic, 12)
+    world.mirror()
+    with connect_server(world.spark) as address:
+        script = Path(__file__).with_name("connect_counts.py")
+        found = run_script(script, address, Path(world.warehouse).name, world.config, world.flow_name)
+    assert (found["source_records"], found["target_records"], found["missing"]) == (12, 12, 0)
+    assert windows(world, topic) == [(12, 12, "equal")]
 
 
 def test_records_in_excess_of_the_source_fail_and_two_countings_at_once_count_once(world: World) -> None:

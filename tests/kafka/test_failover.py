@@ -12,6 +12,7 @@ import random
 import threading
 import uuid
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -470,6 +471,12 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_othe
     assert world.committed(joined) == {remote: (20, "")}
 
 
+def last_step(world: World, source: str) -> str:
+    """Returns the last job of the table cycles that says whether the flow from a cluster is mirrored."""
+    rows = [row for row in world.table("cycles") if row["source"] == source]
+    return max((row for row in rows if row["job"] in ("mirror", "open", "close")), key=itemgetter("finished_at"))["job"]
+
+
 def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_direction(world: World) -> None:
     world.target_alias = f"{world.alias}t"
     world.write_config(**{f"{world.flow_name}.enabled": "true", f"{world.target_alias}->{world.alias}.enabled": "true"})
@@ -477,6 +484,7 @@ def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_directio
     world.produce(topic, 100, 1)
     group = world.commit("g", {(topic, 0): 60})
     assert failover(world, mode="promote", signed_by="ann").generation > 0
+    assert last_step(world, world.alias) == "close", "alerts on silence leave it out"
     assert world.committed(group) == {(world.remote(topic), 0): (60, "")}
     world.target_admin.create_topics([NewTopic(local, 1, 1)])[local].result()
     eventually(lambda: local in world.target_admin.list_topics(timeout=5).topics)
@@ -487,6 +495,7 @@ def test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_directio
     assert failback(world, mode="begin", signed_by="ann").divergence.records == 0
     home = failback(world, mode="run", signed_by="ann")
     assert home.reopened > 0
+    assert (last_step(world, world.alias), last_step(world, world.target_alias)) == ("open", "close")
     assert world.committed(group, target=False) == {(topic, 0): (80, ""), (f"{world.target_alias}.{local}", 0): (7, "")}
     assert world.mirror().records == 0
 

@@ -133,7 +133,7 @@ def demo_page(ledger: Ledger, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compared = pd.DataFrame([["orders", 0, 2, 0, 0, 0, 0, None]], columns=PROVEN)
     proof = proof_section("verified to <now>, 2 records, 0 differences", compared, passed=True)
     path = tmp_path_factory.mktemp("demo") / "demo.html"
-    path.write_text(story_page(ledger, "west->east", moves, proof, hours=str(HOURS), until=str(UNTIL)))
+    path.write_text(story_page(ledger, "west->east", moves, proof))
     return path
 
 
@@ -152,6 +152,11 @@ def test_the_page_of_the_demo_is_small_needs_nothing_else_and_says_whether_a_gro
     assert "west → east" in body
     pictures = script(browser, "[...document.images].map(one => one.complete && one.naturalWidth > 500 && !!one.alt)")
     assert pictures == [True] * 3
+    assert "2 s before the end" in body, "the figures show the time in which the jobs were at work, and no other"
+    titles = script(browser, "[...document.querySelectorAll('h2')].map(one => one.innerText)")
+    assert titles == ["Groups before and after", "The proof", "The map", "Lag", "Throughput", "The gate"]
+    assert "expectations, evaluated" in body
+    assert "never" not in body, "the verification is within the period, although it ends after the jobs"
     assert script(browser, "document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     others = "performance.getEntriesByType('resource').filter(one => !one.name.startsWith('data:')).length"
     assert script(browser, others) == 0

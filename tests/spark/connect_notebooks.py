@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,48 +25,11 @@ from mirrorlake.local.session import use_utc  # noqa: E402
 from pyspark.sql import SparkSession  # noqa: E402
 
 from tests.example_ledger import checkpoint  # noqa: E402
+from tests.workspace import DatabricksUtilities, run_notebook  # noqa: E402
 
 CHANGES = re.compile(
     r"\s*(CREATE|ALTER|DROP|INSERT|MERGE|DELETE|UPDATE|OPTIMIZE|VACUUM|TRUNCATE|REPLACE|GRANT)\b", re.I
 )
-
-
-class Returned(Exception):  # noqa: N818
-    """A notebook has returned its result."""
-
-
-class DatabricksUtilities:
-    """What the kernel of a workspace provides; `given` are the parameters of the task."""
-
-    def __init__(self, given: dict[str, str]) -> None:
-        self.widgets = self.secrets = self.notebook = self
-        self._values, self.declared = given, dict[str, str]()
-
-    def text(self, name: str, default: str) -> None:
-        self.declared.setdefault(name, default)
-
-    def get(self, name: str, key: str = "") -> str:
-        if key:
-            raise RuntimeError(f"no secret {name}/{key}")
-        return self._values.get(name, self.declared[name])
-
-    def exit(self, result: str) -> None:
-        raise Returned(result)
-
-
-def run(spark: SparkSession, name: str, **given: str) -> Any:
-    """Runs the cells of a notebook; returns its result."""
-    cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
-    namespace = {"spark": spark, "dbutils": DatabricksUtilities(given), "__name__": "__main__"}
-    os.chdir(ROOT / "notebooks")
-    with redirect_stdout(sys.stderr):
-        for number, cell in enumerate(cells):
-            if cell["cell_type"] == "code":
-                try:
-                    exec(compile("".join(cell["source"]), f"{name}[{number}]", "exec"), namespace)
-                except Returned as result:
-                    return json.loads(str(result))
-    raise AssertionError(f"notebook {name} has returned nothing")
 
 
 @contextmanager
@@ -107,11 +70,11 @@ def main(address: str, schema: str, config: str) -> None:
     found["created"] = sent
     given = {"schema": schema, "flow": "west->east", "config": config}
     try:
-        run(spark, "audit", **given)
+        run_notebook(spark, "audit", **given)
     except LedgerError as error:
         found["without views"] = str(error)
     maintenance.TABLES = {"checkpoints": maintenance.TABLES["checkpoints"]}  # one is as good as all, and quicker
-    found["maintain"] = run(spark, "maintain", **given, checkpoints_days="1")
+    found["maintain"] = run_notebook(spark, "maintain", **given, checkpoints_days="1")
     again = {**checkpoint("again", "orders", 0, (1, 1), "13:59:00"), "metadata": "{not a name} ${env:HOME}"}
     for _ in range(2):
         rows = spark.createDataFrame([tuple(again.values())], _schema(again))
@@ -119,10 +82,10 @@ def main(address: str, schema: str, config: str) -> None:
     found["inserted once"] = ledger.read("checkpoints").filter("group_id = 'again'").count()
     before = versions(spark, schema)
     with changes(spark) as sent:
-        found["audit"] = run(spark, "audit", **given)
-        found["report"] = run(spark, "report", schema=schema, hours="24", until="2026-11-20T14:00:00")
+        found["audit"] = run_notebook(spark, "audit", **given)
+        found["report"] = run_notebook(spark, "report", schema=schema, hours="24", until="2026-11-20T14:00:00")
         positions = json.dumps({"orders": {"0": 510, "1": 390}})
-        found["translate"] = run(spark, "translate", **given, positions=positions, source_is_gone="true")
+        found["translate"] = run_notebook(spark, "translate", **given, positions=positions, source_is_gone="true")
     found["changes"], found["commits"] = sent, versions(spark, schema) != before
     found["widgets"] = _defaults(spark)
     os.environ["SPARK_REMOTE"] = address

@@ -2,57 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mirrorlake.local.cluster import HOST, free_port
 from mirrorlake.notebook.runtime import session
 
 from tests.empty_ledger import ledger_in
 from tests.example_ledger import fill, write_flow
-
-
-@contextmanager
-def connect_server(spark: Any) -> Iterator[str]:
-    """Lets the JVM of a classic session answer Spark Connect, too; yields the address."""
-    port = free_port(0, set())
-    configuration = spark._jvm.org.apache.spark.SparkEnv.get().conf()
-    configuration.set("spark.connect.grpc.binding.address", HOST)
-    configuration.set("spark.connect.grpc.binding.port", str(port))
-    service = getattr(getattr(spark._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
-    service.start(spark.sparkContext._jsc.sc())
-    try:
-        yield f"sc://{HOST}:{port}"
-    finally:
-        nothing = getattr(getattr(spark._jvm.scala, "None$"), "MODULE$")
-        service.stop(nothing, nothing)
+from tests.workspace import connect_server, run_script
 
 
 @pytest.fixture(scope="module")
-def found(spark: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Returns what `connect_notebooks.py` has found, in a process of its own."""
     directory = tmp_path_factory.mktemp("connect")
     fill(ledger_in(spark, "connected", directory / "connected"))
     script, config = Path(__file__).with_name("connect_notebooks.py"), write_flow(directory)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
     with connect_server(spark) as address:
-        done = subprocess.run(
-            [sys.executable, str(script), address, "connected", str(config)],
-            env={**environment, "PYTHONPATH": str(root / "lib"), "MPLBACKEND": "agg"},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(done.stdout.splitlines()[-1])
+        return run_script(script, address, "connected", str(config))
 
 
 def test_maintenance_and_those_who_only_read_run_without_a_spark_context(found: dict[str, Any]) -> None:

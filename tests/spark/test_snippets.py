@@ -1,4 +1,7 @@
-"""The SQL of the pages runs on the example ledger. test_views.py compares the results of docs/sql.md."""
+"""The SQL of the pages runs on the example ledger, in blocks and within sentences.
+
+test_views.py compares the results of docs/sql.md.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,17 @@ from mirrorlake.local.sql import statements
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^( *)```sql\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+SENTENCE = re.compile(r"`(SELECT\s[^`]+)`")
+
+
+def sql_of(page: Path) -> list[str]:
+    """Returns the blocks of a page, and the statements within its sentences."""
+    text = page.read_text()
+    return [*(body for _, body in BLOCK.findall(text)), *SENTENCE.findall(BLOCK.sub("", text))]
+
+
 PAGES = {
-    page.name: [text for _, text in BLOCK.findall(page.read_text())]
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
-    if page.name != "sql.md"
+    page.name: sql_of(page) for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if page.name != "sql.md"
 }
 
 

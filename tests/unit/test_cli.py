@@ -449,20 +449,29 @@ def test_an_advice_can_be_typed_as_it_stands() -> None:
 def test_columns_that_do_not_fit_beside_each_other_become_lines(
     width: int, lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wide = output.console
+    from rich.console import Console
 
-    def narrow() -> Any:
-        found = wide()
-        found.width = width
-        return found
-
-    monkeypatch.setattr(output, "console", narrow)
+    monkeypatch.setattr(output, "console", lambda: Console(width=width, force_terminal=True, color_system=None))
     flows = [("west->east", "stalled", 1_234_567, "start-the-job-again"), ("east->west", "ok", None, None)]
     output.table(("flow", "", "lag", "next"), flows)
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) == lines
     assert all(len(line) <= width for line in shown.splitlines())
     assert "start-the-job-again" in shown
+    monkeypatch.undo()
+    output.table([f"column-{number}" for number in range(30)], [[1] * 30])
+    assert len(capsys.readouterr().out.splitlines()) == 2, "a pipe has no width"
+
+
+def test_a_verification_without_a_difference_has_no_column_of_zeros(capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
+
+    found = pd.DataFrame({"topic": ["t", "u"], "missing": [0, 0], "partition": [0, 0], "different": [0, 2]})
+    found["verified_to"] = pd.Timestamp("2026-11-01 08:00:00.123456")
+    output.frame(found, "", unless_zero=jobs.COUNTED)
+    shown = capsys.readouterr().out
+    assert shown.split("\n")[0].split() == ["topic", "partition", "different", "verified_to"]
+    assert "." not in shown, "times are those of people"
 
 
 def test_a_folder_that_cannot_be_written_is_no_defect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -489,3 +498,23 @@ def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does() ->
     done = CliRunner().invoke(main, ["--help"], terminal_width=80)
     assert done.exit_code == ExitCode.OK
     assert [line for line in done.stdout.splitlines()[1:] if line.endswith("...")] == []
+
+
+def test_of_two_ways_the_one_that_was_failed_over_is_at_rest_while_the_other_one_mirrors() -> None:
+    kind, back = overview.FlowOverview, "mirrorlake failback --flow 'a->b' --mode plan"
+    left = kind("a->b", overview.Condition.CLOSED, overview.FAILED_OVER, back, generation=3)
+    for condition, wanted in (
+        (overview.Condition.OK, overview.Condition.STANDBY),
+        (overview.Condition.NEW, overview.Condition.CLOSED),
+        (overview.Condition.DOWN, overview.Condition.CLOSED),
+        (overview.Condition.CLOSED, overview.Condition.CLOSED),
+    ):
+        other = kind("b->a", condition, generation=None if condition is overview.Condition.NEW else 1)
+        assert overview._paired([left, other])[0].condition is wanted
+    assert overview._paired([left])[0] is left
+    handed_back = kind("a->b", overview.Condition.CLOSED, "handed back", "", generation=3)
+    assert overview._paired([handed_back, kind("b->a", overview.Condition.OK, generation=1)])[0] is handed_back
+    unused = kind("a->b", overview.Condition.NEW, "never run", "mirrorlake mirror --flow 'a->b'")
+    told = overview._paired([unused, kind("b->a", overview.Condition.OK, generation=1)])[0]
+    assert told.next == "mirrorlake mirror --flow 'a->b', unless it is for a failback only"
+    assert overview.Condition.STANDBY not in overview.ATTENTION

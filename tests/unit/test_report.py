@@ -26,6 +26,10 @@ def test_a_flow_that_does_its_work_has_no_problems() -> None:
     assert replace(WELL, checkpointed_at=None, positions=None, verified_to=None).problems(NOW) == [], (
         "a job that nobody has set up is not missed"
     )
+    ended = NOW - timedelta(days=3)
+    silent = replace(WELL, mirrored_at=ended, checkpointed_at=ended, lag=9, records=0)
+    assert len(silent.problems(NOW)) == 3
+    assert replace(silent, is_closed=True).problems(NOW) == [], "a flow that was failed over is silent as it must be"
 
 
 @pytest.mark.parametrize(

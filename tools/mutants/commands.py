@@ -7,6 +7,9 @@ from mutants.mutant import Mutant
 PAUSES, LOOKS, PARSED = "tests/kafka/test_pause.py", "tests/kafka/test_inspection.py", "tests/unit/test_cli.py"
 FOLLOWED = (f"{PAUSES}::test_running_jobs_follow_a_pause_and_go_on_after_it",)
 STARTED = (f"{PAUSES}::test_a_job_that_starts_in_a_pause_waits_and_creates_nothing_unless_it_fails_over",)
+CLOSED = (
+    "tests/kafka/test_failover.py::test_with_the_alias_in_front_positions_go_home_by_the_map_of_either_direction",
+)
 SILENT = (f"{LOOKS}::test_a_peer_that_says_nothing_costs_its_deadline_and_hides_no_other_flow",)
 
 COMMANDS = (
@@ -80,5 +83,33 @@ COMMANDS = (
         "    (FencedError, ExitCode.FENCED),\n",
         "",
         (f"{PARSED}::test_each_kind_of_error_has_an_exit_code_of_its_own",),
+    ),
+    Mutant(
+        "a flow that was failed over is not noted as closed",
+        "jobs/failover/job.py",
+        "        if generation and choice.topics is None:\n",
+        "        if not generation and choice.topics is None:\n",
+        CLOSED,
+    ),
+    Mutant(
+        "a flow that was opened again stays noted as closed",
+        "jobs/failover/failback.py",
+        "Cycle.note(flow, CycleJob.OPEN, generation)",
+        "Cycle.note(flow, CycleJob.CLOSE, generation)",
+        CLOSED,
+    ),
+    Mutant(
+        "SIGTERM ends a command as a defect would",
+        "cli/app.py",
+        "context.exit(ExitCode.TERMINATED)",
+        "context.exit(ExitCode.DEFECT)",
+        (f"{PARSED}::test_a_command_that_is_cut_short_has_a_code_and_prints_nothing",),
+    ),
+    Mutant(
+        "a wrong option is no object for a machine",
+        "cli/app.py",
+        "if output.is_json() or _asks_for_json(words):",
+        "if output.is_json():",
+        (f"{PARSED}::test_a_wrong_option_is_an_object_too",),
     ),
 )

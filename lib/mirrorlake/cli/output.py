@@ -6,8 +6,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,23 +97,32 @@ def result(values: Mapping[str, Any]) -> None:
         say(f"{name.replace('_', ' '):<{width}}  {cell(value)}")
 
 
-def frame(found: Any, nothing: str) -> None:
-    """Prints a pandas frame as a table; says `nothing` if it is empty. Columns without a value are left out."""
+def frame(found: Any, nothing: str, *, unless_zero: Collection[str] = ()) -> None:
+    """Prints a pandas frame as a table; says `nothing` if it is empty.
+
+    Columns without a value are left out, and those of `unless_zero` in which every number is 0.
+    """
     if found.empty:
         if nothing:
             say(nothing)
         return
-    shown = [name for name in found.columns if not all(_is_nothing(value) for value in found[name])]
+    shown = [
+        name
+        for name in found.columns
+        if not all(_is_nothing(value) or (name in unless_zero and value == 0) for value in found[name])
+    ]
     table(shown, ([_plain(value) for value in row] for row in found[shown].to_numpy(dtype=object).tolist()))
 
 
 def _is_nothing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and value != value)
+    return value is None or value == "" or (isinstance(value, float | datetime) and value != value)  # NaN, NaT
 
 
 def _plain(value: Any) -> Any:
     if _is_nothing(value):
         return None
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -124,7 +134,8 @@ def say(text: str) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """Prints a table for people; words of `COLOURS` have their colours. Cells are never markup.
 
-    Where the columns do not fit beside each other, each row becomes some lines: a column and its value in each.
+    In a terminal that the columns do not fit into beside each other, each row becomes some lines: a column and its
+    value in each. A pipe gets as long lines as it takes.
     """
     from rich.table import Table
     from rich.text import Text
@@ -134,7 +145,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
 
     out, cells = console(), [[text(value) for value in row] for row in rows]
     shown = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    if _needed([columns, *([one.plain for one in row] for row in cells)]) <= out.width:
+    needed = _needed([columns, *([one.plain for one in row] for row in cells)])
+    if not out.is_terminal:
+        out.width = max(out.width, needed)
+    if needed <= out.width:
         for name in columns:
             shown.add_column(name, overflow="fold")
         for row in cells:
@@ -173,7 +187,7 @@ def cell(value: Any) -> str:
 
 
 def console() -> Console:
-    """Returns the console of standard output; a pipe gets lines of 160 characters without colours."""
+    """Returns the console of standard output; a pipe gets lines of 160 characters or more, without colours."""
     from rich.console import Console
 
     class Output(Console):

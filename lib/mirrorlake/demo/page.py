@@ -12,6 +12,8 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 PAGE = "demo.html"
 FLOW = "a->b"
 DPI = 80
+AROUND = timedelta(seconds=2)  # before the first cycle and after the last one
 PROVEN = ("topic", "partition", "records", "missing", "duplicated", "out_of_order", "different", "unexpected")
 
 STYLE = """
@@ -37,6 +40,7 @@ div.wide {overflow-x: auto}
 table {border-collapse: collapse; font-size: 13px; background: #fff; font-variant-numeric: tabular-nums}
 th, td {text-align: right; padding: 3px 12px; border-bottom: 1px solid #e2e8ed}
 th:nth-child(-n+2), td:nth-child(-n+2) {text-align: left}
+summary {cursor: pointer; margin: 6px 0}
 .good {color: #1f7a70; font-weight: 600} .bad {color: #c1292e; font-weight: 600}
 """
 
@@ -96,13 +100,17 @@ def proof_section(statement: str, table: Any, *, passed: bool) -> str:
 
 
 def gate_section(results: Iterable[Mapping[str, Any]]) -> str:
-    """Returns how often each expectation was evaluated, and how often it failed."""
+    """Returns how often each expectation was evaluated, and how often it failed; the list of them opens at a click."""
     rows = [(row["suite"], row["expectation"], int(row["times"]), int(row["failed"])) for row in results]
+    failed = sum(row[-1] for row in rows)
+    verdict = f"{len(rows):,} expectations, evaluated {sum(row[2] for row in rows):,} times, {failed:,} times failed"
     return section(
         "The gate",
         "Before each commit, these expectations were evaluated on the records' offsets, with the transactions still "
         "open. Nothing becomes visible if one fails.",
-        rows_table(("suite", "expectation", "evaluated", "failed"), rows),
+        f'<p class="{"bad" if failed else "good"}">{verdict}.</p><details><summary>each of them</summary>'
+        + rows_table(("suite", "expectation", "evaluated", "failed"), rows)
+        + "</details>",
     )
 
 
@@ -148,15 +156,24 @@ def _map(ledger: Ledger, flow_name: str) -> tuple[str, list[tuple[int, int, int,
     return f"{longest['topic']}-{longest['partition']}", runs
 
 
-def story_page(
-    ledger: Ledger,
-    flow_name: str,
-    moves: Sequence[Mapping[str, Any]],
-    proof: str,
-    *,
-    hours: str = "1",
-    until: str = "",
-) -> str:
+def _at_work(ledger: Ledger) -> tuple[datetime, datetime]:
+    """Returns the time in which jobs were at work, with AROUND: an hour would show a demo as a line."""
+    from pyspark.sql import functions as F
+
+    row = ledger.read("cycles").agg(F.min("finished_at").alias("first"), F.max("finished_at").alias("last")).first()
+    assert row is not None
+    return row["first"] - AROUND, row["last"] + AROUND
+
+
+def _verified(ledger: Ledger) -> datetime | None:
+    """Returns the end of the newest verification."""
+    from pyspark.sql import functions as F
+
+    row = ledger.read("verifications").agg(F.max("finished_at").alias("last")).first()
+    return None if row is None else row["last"]
+
+
+def story_page(ledger: Ledger, flow_name: str, moves: Sequence[Mapping[str, Any]], proof: str) -> str:
     """Makes the page from the tables, the moves of groups, and the section about the proof.
 
     Args:
@@ -164,12 +181,15 @@ def story_page(
         flow_name: the flow, for the map.
         moves: the fields of `Move` of each position.
         proof: see `proof_section`.
-        hours, until: the period of the report, as for `make_report`.
     """
     from mirrorlake.notebook import figures, report_figures
     from mirrorlake.notebook.report import make_report
 
-    report = make_report(ledger, flows=flow_name, hours=hours, until=until)
+    since, end = _at_work(ledger)
+    until = max(end, (_verified(ledger) or end) + AROUND)
+    hours = (until - since) / timedelta(hours=1)
+    report = make_report(ledger, flows=flow_name, hours=str(hours), until=str(until))
+    figures_of = replace(report, until=end)
     name, runs = _map(ledger, flow_name)
     sections = [
         groups_section(moves),
@@ -182,13 +202,15 @@ def story_page(
                 figures.map_figure(runs, f"{name}: {len(runs):,} runs"), "offset on b minus offset on a, by offset on a"
             ),
         ),
-        gate_section(_gates(ledger)),
-        section("Lag", "Offsets that were not mirrored.", image(report_figures.lag_figure(report), "lag over time")),
+        section(
+            "Lag", "Offsets that were not mirrored.", image(report_figures.lag_figure(figures_of), "lag over time")
+        ),
         section(
             "Throughput",
             "Records and bytes committed on b.",
-            image(report_figures.throughput_figure(report), "records and bytes per second over time"),
+            image(report_figures.throughput_figure(figures_of), "records and bytes per second over time"),
         ),
+        gate_section(_gates(ledger)),
     ]
     return page(report_figures.cards(report), sections)
 

@@ -13,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
+
+if TYPE_CHECKING:
+    from mirrorlake.config.flow import Flow
 
 AGE_S = 30.0  # the longest wait of rows while a job runs
 ROWS_AT_ONCE = 2_000
@@ -25,11 +28,17 @@ MOST_OF: Mapping[str, int] = {"lag_samples": 30}  # a row has all partitions, an
 
 
 class CycleJob(StrEnum):
-    """Jobs that have cycles: values of the column job of the table cycles."""
+    """Jobs that have cycles: values of the column job of the table cycles.
+
+    A failover notes CLOSE for a flow that no job mirrors from then on, and a failback OPEN: silence is as it must be
+    between the two.
+    """
 
     MIRROR = "mirror"
     LEDGER = "ledger"
     CHECKPOINT = "checkpoint"
+    CLOSE = "close"
+    OPEN = "open"
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,11 @@ class Cycle:
     lag: int | None = None
     positions: int | None = None
     unfinished: int | None = None
+
+    @classmethod
+    def note(cls, flow: Flow, job: CycleJob, generation: int) -> Cycle:
+        """Returns the row of a step that takes no time: that a generation has closed a flow, or opened it."""
+        return cls(flow.source, flow.target, job, f"{job}-{generation}", 0.0, {})
 
 
 class Journal:

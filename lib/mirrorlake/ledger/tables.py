@@ -234,7 +234,8 @@ CYCLES = """
   source STRING NOT NULL,
   target STRING NOT NULL,
   job STRING NOT NULL
-    COMMENT 'mirror (a micro-batch, or an idle minute), ledger (an append to offset_syncs) or checkpoint',
+    COMMENT 'mirror (a micro-batch, or an idle minute), ledger (an append to offset_syncs), checkpoint; close and open:
+      a failover has closed the flow, a failback has opened it',
   cycle_id STRING NOT NULL COMMENT 'as in expectation_results',
   finished_at TIMESTAMP NOT NULL,
   duration_ms DOUBLE NOT NULL COMMENT 'from the beginning of the plan to the end of the commit',

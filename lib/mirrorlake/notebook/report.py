@@ -48,6 +48,7 @@ class FlowReport:
         failed_verifications: partitions whose last verification failed.
         losses: records that were lost.
         anomalies: number of anomalies.
+        is_closed: a failover has closed the flow, and no failback has opened it since.
     """
 
     flow: str
@@ -65,6 +66,7 @@ class FlowReport:
     failed_verifications: int
     losses: int
     anomalies: int
+    is_closed: bool = False
 
     def problems(self, now: datetime) -> list[str]:
         """Returns the problems of the flow, one sentence each; none if there are none."""
@@ -83,9 +85,9 @@ class FlowReport:
         found += [
             f"no activity of the {job} job for {ago(now - seen)}"
             for job, seen in ((CycleJob.MIRROR, self.mirrored_at), (CycleJob.CHECKPOINT, self.checkpointed_at))
-            if seen is not None and (now - seen).total_seconds() > QUIET_S[job]
+            if seen is not None and (now - seen).total_seconds() > QUIET_S[job] and not self.is_closed
         ]
-        if self.lag and self.mirrored_at is not None and not self.records:
+        if not self.is_closed and self.lag and self.mirrored_at is not None and not self.records:
             found.append(f"{self.lag:,} offsets of lag, and nothing was mirrored")
         return found
 
@@ -295,7 +297,7 @@ class _Reader:
             .agg(F.sum("records").alias("records"), F.sum("bytes").alias("bytes"))
         )
         past = self._named(self.ledger.read("cycles")).filter(F.col("finished_at") <= F.lit(self.until))
-        signs = past.filter(F.col("job").isin(CycleJob.MIRROR, CycleJob.CHECKPOINT)).groupBy("flow", "job")
+        signs = past.filter(F.col("job") != CycleJob.LEDGER).groupBy("flow", "job")
         last = signs.agg(
             F.max("finished_at").alias("at"),
             *(F.max_by(name, "finished_at").alias(name) for name in ("lag", "positions", "unfinished")),
@@ -326,6 +328,8 @@ class _Reader:
         unverified = verified.groupby("flow")["unverified"].sum() if len(verified) else {}
         for name in self.names:
             mirror, checkpoint = jobs.get((name, CycleJob.MIRROR)), jobs.get((name, CycleJob.CHECKPOINT))
+            closed_at = _value(jobs.get((name, CycleJob.CLOSE)), "at")
+            opened = [at for at in (_value(mirror, "at"), _value(jobs.get((name, CycleJob.OPEN)), "at")) if at]
             signs_of_mirror = [at for at in (_value(mirror, "at"), committed.get(name, {}).get("at")) if at]
             yield FlowReport(
                 flow=name,
@@ -343,6 +347,7 @@ class _Reader:
                 failed_verifications=_number(proofs, name, "failed"),
                 losses=_number(odd, name, "losses"),
                 anomalies=_number(odd, name, "anomalies"),
+                is_closed=closed_at is not None and closed_at >= max(opened, default=closed_at),
             )
 
     def _proofs(self) -> Mapping[str, Mapping[str, Any]]:

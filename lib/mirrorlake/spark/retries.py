@@ -14,7 +14,7 @@ from mirrorlake.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
+StepResult = TypeVar("StepResult")
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
 
@@ -41,7 +41,7 @@ class Retries:
         """Resets the count of failures."""
         self._failing = None
 
-    def repeat(self, step: Callable[[], Result]) -> Result:
+    def repeat(self, step: Callable[[], StepResult]) -> StepResult:
         """Runs a step until it succeeds; returns its result.
 
         Raises:

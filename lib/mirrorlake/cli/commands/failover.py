@@ -10,6 +10,8 @@ from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
 from mirrorlake.cli.options import Command
 
+# Of a plan, which is shorter without them where a move costs nothing.
+COSTS = ("not_mirrored", "lag_seen", "rpo_seconds", "re_reads", "skips", "lost", "again")
 SIGNED_BY = options.parameter("signed_by", "", "name of the responsible operator, which is recorded")
 
 
@@ -93,7 +95,7 @@ def _failover(command: str, mode: str, given: Mapping[str, str]) -> int:
         access = result.access_table().to_dict("records")
         output.emit(command, {**result.to_json(), "lines": lines, "access": access})
     else:
-        output.frame(result.table(), "No group has a position.")
+        output.frame(result.table(), "No group has a position.", unless_zero=COSTS)
         if result.access:
             output.say("\nAccess that the target lacks:")
             output.frame(result.access_table(), "")
@@ -132,7 +134,7 @@ def failback(**given: str) -> int:
         return ExitCode.OK
     output.frame(diverged, "The old source has no diverged records.")
     output.frame(result.lost_table(), "The old source has lost no mirrored records.")
-    output.frame(result.table(), "")
+    output.frame(result.table(), "", unless_zero=COSTS)
     output.result(result.to_json())
     return ExitCode.OK
 

@@ -45,6 +45,7 @@ from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
+from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import of_process
@@ -426,18 +427,17 @@ class Failback:
         The flow stays closed meanwhile. If this process dies, no mirror job continues the flow, and the next `begin`
         finds what is left.
         """
-        return (
-            MirrorJob(
-                engine=SparkEngine(self.spark),
-                config=self.config,
-                flow=replace(self.away, ignores_pause=True),
-                ledger=self.ledger,
-                suite=self._suites / "offset_syncs.json",
-                closed_for=ClosedFor.FAILOVER,
-            )
-            .run(None)
-            .records
+        job = MirrorJob(
+            engine=SparkEngine(self.spark),
+            config=self.config,
+            flow=replace(self.away, ignores_pause=True),
+            ledger=self.ledger,
+            suite=self._suites / "offset_syncs.json",
+            closed_for=ClosedFor.FAILOVER,
         )
+        result = job.run(None)
+        self.ledger.append("cycles", [Cycle.note(self.away, CycleJob.CLOSE, result.generation)])
+        return result.records
 
     def _reopen(self) -> int:
         """Reopens the flow away, after all groups have returned."""
@@ -452,7 +452,9 @@ class Failback:
         states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
         if closed_for(states.values()) is not ClosedFor.FAILOVER:
             return 0
-        return begin_again(flow, target, Beginning(reopens=ClosedFor.FAILOVER))
+        generation = begin_again(flow, target, Beginning(reopens=ClosedFor.FAILOVER))
+        self.ledger.append("cycles", [Cycle.note(flow, CycleJob.OPEN, generation)])
+        return generation
 
     def _require_failed_over(self, here: Cluster) -> dict[int, SlotState]:
         states = offset_syncs.read_all_states(here, self.away.offset_syncs_topic, self.away.connect_timeout_ms)

@@ -32,6 +32,7 @@ from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
+from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
@@ -302,6 +303,7 @@ class Failover:
             generation = self._close(situation, choice)
         done = replace(result, lines=tuple(lines), generation=generation)
         self._conclude(done)
+        self._note_closed(choice, generation)
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
@@ -323,7 +325,13 @@ class Failover:
         self._record(
             replace(done, lines=(Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED),)), choice
         )
+        self._note_closed(choice, done.generation)
         return done
+
+    def _note_closed(self, choice: Choice, generation: int) -> None:
+        """Notes in the ledger that the whole flow is closed, so that nobody is told of the silence of its jobs."""
+        if generation and choice.topics is None:
+            self.ledger.append("cycles", [Cycle.note(self.flow, CycleJob.CLOSE, generation)])
 
     def _close(self, situation: Situation, choice: Choice) -> int:
         """Closes the flow, or the topics that the operator has named; returns the generation."""

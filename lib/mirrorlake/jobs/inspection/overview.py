@@ -40,6 +40,7 @@ class Condition(StrEnum):
     CLOSED = "closed"
     PAUSED = "paused"
     NEW = "new"
+    STANDBY = "standby"
     BEHIND = "behind"
     OK = "ok"
 
@@ -52,11 +53,14 @@ MEANINGS: Mapping[Condition, str] = {
     Condition.CLOSED: "the flow was failed over, or handed back to MirrorMaker 2",
     Condition.PAUSED: "the flow is paused, by an operator or by its property file",
     Condition.NEW: "the flow has never run",
+    Condition.STANDBY: "the flow was failed over, and the one the other way mirrors",
     Condition.BEHIND: "records wait, and commits go on",
     Condition.OK: "everything that the source has is mirrored",
 }
 ORDER = {condition: number for number, condition in enumerate(Condition)}
-ATTENTION = frozenset(Condition) - {Condition.OK, Condition.BEHIND}
+ATTENTION = frozenset(Condition) - {Condition.OK, Condition.BEHIND, Condition.STANDBY}
+AT_WORK = frozenset({Condition.OK, Condition.BEHIND, Condition.PAUSED, Condition.STALLED})
+FAILED_OVER = "failed over: groups continue on the target"
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,25 @@ def overview(
             )
             found[flow.name] = _down(flow, facts, one) if facts[flow.source].error else one
     told = [_with_history(one, histories.get(one.flow)) for one in found.values()]
-    return sorted(told, key=lambda one: (ORDER[one.condition], -(one.lag or 0), one.flow))
+    return sorted(_paired(told), key=lambda one: (ORDER[one.condition], -(one.lag or 0), one.flow))
+
+
+def _paired(told: Sequence[FlowOverview]) -> list[FlowOverview]:
+    """Returns what was told, where flows are known to belong together: of two ways, one mirrors and one is at rest."""
+    by_name = {one.flow: one for one in told}
+
+    def paired(one: FlowOverview) -> FlowOverview:
+        other = by_name.get("->".join(reversed(one.flow.split("->"))))
+        if other is None or other.generation is None or other.condition not in AT_WORK:
+            return one
+        if one.condition is Condition.CLOSED and one.detail == FAILED_OVER:
+            detail = f"failed over, and {other.flow} mirrors"
+            return replace(one, condition=Condition.STANDBY, detail=detail, next=f"To go back: {one.next}")
+        if one.condition is Condition.NEW:
+            return replace(one, next=f"{one.next}, unless it is for a failback only")
+        return one
+
+    return [paired(one) for one in told]
 
 
 def _down(flow: Flow, facts: Mapping[str, ClusterFacts], known: FlowOverview | None = None) -> FlowOverview:
@@ -191,7 +213,7 @@ def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found:
             if reason is ClosedFor.FAILOVER
             else "notebooks/takeover.ipynb opens it again"
         )
-        said = "failed over: groups continue on the target" if reason is ClosedFor.FAILOVER else "handed back"
+        said = FAILED_OVER if reason is ClosedFor.FAILOVER else "handed back"
         return replace(one, condition=Condition.CLOSED, detail=said, next=back)
     if pause is not None:
         return replace(

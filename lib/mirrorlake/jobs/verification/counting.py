@@ -82,7 +82,7 @@ class Counting:
     """Counts the records of one flow.
 
     Args:
-        spark: a classic session with Delta and the Kafka source; its executors read both clusters.
+        spark: a session with Delta and the Kafka source, classic or of Spark Connect; its executors read both clusters.
         flow: flow to count.
         ledger: tables for the counts and results.
         suite: path of the expectations for counts.
