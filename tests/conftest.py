@@ -7,7 +7,9 @@ stop or reconfigure brokers always start their own.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,9 +46,16 @@ LONGEST_FIRST = (
 sys.path[:0] = [str(ROOT / "lib"), str(ROOT)]
 
 
+def pytest_configure() -> None:
+    """Lets SIGTERM end the tests as an interrupt does, so that no broker and no JVM stays behind."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest files first, and the unit tests last; within a file, and between others, the order stays."""
     turns = {ROOT / "tests" / name: turn for turn, name in enumerate(LONGEST_FIRST)}
+    assert all(map(Path.is_file, turns)), "LONGEST_FIRST names a file that is gone"
     items.sort(key=lambda item: turns.get(item.path, len(turns) + item.path.is_relative_to(ROOT / "tests/unit")))
 
 

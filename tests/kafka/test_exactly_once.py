@@ -43,6 +43,7 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
+from tests import forked_mirror
 from tests.disk import fill, small_disk
 from tests.world import DEADLINE_S, World, eventually, read_committed
 
@@ -52,14 +53,15 @@ SCRIPT = Path(__file__).with_name("run_mirror.py")
 
 def start(world: World, *times: float, failpoint: str = "") -> subprocess.Popen[str]:
     """Starts the mirror job in a process; without Spark in a world without Spark."""
-    warehouse = world.warehouse if world.runs_on_spark else ""
-    words = [
-        *(sys.executable, str(SCRIPT), world.config, world.flow_name, warehouse, Path(world.warehouse).name),
-        *map(str, times),
-    ]
+    words = [sys.executable, str(SCRIPT), *arguments(world), *map(str, times)]
     return subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, VARIABLE: failpoint}
     )
+
+
+def arguments(world: World) -> list[str]:
+    warehouse = world.warehouse if world.runs_on_spark else ""
+    return [world.config, world.flow_name, warehouse, Path(world.warehouse).name]
 
 
 def sources(world: World) -> tuple[str, str]:
@@ -80,9 +82,15 @@ def die(world: World, failpoint: str) -> tuple[str, str]:
 
 def kill(world: World, failpoint: str) -> None:
     """Mirrors with a process that is killed at a step."""
-    process = start(world, failpoint=failpoint)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == -signal.SIGKILL, output
+    if world.runs_on_spark:
+        process = start(world, failpoint=failpoint)
+        output, _ = process.communicate(timeout=240)
+        code = process.returncode
+    else:
+        printed = world.directory / "killed.log"
+        code = forked_mirror.run(arguments(world), failpoint, printed, deadline_s=240)
+        output = printed.read_text()
+    assert code == -signal.SIGKILL, output
 
 
 def assert_carried_on(world: World, topics: tuple[str, str]) -> None:
@@ -569,9 +577,7 @@ def test_an_interrupted_start_of_a_new_generation_loses_no_position(plain_world:
     plain_world.write_config(**{"mirrorlake.slots": "5"})
     for topic in topics:
         plain_world.produce(topic, 200, seed=4)
-    process = start(plain_world, failpoint=f"driver.opening:{opened}")
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == -signal.SIGKILL, output
+    kill(plain_world, f"driver.opening:{opened}")
     assert sorted(newest_generations(plain_world).values()) == [*[1] * (5 - opened), *[2] * opened][-5:]
     assert_carried_on(plain_world, topics)
 
