@@ -372,9 +372,13 @@ def test_a_command_that_is_cut_short_has_a_code_and_prints_nothing(
     ending: Any, code: ExitCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
     monkeypatch.setattr(output, "discard", lambda: None)
     monkeypatch.setattr(options, "choose", lambda *_: ending())
-    done = run("status", "--output", "json")
+    try:
+        done = run("status", "--output", "json")
+    finally:
+        signal.signal(signal.SIGINT, interrupts)
     assert (done.exit_code, done.stdout) == (code, "")
     assert "Traceback" not in done.stderr
     assert signal.getsignal(signal.SIGTERM) is before
