@@ -59,7 +59,8 @@ NEW_TOPIC = f"{LOSSES}::test_a_topic_created_anew_is_mirrored_from_its_first_rec
 REQUESTS = "tests/kafka/test_proxy_requests.py"
 DAMAGED = (f"{REQUESTS}::test_records_that_a_line_has_damaged_are_fetched_again_and_are_no_loss",)
 
-STARTS = (f"{REQUESTS}::test_a_job_that_starts_repeats_what_is_lost_and_what_fails_and_may_pass",)
+CONTACTS = (f"{REQUESTS}::test_a_first_contact_repeats_requests_that_get_no_answer",)
+STARTS = (f"{REQUESTS}::test_a_job_that_starts_repeats_what_fails_and_may_pass",)
 RETRIES = (
     "tests/unit/test_retries.py::test_a_final_error_and_a_job_that_is_being_stopped_end_a_step_at_once",
     "tests/unit/test_retries.py::test_a_step_that_goes_on_failing_ends_with_its_error_when_its_time_is_up",
@@ -1602,14 +1603,14 @@ REACHING_CLUSTERS = (
         "protocol/frames.py",
         "            timeout_ms = min(timeout_ms, setup_ms)\n",
         "            pass\n",
-        STARTS,
+        CONTACTS,
     ),
     Mutant(
         "a lost request of the bootstrap waits as long as one of a job that runs",
         "protocol/frames.py",
         '            conn.config["request_timeout_ms"] = setup_ms\n',
         "            pass\n",
-        STARTS,
+        CONTACTS,
     ),
     Mutant(
         "a mirror job that starts gives up at the first failure that may pass",
