@@ -113,6 +113,7 @@ def test_a_job_keeps_measuring_and_its_last_row_says_that_none_follows(plain_wor
     with world.mirroring():
         measured = eventually(lambda: world.metric("lag_measured_timestamp_seconds"), what="a measurement")
         assert measured == pytest.approx(time.time(), abs=30)
+        eventually(lambda: world.batches == 1, what="the first records' commit")
         world.produce(topic, 20, seed=2)
         eventually(lambda: world.batches == 2)
         before = world.metric("lag_measured_timestamp_seconds")

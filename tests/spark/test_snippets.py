@@ -35,5 +35,5 @@ def test_the_sql_of_a_page_runs(page: str, example: Ledger, spark: Any) -> None:
     for block in PAGES[page]:
         for statement in statements(block.splitlines()):
             frame = spark.sql(statement)  # unknown tables and columns are found here
-            assert frame.columns
+            assert frame.columns or statement.lstrip().startswith("INSERT ")
             frame.collect()
