@@ -98,8 +98,9 @@ class Case:
 def find(wanted: str, scale: float) -> list[Case]:
     """Returns the cases of a selection.
 
-    A selection is a list of names with commas between them, `default`, `axes` (one property varied at a time), `field`
-    (batches of a few records, and what a competitor publishes), `far` (one cluster at the end of a long line) or `all`.
+    A selection is a list of names with commas between them, `default` (those with limits), `axes` (and one property
+    varied at a time), `field` (batches of a few records, and what a competitor publishes), `far` (one cluster at the
+    end of a long line) or `all`.
 
     Args:
         wanted: the selection.
@@ -109,9 +110,10 @@ def find(wanted: str, scale: float) -> list[Case]:
         ValueError: there is no such case.
     """
     others = [_trickle(scale), _freshness(), _groups(scale)]
+    default = [*(_backlog(name, scale) for name in (MAIN, *FIELD)), *others]
     sets = {
-        "default": [_backlog(MAIN, scale), *others],
-        "axes": [*(_backlog(name, scale) for name in AXES), *others],
+        "default": default,
+        "axes": [*default, *(_backlog(name, scale) for name in AXES if name != MAIN)],
         "field": [_backlog(name, scale) for name in (*FIELD, PUBLISHED)],
         "far": [_far(name, scale) for name in FAR],
         "all": [
