@@ -13,17 +13,19 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.lag_keeper import LagKeeper, LagSample
 from mirrorlake.ledger import expiry, views
+from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.trace import audit_tables
 from mirrorlake.metrics import Metrics
 from mirrorlake.model.gap import RESETS
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 
 from tests.empty_ledger import ledger_in
-from tests.example_ledger import DAY, at, checkpoint, fill, verification, write_flow
+from tests.example_ledger import DAY, at, checkpoint, fill, gap, run, verification, write_flow
 from tests.log_lines import logged
-from tests.log_model import Log, store
+from tests.log_model import Log, store, write
 
 FLOW = Flow.from_properties(
     Properties(
@@ -105,6 +107,39 @@ def test_nothing_goes_that_a_live_group_a_reader_of_the_source_or_the_ledger_its
         for name, rows in (("before", tables), ("kept", kept))
     }
     assert resets["before"] == resets["kept"] != set()
+    assert views.read(ledger, "unmirrored").filter("source = 'live' AND kind = 'unknown'").isEmpty(), "a hole"
+
+
+def test_of_what_one_state_has_of_a_partition_either_all_goes_or_nothing(ledger: Ledger) -> None:
+    of_flow: dict[str, Any] = {"source": "whole"}
+
+    def mirrored(state: int, partition: int, upstream: tuple[int, int], target_partition: int) -> dict[str, Any]:
+        changes = {**of_flow, "target_partition": target_partition}
+        return run(state, "t", partition, upstream, upstream[0], f"0{state}:00:00", **changes)
+
+    def skipped(state: int, partition: int, upstream: tuple[int, int], kind: str) -> dict[str, Any]:
+        return gap(state, "t", partition, upstream, kind, upstream[0], f"0{state}:00:00", **of_flow)
+
+    alone = {12: 2, 14: 3}  # a transform has spread the records: these are alone in their partitions
+    spread = [mirrored(1 + at // 10, 0, (at, at + 1), alone.get(at, at % 2)) for at in range(25)]
+    lossy = [(1, (0, 10)), (2, (15, 20)), (2, (21, 30)), (3, (30, 35))]
+    write(ledger, "offset_syncs", fold_runs, spread + [mirrored(state, 1, runs, 9) for state, runs in lossy])
+    gaps = [((10, 11), "marker"), ((11, 15), "retention"), ((20, 21), "marker")]
+    write(ledger, "gaps", fold_gaps, [skipped(2, 1, *one) for one in gaps])
+    assert ledger.read("offset_syncs").filter("source = 'whole'").count() == 2 + 4 + 2 + 3
+
+    starts = [("whole", "east", "t", 0, 16), ("whole", "east", "t", 1, 18)]  # within what state 2 has
+    for expires in expiry.of_map(ledger, DAY + timedelta(days=1), starts):
+        assert expires.apply(ledger) == (3 if expires.table == "offset_syncs" else 0)
+    found = views.read(ledger, "unmirrored").filter("source = 'whole'").select("partition", "from_offset", "kind")
+    assert {tuple(row) for row in found.collect()} == {
+        (0, 0, "expired"),
+        (1, 0, "expired"),
+        *((1, start, kind) for (start, _), kind in gaps),
+    }
+    assert audit_tables(ledger, "whole", "east").violations == []
+    for expires in expiry.of_map(ledger, DAY + timedelta(days=1), [("whole", "east", "t", 1, 30)]):
+        assert expires.apply(ledger) == (1 if expires.table == "offset_syncs" else 2)
 
 
 def test_without_the_start_of_the_sources_log_nothing_of_the_map_goes(ledger: Ledger) -> None:

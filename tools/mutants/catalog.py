@@ -1419,6 +1419,13 @@ FIELD_CONDITIONS = (
         (EXPIRY,),
     ),
     Mutant(
+        "a row expires without the rows of its state that it lies within",
+        "ledger/expiry.py",
+        '.filter("coalesce(reached <= start, true)")',
+        "",
+        ("tests/spark/test_maintenance.py::test_of_what_one_state_has_of_a_partition_either_all_goes_or_nothing",),
+    ),
+    Mutant(
         "a failback trusts an old source that has lost the end of a log",
         f"{FAILOVER}/lost_ends.py",
         "        if start < known[key].upstream_next\n",

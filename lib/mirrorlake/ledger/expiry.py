@@ -165,8 +165,8 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
 def _limits(ledger: Ledger, before: datetime, starts: DataFrame) -> DataFrame:
     """Computes `expires` of each partition: runs and gaps that end at or before it may expire.
 
-    A run begins at that offset. A group in a gap behind the expired part is therefore still behind a run. A folded row
-    expires as a whole, so it is the first run of a row.
+    A run begins there or behind it, and no later than the limit. A group in a gap behind the expired part is therefore
+    still behind a run. A folded row expires as a whole, so no row that holds goes across that offset (`_cuts`).
     """
     from pyspark.sql import functions as F
 
@@ -193,12 +193,39 @@ def _limits(ledger: Ledger, before: datetime, starts: DataFrame) -> DataFrame:
     for frame in (wanted, young, bookmarks):
         limits = limits.join(frame, [*PARTITION], "left")
     limits = limits.select(*PARTITION, F.least("log_start", "wanted", "young", "bookmark").alias("limit"))
-    return (
+    begins = (
         runs.join(limits, [*PARTITION])
         .filter("upstream_start <= limit")
         .groupBy(*PARTITION)
-        .agg(F.max("upstream_start").alias("expires"), F.max_by("incarnation", "upstream_start").alias("incarnation"))
+        .agg(F.max("upstream_start").alias("begin"), F.max_by("incarnation", "upstream_start").alias("incarnation"))
     )
+    cuts = _cuts(ledger, begins).groupBy(*PARTITION).agg(F.max("start").alias("expires"))
+    return begins.join(cuts, [*PARTITION]).select(*PARTITION, "expires", "incarnation")
+
+
+def _cuts(ledger: Ledger, begins: DataFrame) -> DataFrame:
+    """Returns the starts of rows at which all rows before them end, up to `begin` of each partition.
+
+    The rows of one state may lie within each other: a folded row of gaps begins and ends anywhere in the runs, a loss
+    has a row of its own, and a transform that sets partitions makes a row for each of them. If some of these rows
+    expired without the others, the map would have a hole, which nothing explains.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    def rows(name: str, start: str, end: str) -> DataFrame:
+        same, incarnation = [*PARTITION, "incarnation", "start"], F.coalesce("incarnation", F.lit(0))
+        holds = views.read(ledger, f"current_{name}", folded=True).withColumnRenamed(start, "start").select(*same)
+        table = ledger.read(views.UNFOLDED[f"offset_sync_{name}"])  # where a reset has not made the ends smaller
+        found = table.select(
+            *PARTITION, incarnation.alias("incarnation"), F.col(start).alias("start"), F.col(end).alias("end")
+        )
+        before = found.join(begins.select(*PARTITION, "begin"), [*PARTITION]).filter("start <= begin")
+        return before.join(holds, same, "left_semi").select(*PARTITION, "start", "end")
+
+    found = rows("runs", "upstream_start", "upstream_end").unionByName(rows("gaps", "from_offset", "to_offset"))
+    order = Window.partitionBy(*PARTITION).orderBy("start").rangeBetween(Window.unboundedPreceding, -1)
+    return found.withColumn("reached", F.max("end").over(order)).filter("coalesce(reached <= start, true)")
 
 
 def _leaves(ledger: Ledger, limits: DataFrame) -> DataFrame:
