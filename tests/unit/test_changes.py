@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from mirrorlake.model import changes
 from mirrorlake.model.changes import as_snapshot, as_written, whole_states
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
-from mirrorlake.model.slot import Position, SlotState
+from mirrorlake.model.slot import NO_STATE, Position, SlotState
 
 from chaos.states import runs_and_gaps
 
@@ -174,3 +175,50 @@ def test_a_state_that_another_program_has_repeated_changes_nothing() -> None:
     repeated = [*records[:5], records[4], *records[5:]]
     found = [state for _, state in whole_states("t", [(at and 2 * at, one) for at, one in enumerate(repeated)])]
     assert (found[-1].positions, found[-1].all_producer_ids) == (meant[-1].positions, meant[-1].all_producer_ids)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        None,
+        b"",
+        b"\xff\xfe",
+        b"null",
+        b"[4]",
+        b"{}",
+        b'{"version":4}',
+        b'{"version":3,"positions":5,"runs":[1]}',
+        b'{"version":4,"runs":[]}',
+        b'{"version":3,"runs":[]}',
+        b'{"version":4,"runs":[{"topic":"t"}]}',
+        b'{"version":4,"runs":{"rows":1,"topic":[]}}',
+        b'{"version":4,"runs":{"rows":1,"topic":[["t"],7]}}',
+        b'{"version":4,"gaps":{"rows":1,"topic":{"nulls":[3],"numbers":[1]}}}',
+        b'{"version":4,"positions":"x"}',
+    ],
+)
+def test_a_record_of_another_program_is_an_error_that_says_so(garbage: bytes | None) -> None:
+    with pytest.raises(TargetError, match=f"an offset-syncs record .*: {NO_STATE}"):
+        SlotState.from_json(garbage)  # type: ignore[arg-type]
+
+
+def test_a_slot_that_is_written_meanwhile_in_another_thread_changes_no_positions() -> None:
+    mine, others = ((Position(topic, 0, "", f"west.{topic}", 0, 10**6, 10**5, 0),) for topic in ("orders", "payments"))
+    state, other = (SlotState("west", "east", "c", 0, 1, 1, "id", 1, 1, found) for found in (mine, others))
+
+    def interrupted(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_name != "_written_positions":
+            return None
+        sys.settrace(None)  # for what follows, not for this frame
+        if event == "line":
+            other.to_json()
+        sys.settrace(interrupted)
+        return interrupted
+
+    before = sys.gettrace()
+    sys.settrace(interrupted)
+    try:
+        written = [state.to_json() for _ in range(2)]
+    finally:
+        sys.settrace(before)
+    assert [SlotState.from_json(one).positions for one in written] == [mine, mine]

@@ -8,6 +8,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from mirrorlake.model.changes import as_written
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.protocol import cluster as cluster_module
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, ResponseError, Topic
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
-from mirrorlake.state.offset_syncs import TOPIC_CONFIG, encode, read_states_and_ends, topic_config
+from mirrorlake.state.offset_syncs import TOPIC_CONFIG, UNASKED_BYTES, encode, read_states_and_ends, topic_config
 
 
 def topic(leaders: dict[int, int], epochs: dict[int, int], topic_id: str = "x") -> Topic:
@@ -185,14 +187,15 @@ class ChangesLog(Cluster):
     def __init__(self, records: list[bytes]) -> None:
         super().__init__(Connection("b", (("bootstrap.servers", "localhost:1"),)), "target", "tests")
         self.records, self.starts = records, list[int]()
-        self.topics = {"t": topic({0: 1}, {0: 5})}
+        self.topics, self.first = {"t": topic({0: 1}, {0: 5})}, 0
 
     async def list_offsets(self, partitions: Any, at: int, isolation: int = 1) -> Any:
-        return dict.fromkeys(partitions, 0 if at == EARLIEST_TIMESTAMP else 2 * len(self.records) - 1)
+        return dict.fromkeys(partitions, self.first if at == EARLIEST_TIMESTAMP else 2 * len(self.records) - 1)
 
     def fetch(self, _node: int, offsets: Any, *_: Any, **__: Any) -> Any:
         (start,) = offsets.values()
         self.starts.append(start)
+        assert start >= self.first, "the offset is out of range"
         raw = b"".join(record for at, record in enumerate(self.records) if 2 * at >= start)
         return Future().success([Fetched("t", 0, 0, 0, 2 * len(self.records) - 1, [], raw)])
 
@@ -225,8 +228,62 @@ def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_electio
     target.topics = {"t": topic({0: 1}, {0: 6})}  # the log may have lost its end, and may have the same one again
     again = read_states_and_ends(target, "t", [0], 1_000)[0][0]
     assert (again, target.starts) == (state, [15, 0])
+    target.first = 4
+    target.states_seen.clear()
+    with pytest.raises(TargetError, match=r"t-0: .* snapshot at offset 0, which is missing. Records .* were deleted"):
+        read_states_and_ends(target, "t", [0], 1_000)
+    target.first = 0
     del target.records[6], target.starts[:]
     target.states_seen.clear()
     with pytest.raises(TargetError, match="t-0: the state at offset 14 is number 7 behind the snapshot at offset 0"):
         read_states_and_ends(target, "t", [0], 1_000)
     target.close()
+
+
+def test_a_large_snapshot_near_the_end_is_not_fetched_again_and_again() -> None:
+    positions = tuple(Position(f"topic-{number}", 0, "id", f"b.topic-{number}", 0, 0, 0, 0) for number in range(3_000))
+    first = SlotState("a", "b", "id", 0, 1, 1, "x", 1, 0, positions)
+    changes = as_written(replace(first, snapshot=0), replace(first, producer_epoch=1))
+    records = [at.to_bytes(8, "big") + encode(state, 0)[8:] for at, state in ((0, first), (2, changes))]
+    assert len(first.to_json()) > UNASKED_BYTES
+    target = ChangesLog(records)
+    assert read_states_and_ends(target, "t", [0], 1_000)[0][0].number == 1
+    del target.starts[:]
+    assert read_states_and_ends(target, "t", [0], 1_000)[0][0].positions == positions
+    assert not target.starts
+    target.close()
+
+
+class Revoked(Cluster):
+    """A cluster with two topics, whose principal may not describe the first one any more."""
+
+    def max_version(self, *_: Any) -> int:
+        return 12
+
+    async def send_any(self, request: Any, timeout_ms: int | None = None) -> Any:
+        here = SimpleNamespace(partition_index=0, leader_id=2, leader_epoch=6)
+        found = {
+            "hidden": {"error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic_id": None, "partitions": []},
+            "seen": {"error_code": 0, "topic_id": "x", "partitions": [here]},
+        }
+        topics = [SimpleNamespace(name=one.name, **found[one.name], authorized_operations=()) for one in request.topics]
+        return SimpleNamespace(topics=topics, cluster_id="c")
+
+
+def test_a_topic_that_may_not_be_described_any_more_does_not_keep_the_leaders_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Revoked(Connection("a", (("bootstrap.servers", "localhost:1"),)), "source", "tests")
+    monkeypatch.setattr(cluster._manager.cluster, "update_metadata", lambda _: None)
+    cluster.topics = {name: topic({0: 1}, {0: 5}) for name in ("hidden", "seen")}
+    asked = []
+
+    async def attempt() -> int:
+        asked.append(cluster.leader("seen", 0))
+        if asked[-1] == 1:
+            raise ResponseError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return asked[-1]
+
+    assert cluster.call("asking", attempt, 1_000) == 2
+    assert asked == [1, 2]
+    cluster.close()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
+from mirrorlake.errors import ConfigurationError
+from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.protocol.acls import Acl, acl_changes
 from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 
@@ -200,3 +205,39 @@ def test_topics_that_are_merged_take_the_largest_message_of_all() -> None:
 def test_an_access_right_survives_its_description() -> None:
     for right in (acl("a.orders"), acl("x", "ALL", "DENY", "PREFIXED", "User:CN=a from b on c, O=d")):
         assert Acl.parse(str(right)) == right
+
+
+class Syncs:
+    """Administers a target whose offset-syncs topic has this configuration, as far as the principal may see it."""
+
+    def __init__(self, **config: str) -> None:
+        self.config = {name.replace("_", "."): own(value) for name, value in config.items()}
+
+    def partitions(self) -> dict[str, int]:
+        return {flow().offset_syncs_topic: 2}
+
+    def configs(self, topics: list[str]) -> dict[str, dict[str, Entry]]:
+        return dict.fromkeys(topics, self.config) if self.config else {}
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong"),
+    [
+        ({}, None),
+        ({"cleanup_policy": "delete", "retention_ms": "-1", "retention_bytes": "-1"}, None),
+        ({"cleanup_policy": "compact", "retention_ms": "-1"}, "cleanup.policy = compact, so"),
+        ({"cleanup_policy": "delete", "retention_ms": "604800000", "retention_bytes": "9"}, "retention.bytes = 9, so"),
+    ],
+)
+def test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots(
+    config: dict[str, str], wrong: str | None
+) -> None:
+    target: Any = Syncs(**config)
+    changed = {"mirrorlake.state.changes.enabled": "true"}
+    assert Topology(flow(), target, target, MemoryLedger()).ensure_offset_syncs(1) == 2
+    topology = Topology(flow(**changed), target, target, MemoryLedger())
+    if wrong is None:
+        assert topology.ensure_offset_syncs(1) == 2
+    else:
+        with pytest.raises(ConfigurationError, match=wrong):
+            topology.ensure_offset_syncs(1)

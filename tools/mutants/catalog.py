@@ -836,9 +836,16 @@ PLANNING = (
     Mutant(
         "a state of a later version, with fields that this one does not know, is no known error",
         "model/slot.py",
-        "        except (TypeError, KeyError, ValueError):\n",
-        "        except (KeyError, ValueError):\n",
+        "        except (TypeError, LookupError, ValueError, AttributeError):\n",
+        "        except (LookupError, ValueError, AttributeError):\n",
         ("tests/unit/test_older_versions.py::test_a_field_of_a_later_version_is_refused_by_name_and_not_ignored",),
+    ),
+    Mutant(
+        "producers whose list was deleted count as local ones",
+        "state/provenance.py",
+        "            if any(snapshots.values()):\n",
+        "            if snapshots:\n",
+        ("tests/unit/test_provenance.py::test_a_list_of_producers_that_was_deleted_lets_no_batch_pass_as_a_local_one",),
     ),
     Mutant(
         "of two positions the one that is behind counts",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.model.slot import SlotState
+from mirrorlake.model.slot import SlotState, parsed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,10 +82,11 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
     kinds = _kinds()
     for batch in batches:
-        values = [json.loads(value) for value in batch.column("value").to_pylist()]
-        states = [SlotState.from_value(value, with_positions=False) for value in values]
-        columns = {"version": pa.array([value["version"] for value in values], pa.int32())} | {
-            name: pa.array([_plain(getattr(state, name), kind) for state in states], kind)
+        # One after the other: the positions of many snapshots would fill the worker's memory.
+        values = (parsed(value.as_py()) for value in batch.column("value"))
+        found = [(value.get("version"), SlotState.from_value(value, with_positions=False)) for value in values]
+        columns = {"version": pa.array([version for version, _ in found], pa.int32())} | {
+            name: pa.array([_plain(getattr(state, name), kind) for _, state in found], kind)
             for name, kind in kinds.items()
         }
         place = {

@@ -26,6 +26,7 @@ from mirrorlake.model.run import Run
 
 VERSION, READ_VERSIONS = 4, (1, 2, 3, 4)
 FIRST_WITH_COLUMNS = 4
+NO_STATE = "another program has written it. Only the flow's own principal should have WRITE on the topic"
 NO_SLOT = -1  # of a position that no slot owns yet
 SHARED_POSITIONS = 500  # that are decoded once where several states have the same ones, as opening states do
 
@@ -167,9 +168,9 @@ class SlotState:
         The positions of a record with changes are only those that it has itself (`model/changes.py`).
 
         Raises:
-            TargetError: a version that this one can't read has written the record.
+            TargetError: a version that this one can't read has written the record, or another program (NO_STATE).
         """
-        return cls.from_value(json.loads(data), with_positions=with_positions)
+        return cls.from_value(parsed(data), with_positions=with_positions)
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any], *, with_positions: bool = True) -> SlotState:
@@ -183,8 +184,10 @@ class SlotState:
             )
         try:
             return cls(**_decoded(value, with_positions=with_positions, is_older=version < FIRST_WITH_COLUMNS))
-        except (TypeError, KeyError, ValueError):
-            unknown = ", ".join(_unknown(value)) or "the known ones, of which it lacks some"
+        except (TypeError, LookupError, ValueError, AttributeError):
+            unknown = ", ".join(_unknown(value))
+            if not unknown:
+                raise TargetError(f"an offset-syncs record of format {version} is not whole: {NO_STATE}") from None
             raise TargetError(
                 f"an offset-syncs record of format {version} has the fields {unknown}. Another version of mirrorlake "
                 "has written it. Upgrade mirrorlake"
@@ -196,12 +199,29 @@ PARTS = (("positions", Position, NEAR_IN_POSITIONS), ("runs", Run, NEAR_IN_RUNS)
 _last_written: tuple[tuple[Position, ...], dict[str, Any]] = ((), {})
 
 
+def parsed(data: bytes | None) -> Mapping[str, Any]:
+    """Parses the JSON of one record.
+
+    Raises:
+        TargetError: it is no JSON object that names a format.
+    """
+    try:
+        value = json.loads(data or b"")
+    except ValueError:
+        value = None
+    if not isinstance(value, Mapping) or "version" not in value:
+        raise TargetError(f"an offset-syncs record is no state: {NO_STATE}")
+    return value
+
+
 def _written_positions(positions: tuple[Position, ...]) -> dict[str, Any]:
     """Encodes positions; the same tuple once, as the opening states of all slots have it."""
     global _last_written
-    if _last_written[0] is not positions:
-        _last_written = positions, to_columns(positions, Position, NEAR_IN_POSITIONS)
-    return _last_written[1]
+    known, written = _last_written  # at once: slots are copied in several threads
+    if known is not positions:
+        written = to_columns(positions, Position, NEAR_IN_POSITIONS)
+        _last_written = positions, written
+    return written
 
 
 @lru_cache(maxsize=4)
@@ -238,7 +258,8 @@ def _unknown(value: Mapping[str, Any]) -> list[str]:
     found = value.keys() - {one.name for one in fields(SlotState)}
     for name, kind, _ in PARTS:
         part = value.get(name, ())
-        given = names(part) if isinstance(part, Mapping) else {key for one in part for key in one}
+        rows = [one for one in part if isinstance(one, Mapping)] if isinstance(part, list) else []
+        given = names(part) if isinstance(part, Mapping) else {key for one in rows for key in one}
         found |= given - {one.name for one in fields(kind)}
     return sorted(found)
 

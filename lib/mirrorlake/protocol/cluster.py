@@ -587,8 +587,9 @@ class Cluster:
         return [future.value for future in ended]
 
     async def _refresh_brokers(self) -> None:
+        # With `operations`, a topic that may not be described any more is no error: it would hide the others' leaders.
         with contextlib.suppress(ResponseError, WireError):  # the next attempt will report it
-            await self.update_metadata(list(self.topics))
+            await self.update_metadata(list(self.topics), operations=True)
 
     # -- metadata and offsets -----------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ LOOK_BACK = 8  # a state, its marker, and a few transactions that were aborted
 AT_FIRST, AT_FIRST_BYTES = 512, 4 << 20  # offsets of a slot that the first call reads, and the size of their states
 AT_ONCE = 8  # slots whose states are read at the same time
 AT_MOST = 4 * AT_FIRST  # offsets that a later call reads; for more, it is quicker to begin anew
-UNASKED_BYTES = 32 << 10  # of a slot's last record; a larger one is not fetched before its slot is known to have news
+UNASKED_BYTES = 32 << 10  # of the last records; larger ones are not fetched before their slot is known to have news
 
 StateRecord = tuple[int, bytes]  # the offset and the value of a committed record
 
@@ -72,7 +72,7 @@ class Seen:
         log: the id of the topic and the leader epoch under which that offset was listed; an empty id if they have
             changed meanwhile. While both are the same, the log only grows.
         offset: the offset of the state's record; -1 if the slot has committed none.
-        size: the bytes of that record, decompressed.
+        size: the bytes of the largest of the records near that end, decompressed.
         state: the whole state; None if the slot has committed none.
     """
 
@@ -147,7 +147,7 @@ async def states_and_ends(
             records = [_record(batch) for batch in batches]
         elif not records:
             _, records = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
-        return await _seen(target, key, logs[key], stable[key], records, timeout_ms)
+        return await _seen(target, key, logs[key], first[key], stable[key], records, timeout_ms)
 
     found = await target.each([partial(seen_of, key) for key in keys], AT_ONCE)
     target.states_seen.update(zip(keys, found, strict=True))
@@ -171,7 +171,13 @@ def _same(before: tuple[str, int], after: tuple[str, int]) -> tuple[str, int]:
 
 
 async def _seen(
-    target: Cluster, key: PartitionKey, log: tuple[str, int], end: int, records: Sequence[StateRecord], timeout_ms: int
+    target: Cluster,
+    key: PartitionKey,
+    log: tuple[str, int],
+    first: int,
+    end: int,
+    records: Sequence[StateRecord],
+    timeout_ms: int,
 ) -> Seen:
     """Returns the last state of a slot, whole.
 
@@ -179,6 +185,7 @@ async def _seen(
         target: the cluster that has the topic.
         key: the topic and the slot.
         log: what identifies the log.
+        first: the first offset that the log still has, as far as it is known.
         end: the last stable offset of the slot.
         records: the last committed records before it, in order, without a hole; none if the slot has none.
         timeout_ms: the deadline of each request.
@@ -189,18 +196,18 @@ async def _seen(
     if not records:
         return Seen(end, log, -1, 0, None)
     offset, value = records[-1]
-    last = SlotState.from_json(value)
+    last, size = SlotState.from_json(value), max(len(value) for _, value in records[-LOOK_BACK:])
     if not last.number:
-        return Seen(end, log, offset, len(value), as_snapshot(offset, last))
+        return Seen(end, log, offset, size, as_snapshot(offset, last))
     before = _followed_by(target.states_seen.get(key), log, offset, last)
     if before is not None:
         base, known = before.state, before.offset
     else:
         base, known = None, last.snapshot - 1
     changes = [(at, value) for at, value in records if at > known]
-    first = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
-    if first != (base.number + 1 if base else 0):  # some are before `records`
-        changes = await committed_values_async(target, key, known + 1, offset + 1, timeout_ms)
+    number = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
+    if number != (base.number + 1 if base else 0):  # some are before `records`
+        changes = await committed_values_async(target, key, max(known + 1, first), offset + 1, timeout_ms)
     decoded = [(at, SlotState.from_json(value)) for at, value in changes]
     if base is None:
         (at, snapshot), *decoded = decoded or [(-1, last)]
@@ -211,7 +218,7 @@ async def _seen(
                 "Restore the topic, then start the job again"
             )
         base = as_snapshot(at, snapshot)
-    return Seen(end, log, offset, len(value), whole(key[0], base, decoded))
+    return Seen(end, log, offset, size, whole(key[0], base, decoded))
 
 
 def _followed_by(seen: object, log: tuple[str, int], offset: int, last: SlotState) -> Seen | None:
@@ -374,12 +381,15 @@ class NewStates:
             )
             states += [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
             if records:
-                states.append(self._whole(key, _same(logs[key], _log(self._target, key)), end, records))
+                log = _same(logs[key], _log(self._target, key))
+                states.append(self._whole(key, log, first.get(key, 0), end, records))
         self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
         return states, is_continued
 
-    def _whole(self, key: PartitionKey, log: tuple[str, int], end: int, records: Sequence[StateRecord]) -> SlotState:
-        seen: Seen = self._target.net.run(lambda: _seen(self._target, key, log, end, records, self._timeout_ms))
+    def _whole(
+        self, key: PartitionKey, log: tuple[str, int], first: int, end: int, records: Sequence[StateRecord]
+    ) -> SlotState:
+        seen: Seen = self._target.net.run(lambda: _seen(self._target, key, log, first, end, records, self._timeout_ms))
         self._target.states_seen[key] = seen
         assert seen.state is not None
         return seen.state

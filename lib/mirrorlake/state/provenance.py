@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
+from mirrorlake.errors import TargetError
 from mirrorlake.model.slot import SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import read_messages
@@ -83,16 +84,31 @@ class Provenance:
             self._read_up_to[key] = end[key]
 
     async def _read_last(self, key: PartitionKey, first: int, end: int) -> None:
-        """Reads from the last snapshot to the end of the log; a snapshot lists all producers before it."""
+        """Reads from the last snapshot to the end of the log; a snapshot lists all producers before it.
+
+        Raises:
+            MirrorlakeError: the snapshot was deleted. Producers that only it lists would be taken for local ones.
+        """
         look_back, start = LOOK_BACK, end
         while start > first:
             start = max(first, end - look_back)
-            snapshot = await self._read(key, start, end)
-            if snapshot is not None:
-                if snapshot < start:
-                    await self._read(key, max(first, snapshot), start)
+            snapshots = await self._read(key, start, end)
+            if snapshots and not any(snapshots.values()):
+                snapshots |= await self._read(key, max(first, min(snapshots)), start)
+            if any(snapshots.values()):
                 return
+            if snapshots:
+                break
             look_back *= 8
+        else:
+            if not first:
+                return  # no state was ever written
+        raise self._source.error(
+            f"{key[0]}-{key[1]} on cluster {self._flow.source} has no state any more that lists all producers of its "
+            "flow, so records that it has mirrored there can't be told from others. Records of the topic were deleted "
+            "(retention, compaction or DeleteRecords). Restore them. If the mirror job of that flow still runs, the "
+            "next snapshot that it writes lists them again"
+        )
 
     async def _topics(self) -> list[Topic]:
         mine = {offset_syncs_topic(self._flow.target)}
@@ -102,20 +118,30 @@ class Provenance:
         found = await self._source.update_metadata(None if everything else sorted(mine))
         return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
 
-    async def _read(self, key: PartitionKey, start: int, end: int) -> int | None:
+    async def _read(self, key: PartitionKey, start: int, end: int) -> dict[int, bool]:
         """Records the producers of a range of an offset-syncs partition.
 
         Returns:
-            The offset of the earliest snapshot that its states have or name; None if it has no states.
+            The offsets of the snapshots that its states are or name, with True for those that were read.
+
+        Raises:
+            MirrorlakeError: a record is no state that this version can read.
         """
-        snapshots: list[int] = []
+        snapshots: dict[int, bool] = {}
         async for batch, _ in read_stretch(
             self._source, key, start=start, end=end, max_bytes=FETCH_BYTES, isolation=READ_UNCOMMITTED
         ):
             if not batch.is_control:
                 self._mirrored.add(batch.producer_id)
                 for message in read_messages(batch):
-                    state = SlotState.from_json(message.value or b"", with_positions=False)
+                    try:
+                        state = SlotState.from_json(message.value or b"", with_positions=False)
+                    except TargetError as error:  # of another flow, whose target this cluster is
+                        where = f"{key[0]}-{key[1]}, offset {message.offset}, on cluster {self._flow.source}"
+                        raise self._source.error(f"{where}: {error.message}") from None
                     self._mirrored.update(state.all_producer_ids)
-                    snapshots.append(state.snapshot if state.number else message.offset)
-        return min(snapshots, default=None)
+                    if state.number:
+                        snapshots.setdefault(state.snapshot, False)
+                    else:
+                        snapshots[message.offset] = True
+        return snapshots

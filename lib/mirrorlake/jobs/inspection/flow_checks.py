@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
-from mirrorlake.model.slot import ClosedFor, SlotState
+from mirrorlake.model.slot import NO_STATE, ClosedFor, SlotState
 from mirrorlake.protocol.cluster import DESCRIBE, READ, WRITE, Cluster, Topic
 from mirrorlake.protocol.group_requests import list_groups
 from mirrorlake.protocol.probes.facts import (
@@ -250,10 +250,10 @@ def state(at: Peers) -> Looks:
     topic = flow.offset_syncs_topic
     try:
         states = list(read_all_states(target, topic, timeout_ms).values())
-    except (ValueError, KeyError, TypeError) as error:  # other JSON, or none
-        yield _foreign(flow, f"topic {topic} on {flow.target} has records that are no states ({type(error).__name__})")
-        return
     except TargetError as error:
+        if NO_STATE in error.message:
+            yield _foreign(flow, f"topic {topic} on {flow.target} has records that are no states")
+            return
         yield problem(Check.STATE, flow.name, error.message, "Grant READ on the TOPIC, or upgrade mirrorlake")
         return
     pause = read_pause(target, flow, timeout_ms)

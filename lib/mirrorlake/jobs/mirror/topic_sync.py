@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
@@ -81,9 +81,14 @@ class Topology:
 
         Returns:
             The number of partitions of the topic.
+
+        Raises:
+            ConfigurationError: the topic loses records, but states are to be written as changes.
         """
         topic = self.flow.offset_syncs_topic
         have = self._target.partitions().get(topic, 0)
+        if have and self.flow.state_changes_enabled:
+            self._require_kept(topic)
         refusals: Refusals = {}
         if have == 0:
             factor = self.flow.offset_syncs_replication_factor
@@ -93,6 +98,19 @@ class Topology:
         if refusals:
             raise refusals[topic]
         return max(have, slots)
+
+    def _require_kept(self, topic: str) -> None:
+        """Checks that snapshots stay as long as the changes that name them; does nothing without DESCRIBE_CONFIGS."""
+        found = self._target.configs([topic]).get(topic, {})
+        wanted = {name: TOPIC_CONFIG[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")}
+        wrong = [name for name, value in wanted.items() if name in found and found[name].value != value]
+        if wrong:
+            values = ", ".join(f"{name} = {found[name].value}" for name in wrong)
+            raise ConfigurationError(
+                f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} has {values}, so it loses states "
+                f"that later ones are based on. Set {', '.join(f'{name} = {wanted[name]}' for name in wrong)} on the "
+                "topic, or mirrorlake.state.changes.enabled = false"
+            )
 
     def ensure_dead_letters(self, target: Cluster) -> None:
         """Creates the flow's dead-letter topic if it does not exist, and requires that it may be written.
