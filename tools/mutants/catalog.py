@@ -824,6 +824,13 @@ PLANNING = (
         (f"{EXACTLY_ONCE}::test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named",),
     ),
     Mutant(
+        "a first start that dies half-way forgets the start offsets of other slots",
+        "state/generation.py",
+        "            if is_bound\n",
+        "            if new\n",
+        (f"{EXACTLY_ONCE}::test_an_interrupted_first_start_forgets_no_start_offset",),
+    ),
+    Mutant(
         "a job takes its own opening state for that of a newer job",
         "state/generation.py",
         "        if newest > generation and not (is_own and is_plain):\n",
