@@ -1168,6 +1168,13 @@ FIELD_CONDITIONS = (
         (THROTTLED,),
     ),
     Mutant(
+        "a partition that does not advance is not noticed where plans take turns",
+        f"{MIRROR}/planning/stuck.py",
+        "        self._began |= begins\n",
+        "        self._began = begins\n",
+        ("tests/unit/test_stuck.py::test_a_partition_that_does_not_advance_is_noticed_also_where_plans_take_turns",),
+    ),
+    Mutant(
         "a plan is made before the marker of the last commit is in the log",
         f"{MIRROR}/planning/stuck.py",
         "        while self._is_behind(found := read()) and",
