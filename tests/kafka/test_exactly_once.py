@@ -370,6 +370,21 @@ def test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_
     assert plain_world.assert_equal(topic) == 200
 
 
+def test_a_first_start_between_whose_slots_another_attempt_comes_keeps_its_start_offsets(plain_world: World) -> None:
+    topic, flow, begun = plain_world.topic(partitions=4), plain_world.flow, list[str]()
+    plain_world.write_config(**{"mirrorlake.start.new": "latest", "mirrorlake.slots": "2"})
+    plain_world.produce(topic, 200)
+
+    def come_between(step: str) -> None:
+        if step == "driver.opening" and not begun:
+            begun.append(step)
+            with closing(Cluster(flow.target_connection, "target", "test").connect()) as target:
+                transaction.begin(target, flow.transactional_id(1), 10_000, 10_000)
+
+    result = plain_world.disturbed_job(come_between).run(None)
+    assert (result.generation, result.records) == (2, 200)
+
+
 def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: World) -> None:
     topic = plain_world.topic()
     plain_world.produce(topic, 500)
@@ -580,6 +595,16 @@ def test_an_interrupted_start_of_a_new_generation_loses_no_position(plain_world:
     kill(plain_world, f"driver.opening:{opened}")
     assert sorted(newest_generations(plain_world).values()) == [*[1] * (5 - opened), *[2] * opened][-5:]
     assert_carried_on(plain_world, topics)
+
+
+@pytest.mark.parametrize(("start", "copied"), [("earliest", 200), ("latest", 0)])
+def test_an_interrupted_first_start_forgets_no_start_offset(plain_world: World, start: str, copied: int) -> None:
+    """What a partition has that is there at the first start is not taken for that of one that appears later."""
+    topic, new = plain_world.topic(partitions=4), {"earliest": "latest", "latest": "earliest"}[start]
+    plain_world.write_config(**{"mirrorlake.start": start, "mirrorlake.start.new": new, "mirrorlake.slots": "2"})
+    plain_world.produce(topic, 200)
+    kill(plain_world, "driver.opening:1")
+    assert plain_world.mirror().records == copied
 
 
 def newest_generations(world: World) -> dict[int, int]:

@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 
 import pytest
+from mirrorlake.errors import ConfigurationError
 from mirrorlake.gate import Gate
 from mirrorlake.local.quota import quota
 from mirrorlake.protocol.cluster import Cluster
@@ -80,3 +81,14 @@ def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_ot
         assert mirrored() - before > 2 * fast, "so much was left that the rate shows"
         assert mirrored() - before < 1.5 * fast * (time.monotonic() - began + 1), "the rate of the flow"
     world.assert_equal(bulk, live)
+
+
+def test_a_rate_is_refused_only_for_slots_that_can_have_work(plain_world: World) -> None:
+    """At the retry timeout of these tests, a slot needs 17,477 bytes per second."""
+    topic = plain_world.topic(partitions=1)
+    plain_world.write_config(**{"mirrorlake.slots": "4", "mirrorlake.max.bytes.per.second": "20000"})
+    plain_world.produce(topic, 10, 1)
+    assert plain_world.mirror().records == 10
+    plain_world.topic("others", partitions=3)
+    with pytest.raises(ConfigurationError, match=r"too little for 4 slots: .* at least 69906"):
+        plain_world.mirror()

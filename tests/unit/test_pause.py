@@ -69,8 +69,7 @@ def test_a_look_that_takes_long_goes_on_beside_the_job_and_ends_with_its_connect
         target.net.call_later(0.01, lambda: asked[-1].success(what))
 
     monkeypatch.setattr(pause, "read_pause_async", read)
-    monkeypatch.setattr(pause, "BESIDE_S", 0.05)
-    watch = PauseWatch(lambda: now_s[0])
+    watch = PauseWatch(lambda: now_s[0], holds_s=0.05)
     target.net.call_later(0.05, lambda: answer(None))
     assert watch.look(target, FLOW) is None, "the first look waits for its answer"
     now_s[0] += LOOK_S
@@ -88,6 +87,34 @@ def test_a_look_that_takes_long_goes_on_beside_the_job_and_ends_with_its_connect
     assert watch.look(other, FLOW) is None, "a new connection asks again"
     assert len(asked) == 4
     other.net.leave()
+
+
+def test_a_job_that_looks_seldom_follows_an_order_at_its_next_look_and_not_one_of_its_last_look(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[Pause | None] = [None]
+    held, now_s, asked = Pause("ana", "x", 0), [0.0], [0]
+
+    async def read(*_: Any) -> Pause | None:
+        asked[0] += 1
+        await target.net.sleep(0.05)  # a far target
+        return order[0]
+
+    monkeypatch.setattr(pause, "read_pause_async", read)
+    watch = PauseWatch(lambda: now_s[0], holds_s=LOOK_S)
+    assert watch.look(target, FLOW) is None
+    for order[0] in (held, None, held):
+        now_s[0] += 60
+        assert watch.look(target, FLOW) == order[0]
+    assert asked == [4]
+    hasty = PauseWatch(lambda: now_s[0], holds_s=0.001)
+    assert hasty.look(target, FLOW) == held
+    now_s[0] += 60
+    order[0] = None
+    assert hasty.look(target, FLOW) == held, "the look goes on beside the job"
+    target.net.poll(timeout_ms=1_000, future=hasty._under_way)
+    now_s[0] += 60
+    assert (hasty.look(target, FLOW), asked) == (None, [7]), "an answer that is as old as that is asked for anew"
 
 
 @pytest.mark.parametrize("last", [b'{"version": 99, "paused": true}', b"", b"[1]", b'{"version": 1, "paused": true}'])

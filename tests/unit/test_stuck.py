@@ -158,3 +158,12 @@ def test_a_slot_that_fails_for_weeks_rests_as_long_each_time() -> None:
         tried += 1 in job.plan(fails=(1,))
         job.clock.now += LONGEST_REST_S
     assert 1_990 < tried < 2_010, "each rest begins when the next plan finds the attempt without a result"
+
+
+def test_a_partition_that_does_not_advance_is_noticed_also_where_plans_take_turns() -> None:
+    stuck, backfill, other = StuckPartitions(), planned(0), planned(1)
+    assert not any(stuck.begins_again([one]) for one in (backfill, other))
+    assert not stuck.begins_again([replace(backfill, start=5)])
+    assert not stuck.begins_again([])
+    assert stuck.begins_again([other]), "as in the plan before the last ones"
+    assert not stuck.begins_again([replace(other, start=7)])

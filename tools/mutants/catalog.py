@@ -825,6 +825,13 @@ PLANNING = (
         (f"{EXACTLY_ONCE}::test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named",),
     ),
     Mutant(
+        "a first start that dies half-way forgets the start offsets of other slots",
+        "state/generation.py",
+        "            if is_bound\n",
+        "            if new\n",
+        (f"{EXACTLY_ONCE}::test_an_interrupted_first_start_forgets_no_start_offset",),
+    ),
+    Mutant(
         "a job takes its own opening state for that of a newer job",
         "state/generation.py",
         "        if newest > generation and not (is_own and is_plain):\n",
@@ -1167,6 +1174,13 @@ FIELD_CONDITIONS = (
         "        self.throttled_s += seconds\n",
         "        self.throttled_s += 0 * seconds\n",
         (THROTTLED,),
+    ),
+    Mutant(
+        "a partition that does not advance is not noticed where plans take turns",
+        f"{MIRROR}/planning/stuck.py",
+        "        self._began |= begins\n",
+        "        self._began = begins\n",
+        ("tests/unit/test_stuck.py::test_a_partition_that_does_not_advance_is_noticed_also_where_plans_take_turns",),
     ),
     Mutant(
         "a plan is made before the marker of the last commit is in the log",

@@ -71,8 +71,8 @@ HOLDING = (
     Mutant(
         "each look for a pause holds up the job while one is under way",
         "state/pause.py",
-        "        waits_s = 0.0\n",
-        "        waits_s = BESIDE_S\n",
+        " if began >= self._held_at + LOOK_S else 0.0)",
+        ")",
         ("tests/unit/test_pause.py",),
     ),
     Mutant(

@@ -389,7 +389,7 @@ def _require_no_contradiction(flow: Flow) -> None:
             f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
             "Canaries are records of the heartbeats topic. Set both to true, or mirrorlake.canary.enabled = false"
         )
-    require_rates(flow, flow.slots or 1)
+    require_rates(flow, 1)  # a start knows how many slots can have work
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.transaction.timeout.ms is {flow.transaction_timeout_ms}, too short for a "
@@ -403,7 +403,7 @@ def require_rates(flow: Flow, slots: int) -> None:
 
     Args:
         flow: flow with rates.
-        slots: number of slots that share them.
+        slots: number of slots that share them, if all of these have work.
 
     Raises:
         ConfigurationError: a rate is lower; the message has the lowest one.

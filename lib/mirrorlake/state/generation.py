@@ -96,7 +96,7 @@ def begin_generation(
     if reason and not added.closes and added.reopens != reason:
         raise ConfigurationError(closed(flow, reason, generation))
     opened_by: set[tuple[int, int]] = set()
-    is_plain = not (added.positions or added.inferred or added.gaps)  # else some slots have them already
+    is_plain = not _is_bound(added, states)  # else some slots have a part of it already
     for attempt in range(ATTEMPTS):
         if _open_generation(
             flow,
@@ -196,13 +196,13 @@ def _open_generation(
     promoted = set() if added.reopens else {*promoted_topics(states.values())}
     promoted = (promoted - added.demotes) | added.promotes
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
-    everything = tuple(positions.values())
+    everything, is_bound = tuple(positions.values()), _is_bound(added, states)
     for slot, producer in producers.items():
-        # A new position is written only together with its runs. If only some slots are committed, each partition has
-        # both or neither.
+        # If only some slots are committed, each partition has both its new position and what belongs to it, or neither.
+        # A start has nothing that belongs to it. It would be forgotten if only a slot that is not committed had it.
         mine = (
             tuple(position for key, position in positions.items() if key not in new or position.slot == slot)
-            if new
+            if is_bound
             else everything
         )
         inferred = tuple(
@@ -256,6 +256,11 @@ def _open_generation(
         flow.connect_timeout_ms,
     )
     return True
+
+
+def _is_bound(added: Beginning, states: Mapping[int, SlotState]) -> bool:
+    """Returns True if new positions must not be known without what belongs to them: runs, gaps, or an open flow."""
+    return bool(added.inferred or added.gaps or (added.positions and is_closed(states.values())))
 
 
 def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning) -> Beginning:

@@ -185,11 +185,13 @@ class PauseWatch:
 
     Args:
         clock: monotonic clock, in seconds.
+        holds_s: seconds for which later looks hold up the job, once in LOOK_S. A job that looks seldom needs enough for
+            an answer: one that comes afterwards is as old as its last look when it is taken.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._due = float("-inf")
+    def __init__(self, clock: Callable[[], float] = time.monotonic, holds_s: float = BESIDE_S) -> None:
+        self._clock, self._holds_s = clock, holds_s
+        self._due = self._held_at = float("-inf")
         self._known: Pause | None = None
         self._has_read = False
         self._under_way: Any = None  # the future of a look
@@ -205,17 +207,29 @@ class PauseWatch:
         """
         if flow.ignores_pause:
             return None
-        if self._asked is not target:  # a look has ended with its connections
+        if self._asked is not target:  # a look that is under way has ended with its connections
+            if self._under_way is not None:
+                self._due = self._held_at = float("-inf")
             self._under_way, self._asked = None, target
-        waits_s = 0.0
-        if self._under_way is None and self._clock() >= self._due:
-            looking = partial(read_pause_async, target, flow, flow.connect_timeout_ms)
-            self._under_way, waits_s = target.net.call_soon_with_future(looking), BESIDE_S
+        began = self._clock()
+        until = began + (self._holds_s if began >= self._held_at + LOOK_S else 0.0)
         if self._under_way is not None:
-            target.net.poll(timeout_ms=1000 * waits_s if self._has_read else None, future=self._under_way)
-            if self._under_way.is_done:
-                self._take()
+            self._wait(target, until)
+        if self._under_way is None and self._clock() >= self._due:  # what was taken just now may be old
+            self._due = self._clock() + LOOK_S
+            looking = partial(read_pause_async, target, flow, flow.connect_timeout_ms)
+            self._under_way = target.net.call_soon_with_future(looking)
+            self._wait(target, until)
         return self._known
+
+    def _wait(self, target: Cluster, until: float) -> None:
+        """Waits for the look that is under way, and takes its answer if it has come."""
+        waits_s = max(0.0, until - self._clock())
+        target.net.poll(timeout_ms=1000 * waits_s if self._has_read else None, future=self._under_way)
+        if self._under_way.is_done:
+            self._take()
+        elif waits_s:
+            self._held_at = self._clock()
 
     def _take(self) -> None:
         """Takes the answer of a look that has ended."""
@@ -224,5 +238,5 @@ class PauseWatch:
         if error is None:
             self._known, self._has_read = ended.value, True
         elif not (isinstance(error, MirrorlakeError) and error.retriable and self._has_read):
+            self._due = float("-inf")
             raise error
-        self._due = self._clock() + LOOK_S

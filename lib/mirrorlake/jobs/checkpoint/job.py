@@ -46,7 +46,7 @@ from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.closure import require_open_to_groups
-from mirrorlake.state.pause import Pause, PauseWatch
+from mirrorlake.state.pause import LOOK_S, Pause, PauseWatch
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 from mirrorlake.translation.group_cache import GroupTranslation
 
@@ -124,7 +124,7 @@ class CheckpointJob:
         self._settled: dict[GroupKey, Checkpoint] = {}
         self._sync_due = 0.0
         self._counts = _Counts()
-        self._pause_watch = PauseWatch()
+        self._pause_watch = PauseWatch(holds_s=LOOK_S)
         self._pause: Pause | None = None
         self._is_emitted = False
         self._stopping = threading.Event()

@@ -302,7 +302,6 @@ class MirrorJob:
                 "mirrorlake.same.cluster.allowed = true if this is intended"
             )
         slots = flow.slots_on(self._engine.parallelism)
-        require_rates(flow, slots)
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
         self.ledger.ensure_tables()
         if self._canary is not None:
@@ -315,6 +314,7 @@ class MirrorJob:
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
         topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
+        require_rates(flow, min(slots, max(1, sum(topics.values()))))
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]

@@ -22,7 +22,7 @@ from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.oldest_records import oldest_timestamps
-from mirrorlake.state.pause import PauseWatch
+from mirrorlake.state.pause import LOOK_S, PauseWatch
 
 MOST_LOOKS = 200  # partitions of a measurement whose oldest records are looked for: those about which least is known
 LOOK_WITHIN_S, LOOK_BYTES = 2.0, 2 << 20
@@ -53,7 +53,7 @@ class LagMeter:
         self.flow, self._now = flow, now
         self._clusters: tuple[Cluster, Cluster] | None = None
         self._readiness = Readiness()
-        self._pause = PauseWatch()
+        self._pause = PauseWatch(holds_s=LOOK_S)
         self._sightings: dict[PartitionKey, Sightings] = {}
         self._oldest: dict[PartitionKey, tuple[int, int]] = {}  # timestamp at a position, which stays as it is
 

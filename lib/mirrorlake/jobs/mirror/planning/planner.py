@@ -61,7 +61,6 @@ class Planner:
         self._unnamed: dict[str, str] = {}  # topics without a remote name, and why
         self._remote_ids: dict[str, str] = {}
         self._readiness = Readiness()
-        self._starts: set[tuple[str, int, int]] = set()
         self._looked_again = 0.0
         self._generation = 0
         self._states: dict[int, SlotState] = {}
@@ -196,13 +195,11 @@ class Planner:
         self._stuck.observe(states)
         stuck = silent | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
         ranges = self._stuck.planned(self._turns.taken(self.flow, ranges), states)
-        starts = {(planned.topic, planned.partition, planned.start) for planned in ranges}
         if (
-            starts & self._starts and time.monotonic() > self._looked_again + RETRY_TOPICS_S
+            self._stuck.begins_again(ranges) and time.monotonic() > self._looked_again + RETRY_TOPICS_S
         ):  # no progress: a topic or a permission may be missing by now
             self._topics_due, self._looked_again = 0.0, time.monotonic()
             self._readiness.forget()
-        self._starts = starts
         # A plan is news then, so that the driver tries again what is held, and knows the lag of a flow that is paused.
         retry = int(time.monotonic() / RETRY_HELD_S) if (held or pause) and not self._until_now else 0
         return {

@@ -57,6 +57,7 @@ class StuckPartitions:
         self._planned: dict[int, Identity] = {}
         self._starts: dict[PartitionKey, tuple[int, float, str]] = {}  # of the last plan: offset, since when
         self._committed: set[int] = set()  # of them
+        self._began: dict[PartitionKey, int] = {}  # where the last plan that had a partition began it
         self._others_advance = False
 
     # -- leaders ------------------------------------------------------------------------------------
@@ -145,6 +146,16 @@ class StuckPartitions:
         self._planned = {slot: _identity(states[slot]) for slot in {one.slot for one in chosen} if slot in states}
         self._committed = set()
         return chosen
+
+    def begins_again(self, ranges: Iterable[Range]) -> bool:
+        """Notes where a plan begins its partitions; returns True if the last plan that had one began it there, too.
+
+        That may be some plans ago: slots rest, and a backfill takes turns with other topics.
+        """
+        begins = {(one.topic, one.partition): one.start for one in ranges}
+        is_again = any(self._began.get(key) == start for key, start in begins.items())
+        self._began |= begins
+        return is_again
 
 
 def _now() -> str:
