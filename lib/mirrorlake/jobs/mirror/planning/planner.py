@@ -37,10 +37,6 @@ VOLATILE = ("plan", "lag", "plan_ms")  # fields that may differ between two plan
 
 RETRY_TOPICS_S = 5.0
 RETRY_HELD_S = 30.0
-MARKERS_S, MARKER_POLL_S = (
-    0.25,
-    0.003,
-)  # for the markers of what was just committed; after that, the plan is made anyway
 
 
 class Planner:
