@@ -14,6 +14,7 @@ import pytest
 @contextmanager
 def small_disk(directory: Path, size: str) -> Iterator[None]:
     """Puts a directory, with what it holds, on a file system of that size; skips the test where that is not allowed."""
+    directory.mkdir(exist_ok=True)
     held = shutil.copytree(directory, directory.with_name("held"))
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)], capture_output=True, text=True
