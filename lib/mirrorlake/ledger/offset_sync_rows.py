@@ -17,17 +17,44 @@ if TYPE_CHECKING:
 EARLIEST = -2  # the earliest offset, for Spark's Kafka source
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 
-# The fields of a state that the rows of runs and gaps need, as `offset_sync_states` decodes it.
-STATE = """
-  version INT, source STRING, target STRING, transactional_id STRING, producer_id BIGINT, producer_epoch INT,
-  inferred BOOLEAN, topics_shared BOOLEAN,
-  runs ARRAY<STRUCT<topic: STRING, partition: INT, target_topic: STRING, target_partition: INT, upstream_start: BIGINT,
-    upstream_end: BIGINT,
-    downstream_start: BIGINT, downstream_end: BIGINT, records: BIGINT, bytes: BIGINT, first_timestamp: BIGINT,
-      last_timestamp: BIGINT, digest: BIGINT, incarnation: INT>>,
-  gaps ARRAY<STRUCT<topic: STRING, partition: INT, from_offset: BIGINT, to_offset: BIGINT, kind: STRING,
-    incarnation: INT, downstream_offset: BIGINT>>
-"""
+# The fields of a state that the rows of runs and gaps need, with Spark's names of their types.
+PLAIN = {
+    "version": "INT",
+    "source": "STRING",
+    "target": "STRING",
+    "transactional_id": "STRING",
+    "producer_id": "BIGINT",
+    "producer_epoch": "INT",
+    "inferred": "BOOLEAN",
+    "topics_shared": "BOOLEAN",
+}
+PARTS = {
+    "runs": {
+        "topic": "STRING",
+        "partition": "INT",
+        "target_topic": "STRING",
+        "target_partition": "INT",
+        "upstream_start": "BIGINT",
+        "upstream_end": "BIGINT",
+        "downstream_start": "BIGINT",
+        "downstream_end": "BIGINT",
+        "records": "BIGINT",
+        "bytes": "BIGINT",
+        "first_timestamp": "BIGINT",
+        "last_timestamp": "BIGINT",
+        "digest": "BIGINT",
+        "incarnation": "INT",
+    },
+    "gaps": {
+        "topic": "STRING",
+        "partition": "INT",
+        "from_offset": "BIGINT",
+        "to_offset": "BIGINT",
+        "kind": "STRING",
+        "incarnation": "INT",
+        "downstream_offset": "BIGINT",
+    },
+}
 PLACE = "sync_partition INT, sync_offset BIGINT, committed_at TIMESTAMP"
 
 
@@ -74,21 +101,30 @@ def offset_sync_states(records: DataFrame) -> DataFrame:
     A record that this version can't decode fails the query (`SlotState.from_json`).
     """
     wanted = records.select("value", "partition", "offset", "timestamp")
-    return wanted.mapInArrow(_decoded, f"{STATE}, {PLACE}")
+    parts = (f"{name} ARRAY<STRUCT<{_columns(fields)}>>" for name, fields in PARTS.items())
+    return wanted.mapInArrow(_decoded, ", ".join((_columns(PLAIN), *parts, PLACE)))
+
+
+def _columns(fields: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in fields.items())
 
 
 def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    kinds = _kinds()
+    kinds = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "BOOLEAN": pa.bool_()}
+    types = {name: kinds[kind] for name, kind in PLAIN.items()} | {
+        name: pa.list_(pa.struct([(field, kinds[kind]) for field, kind in fields.items()]))
+        for name, fields in PARTS.items()
+    }
     for batch in batches:
         # One after the other: the positions of many snapshots would fill the worker's memory.
         values = (parsed(value.as_py()) for value in batch.column("value"))
-        found = [(value.get("version"), SlotState.from_value(value, with_positions=False)) for value in values]
-        columns = {"version": pa.array([version for version, _ in found], pa.int32())} | {
-            name: pa.array([_plain(getattr(state, name), kind) for _, state in found], kind)
-            for name, kind in kinds.items()
-        }
+        found = [
+            {"version": value.get("version")} | _plain(SlotState.from_value(value, with_positions=False))
+            for value in values
+        ]
+        columns = {name: pa.array([one[name] for one in found], kind) for name, kind in types.items()}
         place = {
             "sync_partition": batch.column("partition"),
             "sync_offset": batch.column("offset"),
@@ -97,61 +133,12 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict(columns | place)
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Returns runs and gaps as the values of their columns, and any other value as it is."""
-    import pyarrow as pa
-
-    if not pa.types.is_list(kind):
-        return value
-    names = [kind.value_type.field(number).name for number in range(kind.value_type.num_fields)]
-    return [{name: getattr(one, name) for name in names} for one in value]
-
-
-def _kinds() -> dict[str, pa.DataType]:
-    """Returns the types of STATE for Arrow, without the version."""
-    import pyarrow as pa
-
-    text, whole, short = pa.string(), pa.int64(), pa.int32()
-    run = {
-        "topic": text,
-        "partition": short,
-        "target_topic": text,
-        "target_partition": short,
-        **dict.fromkeys(
-            (
-                "upstream_start",
-                "upstream_end",
-                "downstream_start",
-                "downstream_end",
-                "records",
-                "bytes",
-                "first_timestamp",
-                "last_timestamp",
-                "digest",
-            ),
-            whole,
-        ),
-        "incarnation": short,
-    }
-    gap = {
-        "topic": text,
-        "partition": short,
-        "from_offset": whole,
-        "to_offset": whole,
-        "kind": text,
-        "incarnation": short,
-        "downstream_offset": whole,
-    }
-    return {
-        "source": text,
-        "target": text,
-        "transactional_id": text,
-        "producer_id": whole,
-        "producer_epoch": short,
-        "inferred": pa.bool_(),
-        "topics_shared": pa.bool_(),
-        "runs": pa.list_(pa.struct([*run.items()])),
-        "gaps": pa.list_(pa.struct([*gap.items()])),
+def _plain(state: SlotState) -> dict[str, Any]:
+    """Returns the fields of a state as plain values, all but the version, which a state does not keep."""
+    values = {name: getattr(state, name) for name in PLAIN if name != "version"}
+    return values | {
+        name: [{field: getattr(one, field) for field in fields} for one in getattr(state, name)]
+        for name, fields in PARTS.items()
     }
 
 
