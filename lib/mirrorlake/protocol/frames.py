@@ -181,20 +181,23 @@ class Frames:
         return Frame(size)
 
 
-def pieces_to_send(parser: KafkaProtocol) -> list[memoryview]:
-    """Takes the encoded requests of a connection that were not sent yet, as pieces.
+def _pieces(request: Any) -> list[memoryview]:
+    """Returns an encoded request as pieces: `ProduceInPieces` has several.
 
     They are views: TLS would otherwise copy what it has not sent yet once for every 16 KiB.
     """
+    return [memoryview(piece) for piece in (request if isinstance(request, list) else [request])]
+
+
+def pieces_to_send(parser: KafkaProtocol) -> list[memoryview]:
+    """Takes the encoded requests of a connection that were not sent yet, as pieces."""
     requests, parser.bytes_to_send = parser.bytes_to_send, []
-    return [
-        memoryview(piece) for request in requests for piece in (request if isinstance(request, list) else (request,))
-    ]
+    return [piece for request in requests for piece in _pieces(request)]
 
 
 def write_pieces(transport: Any, data: Any) -> None:
     """Lets a transport send an encoded request, which may consist of pieces; in place of `write`."""
-    transport.writelines([memoryview(piece) for piece in (data if isinstance(data, list) else [data])])
+    transport.writelines(_pieces(data))
 
 
 def send_pieces(transport: Any) -> tuple[int, Exception | None]:
