@@ -30,6 +30,7 @@ EXTRAS = {  # of the wheel, by the packages that they bring
     "ipykernel": "notebooks",
     "matplotlib": "notebooks",
 }
+NOTEBOOKS = ("pyspark", "papermill", "nbconvert", "ipykernel", "matplotlib")  # what a command that runs some needs
 CONFIG, WAREHOUSE, CATALOG, SCHEMA = ".local/mirrorlake.properties", ".local/warehouse", "spark_catalog", "mirrorlake"
 
 Command = TypeVar("Command", bound=Callable[..., Any])

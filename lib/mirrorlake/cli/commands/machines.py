@@ -15,7 +15,7 @@ def demo() -> int:
 
     Live traffic, a mirror, consumer groups that move over and go on exactly, a proof: three minutes.
     """
-    options.require("pyspark", "papermill", "nbconvert", "ipykernel", "matplotlib")
+    options.require(*options.NOTEBOOKS)
     from mirrorlake.demo.story import page, tell
 
     with output.narrated():

@@ -28,7 +28,7 @@ def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, un
     from mirrorlake import resources
     from mirrorlake.notebook.page import make_page
 
-    options.require("pyspark", "papermill", "nbconvert", "ipykernel", "matplotlib")
+    options.require(*options.NOTEBOOKS)
     if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
         raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
     given = {"warehouse": warehouse, "catalog": catalog, "schema": schema, "flows": flows, "hours": hours}
