@@ -317,15 +317,9 @@ def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_grou
     world.checkpoint()
     before = last_rows(world)
     assert {row["status"] for row in before.values()} == {"exact"}
-    denial = AclBinding(
-        ResourceType.TOPIC,
-        hidden,
-        ResourcePatternType.LITERAL,
-        "User:limited",
-        "*",
-        AclOperation.DESCRIBE,
-        AclPermissionType.DENY,
-    )
+    on_hidden = ResourceType.TOPIC, hidden, ResourcePatternType.LITERAL
+    may_not_describe = *on_hidden, "User:limited", "*", AclOperation.DESCRIBE, AclPermissionType.DENY
+    denial = AclBinding(*may_not_describe)
     admin = admin_of(secured)
     admin.create_acls([denial])[denial].result()
 
@@ -363,16 +357,7 @@ def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_grou
 
     with world.mirroring():
         eventually(lambda: world.metric("held_topics") == 1, what="it is held by this job, too")
-        right = AclBindingFilter(
-            ResourceType.TOPIC,
-            hidden,
-            ResourcePatternType.LITERAL,
-            "User:limited",
-            "*",
-            AclOperation.DESCRIBE,
-            AclPermissionType.DENY,
-        )
-        next(iter(admin.delete_acls([right]).values())).result()
+        next(iter(admin.delete_acls([AclBindingFilter(*may_not_describe)]).values())).result()
         eventually(lambda: sum(map(len, world.target_records(hidden).values())) == 40, what="the topic goes on")
         eventually(lambda: world.metric("held_topics") == 0, what="nothing is held")
     assert world.assert_equal(hidden, kept) == 80
