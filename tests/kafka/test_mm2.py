@@ -106,19 +106,26 @@ def test_offset_syncs_on_the_source_are_pairs_of_one_record(mirrored: World) -> 
 
 
 def test_offset_syncs_go_to_the_target_where_that_is_asked_for_and_nowhere_by_default(world: World) -> None:
+    def named() -> set[tuple[str, str]]:
+        return {
+            (servers, name)
+            for servers, admin in (
+                (world.source_servers, world.source_admin),
+                (world.target_servers, world.target_admin),
+            )
+            for name in admin.list_topics(timeout=10).topics
+            if name.startswith("mm2-offset-syncs.")
+        }
+
+    before = named()  # other flows of these clusters may have theirs
     topic = world.topic(partitions=1)
     world.produce(topic, 20, 1)
     world.mirror()
-    assert not [
-        name
-        for admin in (world.source_admin, world.target_admin)
-        for name in admin.list_topics(timeout=10).topics
-        if name.startswith("mm2-offset-syncs.")
-    ]
+    assert named() == before
     world.write_config(**{"emit.offset-syncs.enabled": "true", "offset-syncs.topic.location": "target"})
     world.produce(topic, 20, 1, seed=2)
     world.mirror()
-    assert f"mm2-offset-syncs.{world.alias}.internal" in world.target_admin.list_topics(timeout=10).topics
+    assert named() - before == {(world.target_servers, f"mm2-offset-syncs.{world.alias}.internal")}
 
 
 def test_mirrormaker_2_carries_on_what_was_mirrored_here(
