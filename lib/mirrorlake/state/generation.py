@@ -22,7 +22,7 @@ from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
-from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER, ErrorCode
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed, closed_for, is_closed, promoted_topics
@@ -287,7 +287,9 @@ def _write(
         if error.code in TRANSACTION_OVER:
             return False
         raise target.explained(
-            f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error
+            f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)",
+            error,
+            retriable=error.code in ATTEMPT_OVER,
         ) from None
     except WireError as error:
         raise target.explained(
