@@ -328,12 +328,19 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
     assert lost == sum("retrying" in line for line in world.lines) == 2
 
 
-def test_a_coordinator_that_is_none_any_more_is_looked_up_again(cluster: LocalCluster, proxy: Proxy) -> None:
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [(Fault.REFUSED, "NOT_COORDINATOR"), (Fault.CUT_BEFORE, "_TRANSPORT")],
+    ids=str,
+)
+def test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again(
+    cluster: LocalCluster, proxy: Proxy, fault: Fault, named: str
+) -> None:
     connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
     target = admin.Admin(connection, "target", "tests")
     assert target.idle_groups(["moved"]) == {"moved": True}
-    proxy.arm([Rule("DescribeGroups", Fault.REFUSED, code=NOT_COORDINATOR)])
-    with pytest.raises(TargetError, match="NOT_COORDINATOR") as error:
+    proxy.arm([Rule("DescribeGroups", fault, code=NOT_COORDINATOR)])
+    with pytest.raises(TargetError, match=named) as error:
         target.idle_groups(["moved"])
     assert error.value.retriable
     proxy.faults()

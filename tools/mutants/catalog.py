@@ -1622,9 +1622,9 @@ REACHING_CLUSTERS = (
     Mutant(
         "a coordinator that is none any more is asked again and again",
         "protocol/admin.py",
-        "{KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR}",
+        "{KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR}",
         "{KafkaError._TIMED_OUT}",
-        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_is_looked_up_again",),
+        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again",),
     ),
     Mutant(
         "a lost request uses up all of the time for the first contact",
