@@ -1620,6 +1620,16 @@ REACHING_CLUSTERS = (
         ("tests/kafka/test_logins.py::test_a_token_that_is_not_to_be_had_is_explained_and_not_shown",),
     ),
     Mutant(
+        "a job whose transactions another one has ended begins new ones at once",
+        "jobs/mirror/job.py",
+        "if any(failure.contested for failure in outcome.failures):",
+        "if not outcome.failures:",
+        (
+            f"{EXACTLY_ONCE}::test_a_newer_job_takes_over_from_one_that_is_busy_also_where_its_start_takes_longer_than_"
+            "micro_batches",
+        ),
+    ),
+    Mutant(
         "a coordinator that is none any more is asked again and again",
         "protocol/admin.py",
         "{KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR}",

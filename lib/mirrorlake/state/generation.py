@@ -7,6 +7,7 @@ overwrites a position that it has not read.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +29,8 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed, closed_for, is_closed, promoted_topics
 from mirrorlake.state.fencing import fenced, write_state
 
-ATTEMPTS = 5
+ATTEMPTS = 5  # at least, also after the time for them
+LONGEST_WAIT_S = 1.0
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 
 
@@ -97,7 +99,10 @@ def begin_generation(
         raise ConfigurationError(closed(flow, reason, generation))
     opened_by: set[tuple[int, int]] = set()
     is_plain = not _is_bound(added, states)  # else some slots have a part of it already
-    for attempt in range(ATTEMPTS):
+    deadline = time.monotonic() + flow.connect_timeout_ms / 1000
+    for attempt in itertools.count():
+        if attempt >= ATTEMPTS and time.monotonic() > deadline:
+            break
         if _open_generation(
             flow,
             source_cluster_id,
@@ -110,7 +115,7 @@ def begin_generation(
             failpoint=failpoint,
         ):
             return generation + 1
-        sleep(random.uniform(0, 0.2 * 2**attempt))
+        sleep(random.uniform(0, min(0.2 * 2**attempt, LONGEST_WAIT_S)))
         states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
         newest = _newest(states)
         is_own = all((one.producer_id, one.producer_epoch) in opened_by for one in _of(newest, states))

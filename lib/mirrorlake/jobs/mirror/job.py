@@ -47,6 +47,7 @@ from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
 from mirrorlake.jobs.mirror.canary import Canary
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
+from mirrorlake.jobs.mirror.giving_way import GivingWay
 from mirrorlake.jobs.mirror.holdups import Holdups
 from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
@@ -135,6 +136,7 @@ class MirrorJob:
         self._generation = 0
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
+        self._giving_way = GivingWay(self._stopping.wait)
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
@@ -459,6 +461,8 @@ class MirrorJob:
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
         if outcome.failures:
+            if any(failure.contested for failure in outcome.failures):
+                self._giving_way.pause()
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
                 raise worst

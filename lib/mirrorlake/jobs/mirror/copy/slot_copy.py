@@ -429,6 +429,7 @@ class SlotCopy:
             f"flow {self.flow.name}, slot {self.slot}: the transaction was ended while {self._where()} was copied: "
             f"{error}",
             retriable=True,
+            contested=True,
         )
 
     # -- after the copy -----------------------------------------------------------------------------
