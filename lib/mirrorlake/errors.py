@@ -1,8 +1,8 @@
 """The kinds of errors. Every message names the flow, topic, partition and offsets concerned, and a remedy.
 
-Callers decide by properties, not by names. `retriable` is true if the same step may succeed later, and a
-retry loses nothing. `contested` is true if a job that begins may have ended the transaction of the step. The class shows who has to act: the author of the configuration, the operator of one of
-the clusters, or no one.
+Callers decide by properties, not by names. `retriable` is true if the same step may succeed later, and a retry loses
+nothing. `contested` is true if a job that begins may have ended the transaction of the step. The class shows who has to
+act: the author of the configuration, the operator of one of the clusters, or no one.
 """
 
 from __future__ import annotations

@@ -435,17 +435,22 @@ def test_a_newer_job_takes_over_from_one_that_is_busy_also_where_its_start_takes
             time.sleep(0.7)  # what a start takes, not a wait for something
 
     producer = threading.Thread(target=produce)
-    with pytest.raises(FencedError, match="generation 2"), plain_world.mirroring(interval_s=0.0) as older:
-        eventually(lambda: plain_world.batches, what="the first batch of the older job")
-        producer.start()
-        flow = plain_world.flow
-        try:
+    flow = plain_world.flow
+
+    def take_over() -> None:
+        with plain_world.mirroring(interval_s=0.0) as older:
+            eventually(lambda: plain_world.batches, what="the first batch of the older job")
+            producer.start()
             with closing(Cluster(flow.target_connection, "target", "test", 10_000).connect()) as target:
                 assert begin_generation(flow, "", target, slots=1, failpoint=dawdle) >= 2
             eventually(older.done, what="the end of the older job")
-        finally:
-            stop.set()
-            producer.join()
+
+    try:
+        with pytest.raises(FencedError, match="a newer mirror job"):
+            take_over()
+    finally:
+        stop.set()
+        producer.join()
     plain_world.mirror()
     plain_world.assert_equal(topic)
 

@@ -348,6 +348,12 @@ def test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again(
     assert proxy.faults()[0]["FindCoordinator"] > 0
 
 
+def test_partitions_that_another_job_has_added_are_no_final_error(cluster: LocalCluster) -> None:
+    target = admin.Admin(Connection("t", (("bootstrap.servers", cluster.bootstrap_servers),)), "target", "tests")
+    refused = target.grow({"t": 1})["t"]
+    assert refused.retriable, refused.message
+
+
 def test_a_first_contact_repeats_requests_that_get_no_answer(cluster: LocalCluster, proxy: Proxy) -> None:
     connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
     proxy.faults()
