@@ -40,8 +40,9 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import DESCRIBE, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
+from mirrorlake.protocol.requests.metadata import DESCRIBE
 from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
