@@ -1065,7 +1065,7 @@ TRANSLATING = (
     ),
     Mutant(
         "runs that the ledger has already are written again",
-        "ledger/store.py",
+        "ledger/delta/delta_tables.py",
         "s ON ({bounds}) AND {same} ",
         "s ON false AND ({bounds}) AND {same} ",
         (f"{LEDGER}::test_records_that_come_twice_change_nothing",),
@@ -1312,7 +1312,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "tables of an earlier version are changed by the job that comes first",
-        "ledger/store.py",
+        "ledger/delta/delta_tables.py",
         "        if not upgrade:\n",
         "        if False:\n",
         (
@@ -1495,9 +1495,9 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a merge that conflicts with another one is not made again",
-        "ledger/store.py",
-        "        for attempt in range(COMMIT_ATTEMPTS):\n",
-        "        for attempt in range(1):\n",
+        "ledger/delta/commits.py",
+        "    for attempt in range(COMMIT_ATTEMPTS):\n",
+        "    for attempt in range(1):\n",
         (f"{LEDGER}::test_two_writers_at_once_without_a_lock_insert_each_run_once",),
     ),
     Mutant(
