@@ -754,7 +754,7 @@ TAKING_OVER = (
     ),
     Mutant(
         "groups of a closed flow are moved",
-        "jobs/checkpoint/job.py",
+        "jobs/checkpoint/group_sync.py",
         "        if commits:  # a failover may have moved",
         "        if False:  # a failover may have moved",
         (f"{CHECKPOINTS}::test_a_flow_that_is_failed_over_while_its_checkpoint_job_runs_moves_no_group_any_more",),
@@ -916,7 +916,7 @@ TRANSLATING = (
     Mutant(
         "an offset that has expired on the source stays in the history",
         "jobs/checkpoint/job.py",
-        "        ended = self._ended({row.key for row in synced}, {*gone})\n",
+        "        ended = history.ended({row.key for row in synced}, {*gone})\n",
         "        ended: list[GroupKey] = []\n",
         (f"{CHECKPOINTS}::test_what_ends_on_the_source_ends_in_the_next_cycle_and_no_failover_moves_it",),
     ),
