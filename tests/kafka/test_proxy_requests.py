@@ -29,8 +29,9 @@ from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
 from mirrorlake.protocol import admin
 from mirrorlake.protocol.batches.record_batch import read_log
-from mirrorlake.protocol.cluster import Cluster, ResponseError
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.network.response_error import ResponseError
 
 from tests.world import World, eventually
 

@@ -33,7 +33,7 @@ from mirrorlake.protocol.batches.record_batch import (
     FetchedLog,
 )
 from mirrorlake.protocol.batches.records import Record, read_records, rest_of
-from mirrorlake.protocol.cluster import Limits
+from mirrorlake.protocol.limits import Limits
 from mirrorlake.state.provenance import Provenance
 
 from tests.unit.test_merging import NOW, encoded, records_of

@@ -22,8 +22,9 @@ from mirrorlake.model.run import Run
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER, ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed, closed_for, is_closed, promoted_topics

@@ -69,7 +69,8 @@ from mirrorlake.model.partition_lag import FlowLag
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import Cluster, Topic
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.closure import promoted_topics

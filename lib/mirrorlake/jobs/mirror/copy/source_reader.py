@@ -27,21 +27,18 @@ from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, Oversiz
 from mirrorlake.protocol.batches.merging import join, producer_ids
 from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.batches.records import Record, read_records
-from mirrorlake.protocol.cluster import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_UNCOMMITTED,
-    Cluster,
-    Fetched,
-    Limits,
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
+from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.network.response_error import (
     ResponseError,
     SilentBrokerError,
     WireError,
     check,
     is_unauthorized,
 )
-from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
-from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.refill import Refill
 from mirrorlake.state.provenance import Provenance
 

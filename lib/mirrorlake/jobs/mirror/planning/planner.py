@@ -28,7 +28,8 @@ from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, connect_both
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.pause import PauseWatch
