@@ -353,8 +353,9 @@ def test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named(
 
 
 def test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_next_generation(
-    plain_world: World,
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transaction, "ENDED_AT_ONCE", 1)
     topic, flow, begun = plain_world.topic(partitions=2), plain_world.flow, list[str]()
     plain_world.produce(topic, 100)
     generation = plain_world.mirror().generation
@@ -370,7 +371,10 @@ def test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_
     assert plain_world.assert_equal(topic) == 200
 
 
-def test_a_first_start_between_whose_slots_another_attempt_comes_keeps_its_start_offsets(plain_world: World) -> None:
+def test_a_first_start_between_whose_slots_another_attempt_comes_keeps_its_start_offsets(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "ENDED_AT_ONCE", 1)
     topic, flow, begun = plain_world.topic(partitions=4), plain_world.flow, list[str]()
     plain_world.write_config(**{"mirrorlake.start.new": "latest", "mirrorlake.slots": "2"})
     plain_world.produce(topic, 200)
