@@ -362,9 +362,10 @@ def test_a_job_that_starts_repeats_what_fails_and_may_pass(world: World, proxy: 
     world.produce(topic, 100, 1)
     group = world.commit("g", {(topic, 0): 40})
     proxy.faults()
-    proxy.arm([Rule("CreateTopics", Fault.MISREPORTED, code=NOT_CONTROLLER)])
+    unexpected = Rule("Produce", Fault.MISREPORTED, code=-1)  # in answer to the opening state
+    proxy.arm([Rule("CreateTopics", Fault.MISREPORTED, code=NOT_CONTROLLER), unexpected])
     assert world.mirror().records == 100
-    assert made(proxy) == [("CreateTopics", Fault.MISREPORTED)]
+    assert made(proxy) == [("CreateTopics", Fault.MISREPORTED), ("Produce", Fault.MISREPORTED)]
     before = sum("retrying" in line for line in world.lines)
     proxy.arm([Rule("ListOffsets", Fault.REFUSED, code=NOT_LEADER) for _ in range(14)])  # for longer than one request
     world.checkpoint()
