@@ -786,8 +786,8 @@ PLANNING = (
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
         f"{MIRROR}/planning/readiness.py",
-        "        if occupied is None:\n            return None\n",
-        "        if occupied is None or partitions:\n            return None\n",
+        "            if topic in occupied:\n",
+        "            if topic in occupied and not partitions:\n",
         (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
     ),
     Mutant(
@@ -810,8 +810,8 @@ PLANNING = (
     Mutant(
         "the flow's own records are another program's where their positions can't be read yet",
         f"{MIRROR}/planning/readiness.py",
-        "        if why is None or is_settled():\n",
-        "        if why is None or True:\n",
+        "        is_passing = bool(occupied) and not is_settled()\n",
+        "        is_passing = False\n",
         (
             f"{EXACTLY_ONCE}::test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_"
             "not_be_read_yet",
