@@ -299,12 +299,12 @@ def test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commi
     def planned() -> dict[tuple[str, int], int]:
         planner = Planner(LiveFlow(plain_world.config, flow), until_now=True)
         try:
-            values = planner.latest()
+            plan = planner.latest()
         finally:
             planner.close()
-        assert values["waiting"] == (not values["ranges"])
-        assert values["held"] == {}
-        return {(one["topic"], one["partition"]): one["slot"] for one in values["ranges"]}
+        assert plan.is_waiting == (not plan.ranges)
+        assert plan.held == {}
+        return {(one.topic, one.partition): one.slot for one in plan.ranges}
 
     def look(step: str) -> None:
         if step == "driver.gated" and not plans:  # slot 0 has the records and the state, and readers don't see them yet

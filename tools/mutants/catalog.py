@@ -857,8 +857,8 @@ PLANNING = (
     Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
-        "            if known is None or _order(position) >= _order(known):\n",
-        "            if known is None or _order(position) <= _order(known):\n",
+        "            if known is None or position.order >= known.order:\n",
+        "            if known is None or position.order <= known.order:\n",
         (f"{PLANS}::test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says",),
     ),
 )

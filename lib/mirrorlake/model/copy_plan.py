@@ -132,10 +132,11 @@ def make_plan(
     transformed = min(
         share, fair_share([planned.end - planned.start for planned in ranges if has_transform(planned.topic)], most)
     )
-    return [
-        replace(planned, end=min(planned.end, planned.start + (transformed if has_transform(planned.topic) else share)))
-        for planned in ranges
-    ]
+    return [_at_most(planned, transformed if has_transform(planned.topic) else share) for planned in ranges]
+
+
+def _at_most(planned: Range, offsets: int) -> Range:
+    return planned if planned.end <= planned.start + offsets else replace(planned, end=planned.start + offsets)
 
 
 def fair_share(wanted: list[int], total: int) -> int:

@@ -79,6 +79,11 @@ class Position:
     target_topic_id: str = ""
     epoch_from: int = -1
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Returns what is higher for the further one of two positions of a partition."""
+        return self.incarnation, self.upstream_next
+
 
 @dataclass(frozen=True)
 class SlotState:
@@ -291,7 +296,7 @@ def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Positi
         for position in state.positions:
             key = (position.topic, position.partition)
             known = merged.get(key)
-            if known is None or _order(position) >= _order(known):
+            if known is None or position.order >= known.order:
                 merged[key] = position
             owners[key] = max(owners.get(key, (-1, -1)), (state.generation, position.slot))
     return {key: _owned_by(position, owners[key][1]) for key, position in merged.items()}
@@ -318,10 +323,6 @@ def take_slot(loads: dict[int, int]) -> int:
     slot = min(loads, key=lambda candidate: (loads[candidate], candidate))
     loads[slot] += 1
     return slot
-
-
-def _order(position: Position) -> tuple[int, int]:
-    return position.incarnation, position.upstream_next
 
 
 def _owned_by(position: Position, slot: int) -> Position:

@@ -14,7 +14,7 @@ from functools import partial
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_snapshot, whole
-from mirrorlake.model.slot import SlotState
+from mirrorlake.model.slot import SlotState, parsed
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
@@ -143,7 +143,7 @@ async def states_and_ends(
             return seen
         end, batches = newest.get(key, (-1, ()))
         records = [_record(batches[-1])] if batches and end == stable[key] else []
-        if records and SlotState.from_json(records[0][1], with_positions=False).number:
+        if records and parsed(records[0][1]).get("number"):  # changes, which others may precede
             records = [_record(batch) for batch in batches]
         elif not records:
             _, records = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
@@ -195,8 +195,15 @@ async def _seen(
     """
     if not records:
         return Seen(end, log, -1, 0, None)
-    offset, value = records[-1]
-    last, size = SlotState.from_json(value), max(len(value) for _, value in records[-LOOK_BACK:])
+    decoded: dict[int, SlotState] = {}
+
+    def state_at(offset: int, value: bytes) -> SlotState:
+        if offset not in decoded:
+            decoded[offset] = SlotState.from_json(value)
+        return decoded[offset]
+
+    offset, size = records[-1][0], max(len(value) for _, value in records[-LOOK_BACK:])
+    last = state_at(*records[-1])
     if not last.number:
         return Seen(end, log, offset, size, as_snapshot(offset, last))
     before = _followed_by(target.states_seen.get(key), log, offset, last)
@@ -205,12 +212,12 @@ async def _seen(
     else:
         base, known = None, last.snapshot - 1
     changes = [(at, value) for at, value in records if at > known]
-    number = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
+    number = state_at(*changes[0]).number if changes else last.number
     if number != (base.number + 1 if base else 0):  # some are before `records`
         changes = await committed_values_async(target, key, max(known + 1, first), offset + 1, timeout_ms)
-    decoded = [(at, SlotState.from_json(value)) for at, value in changes]
+    following = [(at, state_at(at, value)) for at, value in changes]
     if base is None:
-        (at, snapshot), *decoded = decoded or [(-1, last)]
+        (at, snapshot), *following = following or [(-1, last)]
         if snapshot.number or at != last.snapshot:
             raise TargetError(
                 f"{key[0]}-{key[1]}: the state at offset {offset} has changes since the snapshot at offset "
@@ -218,7 +225,7 @@ async def _seen(
                 "Restore the topic, then start the job again"
             )
         base = as_snapshot(at, snapshot)
-    return Seen(end, log, offset, size, whole(key[0], base, decoded))
+    return Seen(end, log, offset, size, whole(key[0], base, following))
 
 
 def _followed_by(seen: object, log: tuple[str, int], offset: int, last: SlotState) -> Seen | None:
