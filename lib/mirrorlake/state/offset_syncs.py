@@ -379,39 +379,37 @@ class NewStates:
             if keys
             else {}
         )
-        states: list[SlotState] = []
-        for key, end in sorted(stable.items()):
-            records = (
-                self._newest(key, first[key], end)
-                if key in first
-                else _values(self._target, key, start=self._next[key], end=end, timeout_ms=self._timeout_ms)
+        read: list[list[SlotState]] = self._target.net.run(
+            lambda: self._target.each(
+                [partial(self._states, key, logs[key], first.get(key), end) for key, end in sorted(stable.items())],
+                AT_ONCE,
             )
-            states += [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
-            if records:
-                log = _same(logs[key], _log(self._target, key))
-                states.append(self._whole(key, log, first.get(key, 0), end, records))
-        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
-        return states, is_continued
-
-    def _whole(
-        self, key: PartitionKey, log: tuple[str, int], first: int, end: int, records: Sequence[StateRecord]
-    ) -> SlotState:
-        seen: Seen = self._target.net.run(lambda: _seen(self._target, key, log, first, end, records, self._timeout_ms))
-        self._target.states_seen[key] = seen
-        assert seen.state is not None
-        return seen.state
-
-    def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
-        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
-        start: int
-        found: list[StateRecord]
-        start, found = self._target.net.run(
-            lambda: _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         )
+        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
+        return [state for of_slot in read for state in of_slot], is_continued
+
+    async def _states(self, key: PartitionKey, log: tuple[str, int], first: int | None, end: int) -> list[SlotState]:
+        """Reads the new states of a slot, or the newest ones if `first` is given; the last one whole."""
+        target, timeout_ms = self._target, self._timeout_ms
+        if first is None:
+            records = await committed_values_async(target, key, self._next[key], end, timeout_ms)
+        else:
+            records = await self._newest(key, first, end)
+        if not records:
+            return []
+        earlier = [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
+        seen = await _seen(target, key, _same(log, _log(target, key)), first or 0, end, records, timeout_ms)
+        target.states_seen[key] = seen
+        assert seen.state is not None
+        return [*earlier, seen.state]
+
+    async def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
+        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
+        start, found = await _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         if not found:
             return []
         earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(len(value) for _, value in found)))
-        return _values(self._target, key, start=earlier, end=start, timeout_ms=self._timeout_ms) + found
+        return await committed_values_async(self._target, key, earlier, start, self._timeout_ms) + found
 
 
 async def _last_values(
@@ -428,11 +426,6 @@ async def _last_values(
         found = await committed_values_async(target, key, start, end, timeout_ms)
         look_back *= 8
     return start, found
-
-
-def _values(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[StateRecord]:
-    """Reads the committed records of `[start, end)`, in order."""
-    return committed_values(target, key, start=start, end=end, timeout_ms=timeout_ms)
 
 
 def committed_values(
