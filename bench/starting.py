@@ -19,6 +19,8 @@ from mirrorlake.protocol.admin import Admin, NewTopic
 from bench.clusters import ROOT, Clusters
 from bench.drain import configured
 
+CASES = ("1:1", "300:10000", "300:1000:100")  # slots, partitions, round trip to the target in ms
+PER_TOPIC = 25  # partitions
 SETTINGS = {"heartbeats.replication.enabled": "false", "mirrorlake.canary.enabled": "false"}
 
 
@@ -31,10 +33,11 @@ def measure(
         clusters: both clusters.
         slots: slots of the flow.
         partitions: partitions of its topics.
-        per_topic: partitions of each of them.
         round_trip_ms: length of the line to the target.
+        per_topic: partitions of each topic.
     """
-    alias = f"start{slots}x{partitions}r{round_trip_ms:.0f}"
+    per_topic = min(per_topic, partitions)
+    alias = f"start{slots}x{partitions}r{round_trip_ms}"
     line = clusters.with_line("target", NetworkLine(round_trip_ms / 2)) if round_trip_ms else contextlib.nullcontext()
     found: dict[str, Any] = {"slots": slots, "partitions": partitions, "round_trip_ms": round_trip_ms}
     with line as far:

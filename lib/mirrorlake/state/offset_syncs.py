@@ -92,7 +92,6 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
         timestamp=state.created_ms,
         key=f"slot-{state.slot}".encode(),
         value=state.to_json(),
-        limit_bytes=LARGEST_RECORD_BYTES,
     )
 
 
