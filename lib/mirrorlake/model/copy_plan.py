@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mirrorlake.model.lag import lag
-from mirrorlake.model.slot import Position, take_slot
+from mirrorlake.model.slot import Position, emptiest
 from mirrorlake.partition_key import PartitionKey
 
 
@@ -101,6 +101,7 @@ def make_plan(
     given = {**(planned_before or {}), **given}
     for slot in given.values():
         loads[slot] += 1
+    free = emptiest(loads)
     ranges = []
     for partition in sorted(partitions, key=lambda partition: (partition.topic, partition.partition)):
         key = (partition.topic, partition.partition)
@@ -112,7 +113,7 @@ def make_plan(
             or partition.replaced_at is not None
             or (partition.is_anchored and key not in positions)
         ):
-            slot = given[key] if key in given else take_slot(loads)
+            slot = given[key] if key in given else next(free)
             incarnation = positions[key].incarnation if key in positions else 0
             ranges.append(
                 Range(

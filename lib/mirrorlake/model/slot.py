@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
+from heapq import heapreplace
 from typing import Any, TypeVar
 
 from mirrorlake.errors import TargetError
@@ -313,16 +314,22 @@ def assign(positions: Mapping[tuple[str, int], Position], slots: int, *, keep: b
         if keep and position.slot in loads:
             assigned[key] = position
             loads[position.slot] += 1
-    for key in sorted(positions.keys() - assigned.keys()):
-        assigned[key] = _owned_by(positions[key], take_slot(loads))
+    for key, slot in zip(sorted(positions.keys() - assigned.keys()), emptiest(loads), strict=False):
+        assigned[key] = _owned_by(positions[key], slot)
     return assigned
 
 
-def take_slot(loads: dict[int, int]) -> int:
-    """Returns the slot with the fewest partitions, and counts one more for it."""
-    slot = min(loads, key=lambda candidate: (loads[candidate], candidate))
-    loads[slot] += 1
-    return slot
+def emptiest(loads: Mapping[int, int]) -> Iterator[int]:
+    """Yields the slot with the fewest partitions, again and again, and counts one more for it each time.
+
+    Args:
+        loads: the number of partitions of each slot.
+    """
+    heap = sorted((load, slot) for slot, load in loads.items())
+    while True:
+        load, slot = heap[0]
+        yield slot
+        heapreplace(heap, (load + 1, slot))
 
 
 def _owned_by(position: Position, slot: int) -> Position:
