@@ -786,8 +786,8 @@ PLANNING = (
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
         f"{MIRROR}/planning/readiness.py",
-        "        if occupied is None:\n            return None\n",
-        "        if occupied is None or partitions:\n            return None\n",
+        "            if topic in occupied:\n",
+        "            if topic in occupied and not partitions:\n",
         (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
     ),
     Mutant(
@@ -796,6 +796,41 @@ PLANNING = (
         "    given = {**(planned_before or {}), **given}\n",
         "",
         (f"{PLANS}::test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_visible_yet",),
+    ),
+    Mutant(
+        "a slot that has lost a position keeps the one that was read before",
+        "model/merged_positions.py",
+        "        if before != self._owned[slot]:\n",
+        "        if before < 0:\n",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "the states of an interrupted start are followed one by one",
+        "model/merged_positions.py",
+        "        if len({state.generation for state in states.values()}) > 1:\n",
+        "        if not states:\n",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "a state that has gone back is followed",
+        "model/merged_positions.py",
+        " or position.order < known.order)",
+        ")",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "an idle partition whose remote topic was created anew is passed over",
+        f"{MIRROR}/planning/planner.py",
+        '            or (known.target_topic_id and known.target_topic_id != remote_ids.get(known.target_topic, ""))\n',
+        "",
+        ("tests/unit/test_planner_work.py",),
+    ),
+    Mutant(
+        "an idle partition whose topic was created anew is passed over",
+        f"{MIRROR}/planning/planner.py",
+        "            or (known.topic_id and known.topic_id != ids[key[0]])\n",
+        "",
+        ("tests/unit/test_planner_work.py",),
     ),
     Mutant(
         "a new planner places a partition that a slot may have begun already",
@@ -810,8 +845,8 @@ PLANNING = (
     Mutant(
         "the flow's own records are another program's where their positions can't be read yet",
         f"{MIRROR}/planning/readiness.py",
-        "        if why is None or is_settled():\n",
-        "        if why is None or True:\n",
+        "        is_passing = bool(occupied) and not is_settled()\n",
+        "        is_passing = False\n",
         (
             f"{EXACTLY_ONCE}::test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_"
             "not_be_read_yet",
@@ -857,8 +892,8 @@ PLANNING = (
     Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
-        "            if known is None or _order(position) >= _order(known):\n",
-        "            if known is None or _order(position) <= _order(known):\n",
+        "            if known is None or position.order >= known.order:\n",
+        "            if known is None or position.order <= known.order:\n",
         (f"{PLANS}::test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says",),
     ),
 )

@@ -141,14 +141,17 @@ class Cluster(NetworkClient):
             try:
                 return await attempt()
             except (ResponseError, WireError) as error:
-                self._coordinators.clear()
+                # A coordinator that is busy with the transaction before is the right one.
+                is_busy = isinstance(error, ResponseError) and error.code == ErrorCode.CONCURRENT_TRANSACTIONS
+                if not is_busy:
+                    self._coordinators.clear()
                 if not may_pass(error):
                     raise self.explained(what, error) from None
                 if time.monotonic() + backoff > deadline:
                     raise self.explained(f"{what}, retried for {timeout_ms} ms", error, retriable=True) from None
                 await self.net.sleep(backoff * random.uniform(0.8, 1.2))
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
-                if not isinstance(error, ResponseError) or error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                if not is_busy:
                     await self._refresh_brokers()
 
     def leader(self, topic: str, partition: int) -> int:
