@@ -47,7 +47,6 @@ from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
 from mirrorlake.jobs.mirror.canary import Canary
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
-from mirrorlake.jobs.mirror.giving_way import GivingWay
 from mirrorlake.jobs.mirror.holdups import Holdups
 from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
@@ -76,6 +75,7 @@ from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, s
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.giving_way import GivingWay
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, PauseWatch
 from mirrorlake.state.slot_report import SlotReport
