@@ -32,7 +32,6 @@ from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.requests.list_offsets import list_offsets_request, listed_offsets
 from mirrorlake.protocol.requests.metadata import Topic, epoch_of, leader_of
 
-
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 TRANSACTION_COORDINATOR = 1
