@@ -9,9 +9,17 @@ HIDDEN = (
     "keep_their_positions",
 )
 UNANSWERED = ("tests/unit/test_cluster.py::test_a_cluster_that_never_answered_is_closed_with_all_that_was_open",)
+RELOADED = ("tests/unit/test_options.py::test_a_changed_file_takes_effect_where_its_properties_are_live",)
 REBUILT = ("tests/unit/test_rebuild.py",)
 
 HOLDING = (
+    Mutant(
+        "a rate lowered while the job runs is checked for one slot",
+        "config/reload.py",
+        "require_rates(new, self.slots)",
+        "require_rates(new, 1)",
+        RELOADED,
+    ),
     Mutant(
         "a topic that may not be described vanishes",
         "jobs/mirror/planning/source_topics.py",
