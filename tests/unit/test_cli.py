@@ -20,7 +20,7 @@ from mirrorlake.cli import exit_code, options, output, running
 from mirrorlake.cli.app import main
 from mirrorlake.cli.commands import jobs
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
-from mirrorlake.cli.running import session, stopped_by_signals
+from mirrorlake.cli.running import STOPPING, session, stopped_by_signals
 from mirrorlake.errors import KINDS, FencedError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
@@ -231,7 +231,7 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     assert FlowHistory().problem == ""
 
 
-def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
+def test_the_first_signal_stops_a_job_and_the_second_interrupts_it(capsys: pytest.CaptureFixture[str]) -> None:
     class Job:
         stops = 0
 
