@@ -17,6 +17,34 @@ REBUILT = ("tests/unit/test_rebuild.py",)
 
 HOLDING = (
     Mutant(
+        "a topic that may not be described counts as deleted for counts, verifications, translations and failovers",
+        "protocol/probes/hidden_topics.py",
+        "        if not topic.leaders and topic.operations is not None",
+        "        if topic.leaders and topic.operations is not None",
+        HIDDEN,
+    ),
+    Mutant(
+        "what was counted before stands for a topic that may not be described",
+        "jobs/verification/counting.py",
+        "mirrored - promoted - listed, HIDDEN",
+        "set(), HIDDEN",
+        HIDDEN,
+    ),
+    Mutant(
+        "a topic that may not be described is never late",
+        "jobs/verification/logs.py",
+        "require_visible(self._source, self._flow, unseen, HIDDEN)",
+        "require_visible(self._source, self._flow, set(), HIDDEN)",
+        HIDDEN,
+    ),
+    Mutant(
+        "the doctor names no topic that may not be described",
+        "jobs/inspection/flow_checks.py",
+        "connect_timeout_ms=at.timeout_ms), _mirrored(at))",
+        "connect_timeout_ms=at.timeout_ms), set())",
+        HIDDEN,
+    ),
+    Mutant(
         "a flow is at rest as soon as it was failed over, as the other way has mirrored before",
         "jobs/inspection/overview.py",
         " or other.committed_s >= one.committed_s:",

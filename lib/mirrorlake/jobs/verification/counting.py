@@ -41,7 +41,8 @@ from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.spark.kafka_frames import log_records, why_unread
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import read_all_states
 
@@ -55,6 +56,10 @@ UNEQUAL_SHOWN = 10
 KEYS = ("source", "target", "topic", "counting")
 COUNTED = "topic STRING, window_ms BIGINT, records BIGINT"
 
+HIDDEN = (
+    "Its records can't be counted, and what was counted before must not stand for them. Nothing was counted. If the "
+    "right can't be granted, exclude the topic (topics.exclude)"
+)
 
 @dataclass(frozen=True)
 class LastCounting:
@@ -160,9 +165,9 @@ class Counting:
         timeout_ms = self.flow.connect_timeout_ms
         states = read_all_states(target, self.flow.offset_syncs_topic, timeout_ms).values()
         promoted, mirrored = promoted_topics(states), {topic for topic, _ in merge_positions(states)}
-        names = [
-            name for name in source.refresh(None, timeout_ms) if self.flow.mirrors_topic(name) and name not in promoted
-        ]
+        listed = source.refresh(None, timeout_ms).keys()
+        require_visible(source, self.flow, mirrored - promoted - listed, HIDDEN)
+        names = [name for name in listed if self.flow.mirrors_topic(name) and name not in promoted]
         remote = {name: self.flow.policy.remote_topic(name) for name in sorted(names)}
         unnamed = self.flow.unnamed(remote, mirrored)  # these have no mirror, and a broker may refuse to look for one
         there = _bounds(target, {remote[name] for name in remote if name not in unnamed}, since, timeout_ms)
