@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
-from mirrorlake.errors import MirrorlakeError, without_contents
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.bookmark import Bookmark, CountRange, LogBounds
 from mirrorlake.jobs.verification.completeness import (
@@ -36,6 +36,7 @@ from mirrorlake.jobs.verification.completeness import (
 )
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.ledger import views
+from mirrorlake.ledger.offset_sync_rows import YEAR_1_MS, YEAR_9999_MS
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
@@ -52,14 +53,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WINDOW_MS = 3_600_000  # the same for ever: counts of windows of two sizes can't be compared
+FIRST_MS, LAST_MS = YEAR_1_MS + 24 * WINDOW_MS, YEAR_9999_MS - 24 * WINDOW_MS  # a day less, for any time zone
 UNEQUAL_SHOWN = 10
 KEYS = ("source", "target", "topic", "counting")
-COUNTED = "topic STRING, window_ms BIGINT, records BIGINT"
-
 HIDDEN = (
     "Its records can't be counted, and what was counted before must not stand for them. Nothing was counted. If the "
     "right can't be granted, exclude the topic (topics.exclude)"
 )
+COUNTED = "topic STRING, window_ms BIGINT, records BIGINT"
+
 
 @dataclass(frozen=True)
 class LastCounting:
@@ -279,7 +281,7 @@ class Counting:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
-                f"flow {self.flow.name}: the records can't be counted: {without_contents(error)}. Nothing was stored"
+                f"flow {self.flow.name}: the records can't be counted: {why_unread(error)}. Nothing was stored"
             ) from None
         self.ledger.insert_missing("counts", rows, KEYS)
         return (new[0], new[1]) if new else (0, 0)
@@ -309,7 +311,7 @@ class Counting:
             isolation="read_committed",
             names={name: name for name in names},
         )
-        at_ms = F.unix_millis("timestamp")
+        at_ms = F.least(F.greatest(F.unix_millis("timestamp"), F.lit(FIRST_MS)), F.lit(LAST_MS))
         counted = records.groupBy("topic", (at_ms - F.pmod(at_ms, F.lit(WINDOW_MS))).alias("window_ms")).agg(
             F.count("*").alias(count)
         )
