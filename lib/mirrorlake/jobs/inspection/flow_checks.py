@@ -22,7 +22,7 @@ from mirrorlake.protocol.probes.facts import (
 )
 from mirrorlake.protocol.probes.permissions import denied_commits, denied_transactions
 from mirrorlake.state.closure import closed_for, promoted_topics
-from mirrorlake.state.offset_syncs import read_all_states
+from mirrorlake.state.offset_syncs import foreign_records, read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause
 
 NAMES = {READ: "READ", WRITE: "WRITE", DESCRIBE: "DESCRIBE", DESCRIBE_CONFIGS: "DESCRIBE_CONFIGS", CREATE: "CREATE"}
@@ -262,6 +262,15 @@ def state(at: Peers) -> Looks:
             return
         yield problem(Check.STATE, flow.name, error.message, "Grant READ on the TOPIC, or upgrade mirrorlake")
         return
+    strays = foreign_records(target, topic, target.topics[topic].leaders, timeout_ms) if states else {}
+    for slot, offset in strays.items():
+        yield warning(
+            Check.STATE,
+            flow.name,
+            f"another program has written to {flow.target}: {topic}-{slot}, offset {offset} is no state. All jobs pass "
+            "over it",
+            "Revoke that program's WRITE on the topic: nobody but the flow's own principal needs it",
+        )
     pause = read_pause(target, flow, timeout_ms)
     if pause is not None:
         yield warning(Check.STATE, flow.name, str(pause), f"mirrorlake resume --flow '{flow.name}'")
