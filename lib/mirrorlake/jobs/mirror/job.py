@@ -233,6 +233,7 @@ class MirrorJob:
                 JobRun(
                     config=self.config,
                     flow=self.flow,
+                    slots=self._live.slots,
                     interval_s=interval_s,
                     run_for_s=run_for_s,
                     handle=self._mirror,
@@ -317,7 +318,8 @@ class MirrorJob:
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
         topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
-        require_rates(flow, min(slots, max(1, sum(topics.values()))))
+        self._live.slots = min(slots, max(1, sum(topics.values())))
+        require_rates(flow, self._live.slots)
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
