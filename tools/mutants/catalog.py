@@ -136,9 +136,8 @@ COPYING = (
     Mutant(
         "what is behind the end of a plan is passed where it is damaged",
         f"{COPY}/source_reader.py",
-        "        if self._is_full(stretch):  # what follows is looked at later, also if it is damaged, or behind a hole\n"
-        "            return False\n",
-        "",
+        "if self._is_full(stretch):  # what follows",
+        "if not log:  # what follows",
         (f"{SMALL}::test_nothing_behind_the_end_of_a_plan_is_taken_passed_or_lost_whatever_it_looks_like",),
     ),
     Mutant(
