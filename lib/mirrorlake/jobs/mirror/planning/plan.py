@@ -27,6 +27,7 @@ class MirrorPlan:
         topics: number of partitions of each topic of the flow.
         held: reasons why topics are held, by topic.
         stuck: reasons why partitions do not advance, by topic and partition.
+        is_lingering: whether partitions wait for `mirrorlake.linger.ms`.
         uncommitted: source offsets between the last stable offsets and the high watermarks.
         waiting_for: transactions on the source that the flow waits for.
         notices: changes of the property file.
@@ -42,6 +43,7 @@ class MirrorPlan:
     topics: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     stuck: Mapping[PartitionKey, str] = field(default_factory=dict)
+    is_lingering: bool = False
     uncommitted: int = 0
     waiting_for: tuple[WaitingFor, ...] = ()
     notices: tuple[Notice, ...] = ()
@@ -61,6 +63,7 @@ class MirrorPlan:
             topics={topic: partitions for topic, (partitions, _) in values.get("topics", {}).items()},
             held=values.get("held", {}),
             stuck={(topic, partition): why for topic, partition, why in values.get("stuck", ())},
+            is_lingering=values.get("lingering", False),
             uncommitted=values.get("uncommitted", 0),
             waiting_for=tuple(WaitingFor(**one) for one in values.get("waiting_for", ())),
             notices=tuple(Notice(**notice) for notice in values.get("notices", ())),

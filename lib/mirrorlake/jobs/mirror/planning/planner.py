@@ -17,6 +17,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.jobs.mirror.planning.linger import Linger
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
@@ -65,6 +66,7 @@ class Planner:
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._linger = Linger()
         self._turns = Turns()
         self._uncommitted = Uncommitted()
         self._pause = PauseWatch()
@@ -87,11 +89,12 @@ class Planner:
             plan = self._failed(error)
         except Exception as error:
             plan = self._failed(errors.unexpected(f"flow {self.flow.name}: planning", error))
-        # Work and errors always make a new batch; other fields only when they change.
+        # Work, also work that waits, and errors always make a new batch; other fields only when they change.
         if (
             "error" in plan
             or plan["ranges"]
             or plan["waiting"]
+            or plan["lingering"]
             or plan
             != {name: value for name, value in self._last.items() if name not in VOLATILE} | {"lag": plan["lag"]}
         ):
@@ -165,13 +168,14 @@ class Planner:
         is_placing = self._is_settled or not unplaced
         if not is_placing:  # a slot may have begun them already, by a commit that can't be read yet
             offered = [one for one in offered if (one.topic, one.partition) not in unplaced]
+        due = offered if self._until_now else self._linger.due(offered, positions, self.flow.linger_ms)
         limit = (
             (lambda topic: self.flow.transform_of(topic) is not None, self.flow.batch_max_transformed_records)
             if self.flow.transforms
             else None
         )
         ranges = make_plan(
-            offered,
+            due,
             positions,
             slots=newest.slots,
             max_records=self.flow.batch_max_records,
@@ -207,6 +211,7 @@ class Planner:
             "waiting": pause is None
             and (bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing))),
             "stuck": [[*key, why] for key, why in sorted(stuck.items())],
+            "lingering": pause is None and len(due) < len(offered),
             "uncommitted": self._uncommitted.records,
             "waiting_for": [asdict(one) for one in self._uncommitted.waiting_for],
             "retry": retry,
