@@ -76,7 +76,7 @@ def test_tasks_that_still_run_or_wait_end_with_a_micro_batch_that_is_given_up(
 
     monkeypatch.setattr(spark_engine, "copy_task", copy_task)
     flow = Flow.from_properties(Properties(PROPERTIES), "a->b")
-    slots = 1 + 2 * spark.sparkContext.defaultParallelism
+    slots = 12  # more than there are cores
     plan = MirrorPlan(1, slots, ranges=tuple(Range("t", slot, "", slots, slot, 0, 1) for slot in range(slots)))
     answers = SparkTasks(spark, "", small_records=0).run(flow, plan)
     assert next(answer.slot for answer in answers if answer is not None) == 0
