@@ -43,6 +43,19 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
         alias: the alias of the source.
         settings: further properties.
     """
+    flow = write_flow(clusters, topic, alias, **settings)
+    return MirrorJob(SparkEngine(spark), config_of(alias), flow, ledger(spark), ROOT / "expectations/offset_syncs.json")
+
+
+def write_flow(clusters: Clusters, topic: str, alias: str, **settings: str) -> Flow:
+    """Writes the property file of a flow that mirrors a topic; returns the flow.
+
+    Args:
+        clusters: both clusters.
+        topic: the topic.
+        alias: the alias of the source.
+        settings: further properties.
+    """
     properties = {
         "clusters": f"{alias}, t",
         f"{alias}.bootstrap.servers": clusters.source.bootstrap_servers,
@@ -53,16 +66,13 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
         "offset-syncs.topic.replication.factor": "1",
         **settings,
     }
-    config = _config_of(alias)
-    config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
-    return MirrorJob(
-        SparkEngine(spark), str(config), flow_of(alias), ledger(spark), ROOT / "expectations/offset_syncs.json"
-    )
+    Path(config_of(alias)).write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
+    return flow_of(alias)
 
 
 def flow_of(alias: str) -> Flow:
     """Returns the flow of the job that was made with that alias."""
-    return Flow.load(_config_of(alias), f"{alias}->t")
+    return Flow.load(config_of(alias), f"{alias}->t")
 
 
 def ledger(spark: Any) -> Ledger:
@@ -70,5 +80,6 @@ def ledger(spark: Any) -> Ledger:
     return Ledger(spark, "spark_catalog", "bench", str(HOME / "warehouse"))
 
 
-def _config_of(alias: str) -> Path:
-    return HOME / f"{alias}.properties"
+def config_of(alias: str) -> str:
+    """Returns the path of the property file of a flow."""
+    return str(HOME / f"{alias}.properties")
