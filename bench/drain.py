@@ -43,36 +43,30 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
         alias: the alias of the source.
         settings: further properties.
     """
-    flow = write_flow(clusters, topic, alias, **settings)
-    return MirrorJob(SparkEngine(spark), config_of(alias), flow, ledger(spark), ROOT / "expectations/offset_syncs.json")
+    config, flow = configured(clusters, topic, alias, **settings)
+    return MirrorJob(SparkEngine(spark), str(config), flow, ledger(spark), ROOT / "expectations/offset_syncs.json")
 
 
-def write_flow(clusters: Clusters, topic: str, alias: str, **settings: str) -> Flow:
-    """Writes the property file of a flow that mirrors a topic; returns the flow.
-
-    Args:
-        clusters: both clusters.
-        topic: the topic.
-        alias: the alias of the source.
-        settings: further properties.
-    """
+def configured(clusters: Clusters, topic: str, alias: str, **settings: str) -> tuple[Path, Flow]:
+    """Writes the property file of a flow that mirrors a topic; returns its path, and the flow."""
     properties = {
         "clusters": f"{alias}, t",
-        f"{alias}.bootstrap.servers": clusters.source.bootstrap_servers,
-        "t.bootstrap.servers": clusters.target.bootstrap_servers,
+        f"{alias}.bootstrap.servers": clusters.servers("source"),
+        "t.bootstrap.servers": clusters.servers("target"),
         f"{alias}->t.enabled": "true",
         "topics": topic,
         "replication.factor": "1",
         "offset-syncs.topic.replication.factor": "1",
         **settings,
     }
-    Path(config_of(alias)).write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
-    return flow_of(alias)
+    config = _config_of(alias)
+    config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
+    return config, flow_of(alias)
 
 
 def flow_of(alias: str) -> Flow:
     """Returns the flow of the job that was made with that alias."""
-    return Flow.load(config_of(alias), f"{alias}->t")
+    return Flow.load(_config_of(alias), f"{alias}->t")
 
 
 def ledger(spark: Any) -> Ledger:
@@ -80,6 +74,5 @@ def ledger(spark: Any) -> Ledger:
     return Ledger(spark, "spark_catalog", "bench", str(HOME / "warehouse"))
 
 
-def config_of(alias: str) -> str:
-    """Returns the path of the property file of a flow."""
-    return str(HOME / f"{alias}.properties")
+def _config_of(alias: str) -> Path:
+    return HOME / f"{alias}.properties"

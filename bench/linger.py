@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -27,7 +28,7 @@ from mirrorlake.log import configure
 from mirrorlake.protocol.probes.facts import log_dirs
 
 from bench.clusters import HOME, ROOT, Clusters, connected, two_clusters
-from bench.drain import config_of, write_flow
+from bench.drain import configured
 from bench.load import Load, create, fill
 from bench.stream import Reader, Trickle
 
@@ -59,9 +60,9 @@ def _measured(clusters: Clusters, linger_ms: int, partitions: int, per_second: i
     create(clusters.source.bootstrap_servers, topic, partitions)
     fill(clusters.source.bootstrap_servers, topic, Load(partitions, 16, "none", partitions, 1))
     settings = {"heartbeats.replication.enabled": "false", "mirrorlake.linger.ms": str(linger_ms)}
-    flow = write_flow(clusters, topic, alias, **settings)
-    _job(flow, alias).run(None)  # creates the remote topic, and begins each partition
-    remote, job = flow.policy.remote_topic(topic), _job(flow, alias)
+    config, flow = configured(clusters, topic, alias, **settings)
+    _job(config, flow).run(None)  # creates the remote topic, and begins each partition
+    remote, job = flow.policy.remote_topic(topic), _job(config, flow)
     broker = psutil.Process(clusters.target.brokers[0].pid)
     with (
         connected(clusters.target.bootstrap_servers, "target") as target,
@@ -103,9 +104,9 @@ def _measured(clusters: Clusters, linger_ms: int, partitions: int, per_second: i
     return found
 
 
-def _job(flow: Flow, alias: str) -> MirrorJob:
+def _job(config: Path, flow: Flow) -> MirrorJob:
     suite = ROOT / "expectations/offset_syncs.json"
-    return MirrorJob(InProcessEngine(), config_of(alias), flow, MemoryLedger(), suite)
+    return MirrorJob(InProcessEngine(), str(config), flow, MemoryLedger(), suite)
 
 
 def _await(condition: Callable[[], object]) -> None:

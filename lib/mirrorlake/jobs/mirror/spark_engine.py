@@ -27,7 +27,7 @@ from mirrorlake.errors import (
     without_contents,
 )
 from mirrorlake.failpoint import never
-from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
+from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task, packed
 from mirrorlake.jobs.mirror.early_answers import EarlyAnswers
 from mirrorlake.jobs.mirror.engine import ANSWER_TICK_S, CopyTasks, JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
@@ -44,7 +44,7 @@ from mirrorlake.transforms.frame import with_records
 from mirrorlake.transforms.validate import validate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -185,16 +185,15 @@ class SparkTasks:
             task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
         else:  # one row for each slot, in a partition of its own
             work = self._spark.range(0, len(by_slot), 1, len(by_slot))
-            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, tuple(by_slot.values()))
-        rows_of = work.mapInArrow(self._early.of(task), REPORT_SCHEMA)
+            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, [*map(packed, by_slot.values())])
 
-        def collected() -> list[Row]:
+        def collected(reports: DataFrame) -> list[Row]:
             context.addJobTag(tag)
-            return rows_of.collect()
+            return reports.collect()
 
         try:
             with ThreadPoolExecutor(1) as pool:
-                job = pool.submit(collected)
+                job = pool.submit(collected, work.mapInArrow(self._early.of(task), REPORT_SCHEMA))
                 try:
                     while not wait([job], ANSWER_TICK_S).done:
                         early = [_answer(row) for row in self._early.take()]
