@@ -619,8 +619,8 @@ COMMITTING = (
     Mutant(
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
-        "                        if moved:\n                            self._pass_gate(",
-        "                        if self._commit(moved):\n                            self._pass_gate(",
+        "                            if moved:\n                                self._pass_gate(",
+        "                            if self._commit(moved):\n                                self._pass_gate(",
         VIOLATED_GATE,
     ),
     Mutant(
@@ -635,10 +635,26 @@ COMMITTING = (
     Mutant(
         "what other slots copy is committed after the gate has refused a part",
         f"{MIRROR}/micro_batch.py",
-        "                    if refused is not None:  # it says why",
-        "                    if False:  # it says why",
+        "                            break  # nothing that",
+        "                            continue  # nothing that",
         (
             "tests/unit/test_micro_batch.py::test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_is_aborted",
+        ),
+    ),
+    Mutant(
+        "a slot that waits for its lane is copied though its micro-batch is over",
+        f"{MIRROR}/in_process.py",
+        "                if is_over.is_set():\n",
+        "                if False:\n",
+        ("tests/unit/test_plan_loop.py::test_tasks_that_are_ended_before_begin_with_no_more_slots",),
+    ),
+    Mutant(
+        "tasks run on after the gate has refused a part",
+        f"{MIRROR}/spark_engine.py",
+        "                        context.cancelJobsWithTag(tag)\n",
+        "                        pass\n",
+        (
+            "tests/spark/test_early_answers.py::test_tasks_that_still_run_or_wait_end_with_a_micro_batch_that_is_given_up",
         ),
     ),
     Mutant(

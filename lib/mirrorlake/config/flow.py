@@ -77,6 +77,7 @@ class Flow:
         produce_connections: the same for the target.
         max_bytes_per_s: the rate of the whole flow; 0 for no limit.
         backfill_max_bytes_per_s: the rate of its `backfill_topics`; 0 for no limit.
+        linger_ms: the time for which partitions with few new records wait for each other; 0 for none.
         batch_max_decompressed_bytes: the limit of one record batch that must be opened.
         refresh_topics_interval_s: the time between two looks for new topics; 0 if there is one look only.
         refresh_groups_interval_s: the same for groups.
@@ -117,9 +118,10 @@ class Flow:
     batch_max_decompressed_bytes: int
     fetch_connections: int
     produce_connections: int
-    # Tasks keep their connections while a rate changes.
+    # Tasks keep their connections while a rate or the time to wait changes.
     max_bytes_per_s: int = field(compare=False)
     backfill_max_bytes_per_s: int = field(compare=False)
+    linger_ms: int = field(compare=False)
     backfill_topics: NameFilter
     transaction_timeout_ms: int
     retry_timeout_ms: int
@@ -388,6 +390,13 @@ def _require_no_contradiction(flow: Flow) -> None:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
             "Canaries are records of the heartbeats topic. Set both to true, or mirrorlake.canary.enabled = false"
+        )
+    sla_ms = min(flow.canary_record_sla_ms, flow.canary_group_sla_ms)
+    if flow.canary_enabled and flow.linger_ms >= sla_ms:
+        raise ConfigurationError(
+            f"flow {flow.name}: mirrorlake.linger.ms is {flow.linger_ms}, and a canary waits as any record, but must "
+            f"arrive within {sla_ms} ms (mirrorlake.canary.record.sla.ms, mirrorlake.canary.group.sla.ms). Set the "
+            "time to wait lower, or these higher"
         )
     require_rates(flow, 1)  # a start knows how many slots can have work
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:

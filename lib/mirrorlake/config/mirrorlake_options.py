@@ -158,6 +158,15 @@ RATES = (
         field="backfill_max_bytes_per_s",
         is_live=True,
     ),
+    Option(
+        "mirrorlake.linger.ms",
+        Integer(0, 60_000),
+        "0",
+        "Time for which a partition with fewer than 500 new offsets may wait, about, so that it takes part in fewer "
+        "commits; 0 for none.",
+        field="linger_ms",
+        is_live=True,
+    ),
 )
 
 CONTENTS = (

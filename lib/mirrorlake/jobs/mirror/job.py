@@ -503,6 +503,8 @@ class MirrorJob:
                 retriable=True,
             )
         self._paused(plan.paused)
+        if plan.is_lingering and not plan.ranges:
+            self._telemetry.health.progressed()  # it waits as it was told
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for notice in plan.notices:
