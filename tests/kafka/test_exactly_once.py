@@ -233,7 +233,7 @@ def produce_as(cluster: Cluster, transactional_id: str, topic: str) -> None:
         described = await cluster.ask(DescribeTransactionsRequest[0](transactional_ids=[transactional_id]), coordinator)
         (state,) = described.transaction_states
         theirs = transaction.Producer(transactional_id, state.producer_id, state.producer_epoch)
-        batch = encode_message(theirs, 0, timestamp=1, key=b"", value=b"", limit_bytes=1_000)
+        batch = encode_message(theirs, 0, timestamp=1, key=b"", value=b"")
         produced = await cluster.produce(cluster.leader(topic, 0), transactional_id, {(topic, 0): batch}, 10_000)
         assert list(cluster.produced(produced))
 

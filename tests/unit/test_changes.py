@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from dataclasses import replace
@@ -178,6 +179,23 @@ def test_changes_have_all_that_is_new_and_what_they_cant_have_makes_a_snapshot(
     again = SlotState.from_json(written.to_json())
     found = again if is_snapshot else changes.whole("t", before, [(4, again)])
     assert replace(found, snapshot=-1, number=0, moves=0, snapshot_ms=-1) == state
+
+
+@pytest.mark.parametrize(
+    ("topics", "written"),
+    [
+        (["a"], [["a"], 0]),
+        (["a", "a"], [["a"], 0]),
+        (["b", "b", "a"], {"values": ["b", "b", "a"]}),
+        (["a", "b", "a"], [["a", "b"], 0, "AAEA"]),
+        (["a" * 20_000, "b" * 20_000], [["a" * 20_000, "b" * 20_000], 0, "AAE"]),
+    ],
+)
+def test_texts_are_written_as_they_are_where_equal_ones_follow_each_other(topics: list[str], written: object) -> None:
+    positions = tuple(Position(topic, number, "", topic, number, 0, 0, 0) for number, topic in enumerate(topics))
+    state = SlotState("west", "east", "c", 0, 1, 1, "id", 1, 1, positions)
+    assert json.loads(state.to_json())["positions"]["topic"] == written
+    assert SlotState.from_json(state.to_json()) == state
 
 
 @pytest.mark.parametrize("damage", ["one is missing", "the snapshot is missing", "of another slot", "of another time"])
