@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirrorlake.jobs.mirror.giving_way import FORGOTTEN_S, GivingWay
+from mirrorlake.state.giving_way import FORGOTTEN_S, GivingWay
 
 
 def test_a_job_gives_way_longer_each_time_and_begins_anew_after_a_while() -> None:

@@ -275,6 +275,11 @@ def test_a_changed_file_takes_effect_where_its_properties_are_live(
     write()
     live = reload.LiveFlow(file, dataclasses.replace(Flow.load(file, "a->b"), loses_states=True))  # as a job has set it
     assert live.poll() == []
+    live.slots = 4  # a rate that one slot can do with is too low for four
+    write(**{"mirrorlake.max.bytes.per.second": "10000"})
+    (notice,) = live.poll()
+    assert (notice.event, live.flow.max_bytes_per_s) == ("configuration_refused", 0)
+    assert "too little for 4 slots" in notice.detail
     write(**{"topics": "orders", "mirrorlake.paused": "true", "mirrorlake.slots": "7", "topic": "x"})
     changed, deferred = (
         f"{file} has changed: paused, topics now in effect",

@@ -125,9 +125,24 @@ COPYING = (
     Mutant(
         "a batch behind the last stable offset is believed",
         "protocol/batches/record_batch.py",
-        "        if 0 <= self.stable_end < end:\n            return False\n",
-        "",
+        "if 0 <= self.stable_end < end or ",
+        "if ",
         WRONG_BIT,
+    ),
+    Mutant(
+        "a batch of an epoch behind that of the leader is believed",
+        "protocol/batches/record_batch.py",
+        " or 0 <= self.leader_epoch < batch.leader_epoch:",
+        ":",
+        (f"{SMALL}::test_a_batch_with_an_epoch_behind_that_of_the_leader_is_fetched_again",),
+    ),
+    Mutant(
+        "what is behind the end of a plan is passed where it is damaged",
+        f"{COPY}/source_reader.py",
+        "        if self._is_full(stretch):  # what follows is looked at later, also if it is damaged, or behind a hole\n"
+        "            return False\n",
+        "",
+        (f"{SMALL}::test_nothing_behind_the_end_of_a_plan_is_taken_passed_or_lost_whatever_it_looks_like",),
     ),
     Mutant(
         "a batch that reaches into the next one is believed",
@@ -556,8 +571,8 @@ COPYING = (
     Mutant(
         "a state that an elected leader does not show yet is taken for the last one",
         "state/offset_syncs.py",
-        " if batches and end == stable[key] else []\n",
-        " if batches else []\n",
+        "_records(batches[-1:], key[1]) if end == stable[key] else []\n",
+        "_records(batches[-1:], key[1])\n",
         ("tests/unit/test_cluster.py::test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers",),
     ),
     Mutant(
@@ -1192,7 +1207,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a batch that a line has damaged is a loss at once",
         f"{COPY}/source_reader.py",
-        "if not stretch.is_done and self._may_be_whole(stretch, batch, damage):",
+        "if self._may_be_whole(stretch, batch, damage):",
         "if not batch.raw:",
         DAMAGED,
     ),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.options import OPTIONS
 from mirrorlake.errors import ConfigurationError
 
@@ -40,10 +40,11 @@ class LiveFlow:
     Args:
         config: the property file.
         flow: the flow as it was read from there.
+        slots: the number of slots that can have work, among which rates are shared.
     """
 
-    def __init__(self, config: str | Path, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, config: str | Path, flow: Flow, slots: int = 1) -> None:
+        self.flow, self.slots = flow, slots
         self._config = Path(config)
         self._seen = self._newer = self._stamp()
         self._newer_since = 0.0
@@ -64,6 +65,7 @@ class LiveFlow:
         self._seen = stamp
         try:
             new = Flow.load(self._config, self.flow.name)
+            require_rates(new, self.slots)
         except ConfigurationError as error:
             detail = f"{self._config} has changed and is not used: {error.message}"
             return [Notice("configuration_refused", detail, is_warning=True)]

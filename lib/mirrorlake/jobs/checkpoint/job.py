@@ -27,12 +27,12 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import GateError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
+from mirrorlake.jobs.checkpoint.cycle_counts import CycleCounts
 from mirrorlake.jobs.checkpoint.cycle_rows import CycleRows
 from mirrorlake.jobs.checkpoint.cycles import CycleRun, Cycles, SparkCycles
 from mirrorlake.jobs.checkpoint.gate_frame import gate_frame
 from mirrorlake.jobs.checkpoint.group_sync import GroupSync
 from mirrorlake.jobs.checkpoint.history import History
-from mirrorlake.jobs.checkpoint.progress import Progress
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
 from mirrorlake.ledger.memory import MemoryLedger
@@ -111,7 +111,7 @@ class CheckpointJob:
         self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
         self._history = History(ledger, flow)
-        self._progress = Progress(flow, self._telemetry, self._metrics)
+        self._progress = CycleCounts(flow, self._telemetry, self._metrics)
         self._pause_watch = PauseWatch(holds_s=LOOK_S)
         self._pause: Pause | None = None
         self._is_emitted = False

@@ -48,7 +48,6 @@ from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
 from mirrorlake.jobs.mirror.canary import Canary
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
-from mirrorlake.jobs.mirror.giving_way import GivingWay
 from mirrorlake.jobs.mirror.holdups import Holdups
 from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
@@ -77,6 +76,7 @@ from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, s
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.giving_way import GivingWay
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, PauseWatch
 from mirrorlake.state.slot_report import SlotReport
@@ -234,6 +234,7 @@ class MirrorJob:
                 JobRun(
                     config=self.config,
                     flow=self.flow,
+                    slots=self._live.slots,
                     interval_s=interval_s,
                     run_for_s=run_for_s,
                     handle=self._mirror,
@@ -318,7 +319,8 @@ class MirrorJob:
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
         topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
-        require_rates(flow, min(slots, max(1, sum(topics.values()))))
+        self._live.slots = min(slots, max(1, sum(topics.values())))
+        require_rates(flow, self._live.slots)
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
