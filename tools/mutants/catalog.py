@@ -24,6 +24,9 @@ CHANGES_READ = (
     "tests/unit/test_cluster.py::test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election"
 )
 CHANGES_WHOLE = "tests/unit/test_changes.py"
+TOPIC_LOSES = (
+    "tests/unit/test_topic_changes.py::test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots"
+)
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
 ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
@@ -600,9 +603,30 @@ COPYING = (
         (CHANGES_WHOLE,),
     ),
     Mutant(
+        "changes are written for what they can't say",
+        "model/changes.py",
+        "    if any(getattr(before, name) != getattr(state, name) for name in KEPT):\n",
+        "    if any(getattr(before, name) is None for name in KEPT):\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "changes go on for ever behind a snapshot that retention may delete",
+        "model/changes.py",
+        "    if 0 <= before.snapshot_ms < state.created_ms - LONGEST_MS:\n",
+        "    if 0 <= before.snapshot_ms < -LONGEST_MS:\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "changes are written by default to a topic that loses their snapshots",
+        f"{MIRROR}/topic_sync.py",
+        "        self.loses_states = True\n",
+        "        self.loses_states = False\n",
+        (TOPIC_LOSES,),
+    ),
+    Mutant(
         "a slot never writes a snapshot again",
         "model/changes.py",
-        "    return changes if before.moves + _moves(changes) <= most else state\n",
+        "    return changes if before.moves + _moves(changes) + MOVES_PER_STATE * changes.number <= most else state\n",
         "    return changes if most else state\n",
         (CHANGES_WHOLE,),
     ),
