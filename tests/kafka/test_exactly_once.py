@@ -40,6 +40,7 @@ from mirrorlake.protocol import transaction
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import begin_generation
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
@@ -415,6 +416,45 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: Wo
         older.kill()
         reader.join()
     assert "a newer mirror job (generation 2) has fenced this one (generation 1)" in "".join(lines), lines[-5:]
+    plain_world.mirror()
+    plain_world.assert_equal(topic)
+
+
+def test_a_newer_job_takes_over_from_one_that_is_busy_also_where_its_start_takes_longer_than_micro_batches(
+    plain_world: World,
+) -> None:
+    """As with many slots, or a far target: the older job could begin new transactions of all slots in the meantime."""
+    plain_world.write_config(**{"mirrorlake.slots": "1"})
+    topic = plain_world.topic(partitions=4)
+    plain_world.produce(topic, 500, 4)
+    stop = threading.Event()
+
+    def produce() -> None:
+        seed = 10
+        while not stop.is_set():
+            plain_world.produce(topic, 50, 4, seed=(seed := seed + 1))
+
+    def dawdle(step: str) -> None:
+        if step == "driver.stated":
+            time.sleep(0.7)  # what a start takes, not a wait for something
+
+    producer = threading.Thread(target=produce)
+    flow = plain_world.flow
+
+    def take_over() -> None:
+        with plain_world.mirroring(interval_s=0.0) as older:
+            eventually(lambda: plain_world.batches, what="the first batch of the older job")
+            producer.start()
+            with closing(Cluster(flow.target_connection, "target", "test", 10_000).connect()) as target:
+                assert begin_generation(flow, "", target, slots=1, failpoint=dawdle) >= 2
+            eventually(older.done, what="the end of the older job")
+
+    try:
+        with pytest.raises(FencedError, match="a newer mirror job"):
+            take_over()
+    finally:
+        stop.set()
+        producer.join()
     plain_world.mirror()
     plain_world.assert_equal(topic)
 

@@ -18,10 +18,13 @@ from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_written
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import Position, SlotState
-from mirrorlake.protocol import cluster as cluster_module
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, ResponseError, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.network import socket_options
+from mirrorlake.protocol.network.response_error import ResponseError
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.state.offset_syncs import TOPIC_CONFIG, UNASKED_BYTES, encode, read_states_and_ends, topic_config
 
 
@@ -74,11 +77,11 @@ def test_the_receive_buffer_is_set_only_where_the_system_allows_a_large_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "rmem_max"
-    monkeypatch.setattr(cluster_module, "LARGEST_RECEIVE_BUFFER", file)
+    monkeypatch.setattr(socket_options, "LARGEST_RECEIVE_BUFFER", file)
 
     def is_set() -> bool:
         return socket.SO_RCVBUF in {
-            option for level, option, _ in cluster_module.socket_options() if level == socket.SOL_SOCKET
+            option for level, option, _ in socket_options.socket_options() if level == socket.SOL_SOCKET
         }
 
     assert not is_set(), "not Linux"

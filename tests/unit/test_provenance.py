@@ -14,7 +14,9 @@ from mirrorlake.model.slot import SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.batches.record_batch import read_log
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Fetched, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import Producer
 from mirrorlake.state.offset_syncs import encode
 from mirrorlake.state.provenance import Provenance

@@ -46,11 +46,12 @@ NEEDED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "GROUP",
 }
 
-COORDINATOR_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR})
+COORDINATOR_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR})
 
-# Transient errors: elections, coordinators that move or load, lost connections.
+# Transient errors: elections, coordinators that move or load, lost connections, partitions that another job has added.
 PASSING = frozenset(
     {
+        KafkaError.INVALID_PARTITIONS,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
@@ -298,8 +299,9 @@ class Admin:
 
     def _refused(self, what: str, operation: str, error: KafkaException) -> MirrorlakeError:
         if error.args[0].code() in COORDINATOR_GONE:
-            # librdkafka keeps the coordinator of a group for minutes, also one that is gone or says that it is none. A
-            # new client looks it up. The old one stays here until its other answers are due.
+            # librdkafka keeps the coordinator of a group for minutes, also one that is gone or says that it is none,
+            # and may wait behind a connection that was cut. A new client begins anew. The old one stays here until
+            # its other answers are due.
             self._abandoned, self._client = self._client, None
         return refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
 

@@ -17,8 +17,9 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 
 from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import Cluster, ResponseError, check
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import TRANSACTION_OVER
+from mirrorlake.protocol.network.response_error import ResponseError, check
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
 BEGUN_AT_ONCE = ENDED_AT_ONCE = 32

@@ -7,6 +7,7 @@ overwrites a position that it has not read.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -23,14 +24,16 @@ from mirrorlake.model.run import Run
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import Cluster, ResponseError, WireError
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER, ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed, closed_for, is_closed, promoted_topics
 from mirrorlake.state.fencing import fenced, write_state
 
-ATTEMPTS = 5
+ATTEMPTS = 5  # at least, also after the time for them
+LONGEST_WAIT_S = 1.0
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
 WRITTEN_AT_ONCE = 8  # slots whose opening states are under way; each may have MBs
 
@@ -102,7 +105,10 @@ def begin_generation(
         raise ConfigurationError(closed(flow, reason, generation))
     opened_by: set[tuple[int, int]] = set()
     is_plain = not _is_bound(added, states)  # else some slots have a part of it already
-    for attempt in range(ATTEMPTS):
+    deadline = time.monotonic() + flow.connect_timeout_ms / 1000
+    for attempt in itertools.count():
+        if attempt >= ATTEMPTS and time.monotonic() > deadline:
+            break
         if _open_generation(
             flow,
             source_cluster_id,
@@ -115,7 +121,7 @@ def begin_generation(
             failpoint=failpoint,
         ):
             return generation + 1
-        sleep(random.uniform(0, 0.2 * 2**attempt))
+        sleep(random.uniform(0, min(0.2 * 2**attempt, LONGEST_WAIT_S)))
         states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
         newest = _newest(states)
         is_own = all((one.producer_id, one.producer_epoch) in opened_by for one in _of(newest, states))

@@ -18,17 +18,11 @@ from mirrorlake.model.slot import SlotState, parsed
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
-from mirrorlake.protocol.cluster import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_UNCOMMITTED,
-    Cluster,
-    Fetched,
-    ResponseError,
-    WireError,
-    by,
-)
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, read_stretch
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.transaction import Producer
 
 LARGEST_RECORD_BYTES = 64 << 20

@@ -24,7 +24,8 @@ from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import DESCRIBE, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.requests.metadata import DESCRIBE
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
 from mirrorlake.state.closure import is_closed, promoted_topics

@@ -10,7 +10,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
 from mirrorlake.model.slot import NO_STATE, ClosedFor, SlotState
-from mirrorlake.protocol.cluster import DESCRIBE, READ, WRITE, Cluster, Topic
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_requests import list_groups
 from mirrorlake.protocol.probes.facts import (
     CREATE,
@@ -20,6 +20,7 @@ from mirrorlake.protocol.probes.facts import (
     newest_timestamps,
 )
 from mirrorlake.protocol.probes.permissions import denied_commits, denied_transactions
+from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause

@@ -21,7 +21,8 @@ from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
-from mirrorlake.protocol.cluster import WRITE, Cluster
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.requests.metadata import WRITE
 from mirrorlake.protocol.topic_changes import (
     Change,
     ChangeKind,

@@ -18,7 +18,8 @@ from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
 from mirrorlake.log import quiet_kafka
 from mirrorlake.model.copy_plan import Range
-from mirrorlake.protocol.cluster import Cluster, Limits, connect_both
+from mirrorlake.protocol.cluster import Cluster, connect_both
+from mirrorlake.protocol.limits import Limits
 from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.frame import split

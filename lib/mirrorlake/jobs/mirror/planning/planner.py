@@ -29,7 +29,8 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.merged_positions import MergedPositions
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, connect_both
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.pause import PauseWatch

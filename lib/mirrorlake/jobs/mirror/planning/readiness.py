@@ -18,8 +18,9 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import DESCRIBE, EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ, WRITE, Cluster, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.reasons import TopicHeld
 
 WAIT_S = 15.0  # until every broker knows a new topic, or the markers of a commit are in the logs
