@@ -49,7 +49,7 @@ def measure(
     found: dict[str, Any] = {"slots": slots, "partitions": partitions, "round_trip_ms": round_trip_ms}
     with line as far:
         settings = {**SETTINGS, "mirrorlake.slots": str(slots)}
-        config, flow = configured(far or clusters, rf"{alias}-\d+", alias, **settings)
+        config, flow = configured(far or clusters, f"{alias}-[0-9]+", alias, **settings)
         topics = [NewTopic(f"{alias}-{number}", per_topic, 1) for number in range(partitions // per_topic)]
         refused = Admin(flow.source_connection, "source", flow.name).create(topics)
         assert not refused, next(iter(refused.values()))
