@@ -26,7 +26,7 @@ from mirrorlake.protocol.admin import Admin, NewTopic
 from bench.clusters import ROOT, Clusters
 from bench.drain import configured
 
-CASES = ("1:1", "300:10000", "300:1000:100")  # slots, partitions, round trip to the target in ms
+CASES = ("1:1", "30:100:100", "300:10000")  # slots, partitions, round trip to the target in ms
 PER_TOPIC = 25  # partitions
 SETTINGS = {"heartbeats.replication.enabled": "false"}
 
