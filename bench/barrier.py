@@ -43,7 +43,7 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
 WAVES = {
     "mirrorlake.slots": "16",
     "mirrorlake.batch.max.ms": "2000",
-    "mirrorlake.transaction.timeout.ms": "10000",
+    "mirrorlake.transaction.timeout.ms": "5000",
     "mirrorlake.max.bytes.per.second": str(16_000_000),
 }
 
@@ -77,13 +77,19 @@ class Expired(logging.Handler):
 def main() -> int:
     configure(level="ERROR")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=40, help="for which records are sent beside a slow slot")
+    parser.add_argument(
+        "--seconds", type=float, default=40, help="for which records are sent beside a slow slot; 0: not"
+    )
     parser.add_argument("--records", type=int, default=6_000, help="of each of 16 slots")
     given = parser.parse_args()
     shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     with two_clusters(HOME / "barrier") as clusters:
         spark = local_session(ROOT, "bench")
-        rows = [_beside(spark, clusters, name, settings, given.seconds) for name, settings in BESIDE.items()]
+        rows = [
+            _beside(spark, clusters, name, settings, given.seconds)
+            for name, settings in BESIDE.items()
+            if given.seconds
+        ]
         rows += _waves(spark, clusters, given.records)
         spark.stop()
     (HOME / "barrier.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))
