@@ -128,7 +128,9 @@ def test_a_rate_is_refused_only_for_slots_that_can_have_work(plain_world: World)
     topic = plain_world.topic(partitions=1)
     plain_world.write_config(**{"mirrorlake.slots": "4", "mirrorlake.max.bytes.per.second": "20000"})
     plain_world.produce(topic, 10, 1)
-    assert plain_world.mirror().records == 10
+    job = plain_world.mirror_job()
+    assert job.run(None).records == 10
+    assert job._live.slots == 1, "for rates that change while the job runs"
     plain_world.topic("others", partitions=3)
     with pytest.raises(ConfigurationError, match=r"too little for 4 slots: .* at least 69906"):
         plain_world.mirror()

@@ -27,6 +27,7 @@ from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
 CANARY_PREFIX = "mirrorlake.canary."
+STATE_CHANGES = "mirrorlake.state.changes.enabled"
 LARGE_BATCH_BYTES = 1 << 20  # about max.message.bytes, by default
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
@@ -84,6 +85,7 @@ class Flow:
         topic_creation: the properties that remote topics are created with, whatever the source has.
         emit_heartbeats_back: whether the flow back would emit heartbeats. The target's clients learn of this source by
             them.
+        state_changes_required: whether the property file itself asks for states that are changes.
         start: where partitions begin that were never mirrored.
         minds_provenance: whether a task must look where records came from, because names do not tell.
         passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
@@ -92,6 +94,8 @@ class Flow:
         warnings: lines for the operator about properties without effect.
         refills: records that are copied although another flow has brought them; never from properties.
         ignores_pause: whether a job goes on although an operator has paused the flow, as a failover does; never from
+            properties.
+        loses_states: whether the offset-syncs topic loses records, so that every state has to be a snapshot; never from
             properties.
     """
 
@@ -128,6 +132,7 @@ class Flow:
     connect_timeout_ms: int
     ledger_interval_s: int
     state_changes_enabled: bool
+    state_changes_required: bool
     same_cluster_allowed: bool
     sync_topic_configs_enabled: bool
     sync_topic_configs_interval_s: int
@@ -175,6 +180,7 @@ class Flow:
     warnings: tuple[str, ...] = ()
     refills: tuple[Refill, ...] = ()
     ignores_pause: bool = False
+    loses_states: bool = False
 
     @property
     def name(self) -> str:
@@ -185,6 +191,11 @@ class Flow:
     def offset_syncs_topic(self) -> str:
         """The topic on the target that holds state and runs, with one partition for each slot."""
         return offset_syncs_topic(self.source)
+
+    @property
+    def writes_changes(self) -> bool:
+        """Whether a transaction writes its slot's state as changes."""
+        return self.state_changes_enabled and not self.loses_states
 
     def transactional_id(self, slot: int) -> str:
         """Names the transactional id of a slot."""
@@ -319,6 +330,7 @@ class Flow:
             refresh_topics_interval_s=_refresh_interval_s(scope, "topics"),
             refresh_groups_interval_s=_refresh_interval_s(scope, "groups"),
             topic_creation=_topic_creation(scope),
+            state_changes_required=bool(scope.text(STATE_CHANGES, "")) and scope.read(STATE_CHANGES),
             emit_heartbeats_back=back.read("emit.heartbeats.enabled"),
             mirrormaker=MirrorMakerSettings.parse(scope),
             start=Start.parse(scope),

@@ -1,9 +1,10 @@
 """The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction.
 
-A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with gzip. Most records have only
+A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with zstd. Most records have only
 what has changed (`model/changes.py`). Functions of this module return whole states. The topic keeps all
 records (`cleanup.policy=delete`, no retention), so that the ledger can be rebuilt from it at any time, and so that a
 snapshot stays as long as the changes that name it. Only the flow's own principal should have the right to write to it.
+A record of another program, which has another key, is passed over by all readers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_snapshot, whole
 from mirrorlake.model.slot import SlotState, parsed
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.messages import encode_message, read_messages
+from mirrorlake.protocol.batches.messages import Message, encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, read_stretch
@@ -84,9 +85,14 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
         producer,
         base_sequence,
         timestamp=state.created_ms,
-        key=f"slot-{state.slot}".encode(),
+        key=key_of(state.slot),
         value=state.to_json(),
     )
+
+
+def key_of(slot: int) -> bytes:
+    """Returns the key of the states of a slot."""
+    return f"slot-{slot}".encode()
 
 
 def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, SlotState]:
@@ -135,9 +141,9 @@ async def states_and_ends(
         if isinstance(seen, Seen) and seen.log == logs[key] != UNKNOWN_LOG and seen.end == stable[key]:
             return seen
         end, batches = newest.get(key, (-1, ()))
-        records = [_record(batches[-1])] if batches and end == stable[key] else []
+        records = _records(batches[-1:], key[1]) if end == stable[key] else []
         if records and parsed(records[0][1]).get("number"):  # changes, which others may precede
-            records = [_record(batch) for batch in batches]
+            records = _records(batches, key[1])
         elif not records:
             _, records = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
         return await _seen(target, key, logs[key], first[key], stable[key], records, timeout_ms)
@@ -278,10 +284,39 @@ def _committed_batches(fetched: Fetched) -> tuple[int, Sequence[Batch]]:
     return end, found
 
 
-def _record(batch: Batch) -> StateRecord:
-    """Reads the last record of a batch; a state has a batch of its own."""
-    *_, last = read_messages(batch)
-    return last.offset, last.value or b""
+def _records(batches: Iterable[Batch], slot: int) -> list[StateRecord]:
+    """Reads the states of batches; a state has a batch of its own."""
+    last = [[*read_messages(batch)][-1] for batch in batches]
+    return [(one.offset, one.value or b"") for one in last if is_state(one, slot)]
+
+
+def is_state(message: Message, slot: int) -> bool:
+    """Returns False for a record that another program has written: a slot's states have its name as their key."""
+    return message.key == key_of(slot)
+
+
+def foreign_records(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, int]:
+    """Finds records near the ends of slots that are no states, which all readers pass over.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the offset-syncs topic.
+        slots: the numbers of the slots.
+        timeout_ms: the deadline of each request.
+
+    Returns:
+        The last such offset of each slot that has one.
+    """
+    keys = [(topic, slot) for slot in slots]
+    first, ends = (target.offsets(keys, at, timeout_ms) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    found = dict[int, int]()
+    for key in keys:
+        start = max(first[key], ends[key] - LOOK_BACK)
+        read: list[Message] = target.net.run(partial(_messages, target, key, start, ends[key], timeout_ms))
+        for one in read:
+            if not is_state(one, key[1]):
+                found[key[1]] = one.offset
+    return found
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
@@ -424,7 +459,7 @@ async def _last_values(
 def committed_values(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
-    """Reads the committed records of `[start, end)` in order: their offsets and values.
+    """Reads the committed states of `[start, end)` in order: their offsets and values.
 
     Raises:
         TargetError: the log can't be read, or a record is corrupt.
@@ -437,9 +472,15 @@ async def committed_values_async(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
     """Does the same as `committed_values`, for use inside the event loop."""
+    found = await _messages(target, key, start, end, timeout_ms)
+    return [(one.offset, one.value or b"") for one in found if is_state(one, key[1])]
 
-    async def values() -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
+
+async def _messages(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[Message]:
+    """Reads the committed records of `[start, end)` in order, with those of other programs."""
+
+    async def messages() -> list[Message]:
+        found = list[Message]()
         async for batch, is_aborted in read_stretch(target, key, start=start, end=end, max_bytes=LARGEST_RECORD_BYTES):
             if is_aborted or batch.is_control:
                 continue
@@ -448,9 +489,9 @@ async def committed_values_async(
                     f"{key[0]}-{key[1]}, offset {batch.base_offset}: the record is corrupt (CRC). Check the target's "
                     "disks"
                 )
-            found += [(message.offset, message.value or b"") for message in read_messages(batch)]
+            found += read_messages(batch)
         return found
 
     if start >= end:
         return []
-    return await target.retry(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", values, timeout_ms)
+    return await target.retry(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", messages, timeout_ms)

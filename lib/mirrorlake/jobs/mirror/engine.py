@@ -52,6 +52,7 @@ class JobRun:
     Attributes:
         config: path of the property file, which the planner reads.
         flow: the flow at the start of the run.
+        slots: the number of slots that can have work, as the start has counted them.
         interval_s: least seconds from the begin of a micro-batch to the next one; None to mirror what the source has
             now, and end.
         run_for_s: seconds after which to stop; None for no limit.
@@ -62,6 +63,7 @@ class JobRun:
 
     config: str
     flow: Flow
+    slots: int
     interval_s: float | None
     run_for_s: float | None
     handle: HandlePlan

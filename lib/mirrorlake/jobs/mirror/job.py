@@ -26,6 +26,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -233,6 +234,7 @@ class MirrorJob:
                 JobRun(
                     config=self.config,
                     flow=self.flow,
+                    slots=self._live.slots,
                     interval_s=interval_s,
                     run_for_s=run_for_s,
                     handle=self._mirror,
@@ -317,7 +319,8 @@ class MirrorJob:
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
         topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
-        require_rates(flow, min(slots, max(1, sum(topics.values()))))
+        self._live.slots = min(slots, max(1, sum(topics.values())))
+        require_rates(flow, self._live.slots)
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
@@ -333,6 +336,7 @@ class MirrorJob:
         )
         self._topology.promoted = promoted
         sync_partitions = self._topology.ensure_offset_syncs(slots)
+        self._live.flow = self._topology.flow = flow = replace(flow, loses_states=self._topology.loses_states)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters(self._target)
         self._ensure_topics(topics, unnamed)
