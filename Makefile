@@ -194,7 +194,7 @@ bench-folding: setup  ## What a source with many small transactions leaves in th
 	@$(BENCH).folding
 
 .PHONY: bench-barrier
-bench-barrier: setup  ## How long records take beside a slow slot, and transactions beside slots without a core
+bench-barrier: setup  ## How long records take beside a slow slot
 	@$(BENCH).barrier
 
 .PHONY: bench-quota
