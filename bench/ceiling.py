@@ -22,14 +22,9 @@ from mirrorlake.log import configure
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.batches.record_batch import Sealed, next_sequence, read_log
-from mirrorlake.protocol.cluster import (
-    EARLIEST_TIMESTAMP,
-    IN_FLIGHT,
-    LATEST_TIMESTAMP,
-    MOST_IN_FLIGHT,
-    Cluster,
-    by,
-)
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.network.network_client import IN_FLIGHT, MOST_IN_FLIGHT
+from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 TIMEOUT_MS = 30_000

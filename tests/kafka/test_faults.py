@@ -13,7 +13,8 @@ from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import Cluster, check
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.network.response_error import check
 
 from tests.disk import fill, small_disk
 from tests.world import World, eventually

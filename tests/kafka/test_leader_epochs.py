@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster, ResponseError, check
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, check
 
 from tests.world import World
 

@@ -17,7 +17,7 @@ from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.frames import SILENT_S
+from mirrorlake.protocol.network.frames import SILENT_S
 
 from tests.world import World, config_of, configure, eventually
 

@@ -18,11 +18,14 @@ from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_written
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import Position, SlotState
-from mirrorlake.protocol import cluster as cluster_module
 from mirrorlake.protocol.batches.messages import encode_message
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Fetched, ResponseError, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.network import socket_options
+from mirrorlake.protocol.network.response_error import ResponseError
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import Producer
 from mirrorlake.state.offset_syncs import (
     TOPIC_CONFIG,
@@ -83,11 +86,11 @@ def test_the_receive_buffer_is_set_only_where_the_system_allows_a_large_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "rmem_max"
-    monkeypatch.setattr(cluster_module, "LARGEST_RECEIVE_BUFFER", file)
+    monkeypatch.setattr(socket_options, "LARGEST_RECEIVE_BUFFER", file)
 
     def is_set() -> bool:
         return socket.SO_RCVBUF in {
-            option for level, option, _ in cluster_module.socket_options() if level == socket.SOL_SOCKET
+            option for level, option, _ in socket_options.socket_options() if level == socket.SOL_SOCKET
         }
 
     assert not is_set(), "not Linux"
@@ -261,7 +264,7 @@ def test_a_large_snapshot_near_the_end_is_not_fetched_again_and_again() -> None:
     assert read_states_and_ends(target, "t", [0], 1_000)[0][0].positions == positions
     assert not target.starts
     assert foreign_records(target, "t", [0], 1_000) == {}
-    stray = encode_message(Producer("id", 1, 0), 0, timestamp=0, key=b"other", value=b"{}", limit_bytes=1 << 20)
+    stray = encode_message(Producer("id", 1, 0), 0, timestamp=0, key=b"other", value=b"{}")
     for at in range(4, 24, 2):  # more than are looked at first
         target.records.append(at.to_bytes(8, "big") + bytes(stray)[8:])
         assert read_states_and_ends(target, "t", [0], 1_000)[0][0].positions == positions, "it is no state"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 from mirrorlake.errors import unexpected
-from mirrorlake.ledger.store import is_conflict
+from mirrorlake.ledger.delta.commits import is_conflict
 
 CANARY = "4111-1111"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.parser import KafkaProtocol
-from mirrorlake.protocol.frames import LEAST_ROOM_BYTES, Frames
+from mirrorlake.protocol.network.frames import LEAST_ROOM_BYTES, Frames
 
 
 def asked(count: int) -> KafkaProtocol:

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.gate import Gate, require
-from mirrorlake.jobs.checkpoint.job import gate_frame
+from mirrorlake.jobs.checkpoint.gate_frame import gate_frame
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.mirror.gate_frame import frame as runs_frame
 from mirrorlake.jobs.verification.completeness import TopicCount

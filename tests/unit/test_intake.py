@@ -15,7 +15,7 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, LEAST_FETCH_BYTES, PARTITION_FETCH_BYTES, Intake
 from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import Limits
+from mirrorlake.protocol.limits import Limits
 
 from tests.unit.test_throttle import PROPERTIES
 

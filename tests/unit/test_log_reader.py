@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import Fetched
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import EACH_PARTITIONS, NothingThereError, read_each
+from mirrorlake.protocol.requests.fetch import Fetched
 
 from tests.unit.test_record_batch import RECORDS, encode
 

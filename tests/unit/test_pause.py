@@ -16,7 +16,7 @@ from kafka.future import Future
 from mirrorlake.cli.app import main
 from mirrorlake.errors import TargetError
 from mirrorlake.protocol import cluster
-from mirrorlake.protocol.event_loop import EventLoop
+from mirrorlake.protocol.network.event_loop import EventLoop
 from mirrorlake.state import pause
 from mirrorlake.state.pause import LOOK_S, Pause, PauseWatch
 

@@ -12,10 +12,10 @@ from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
 from kafka.protocol.producer import ProduceRequest
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol import frames
 from mirrorlake.protocol.batches.produce_request import COPIED_BYTES, ProduceInPieces
 from mirrorlake.protocol.batches.record_batch import Sealed
-from mirrorlake.protocol.frames import VIEWED_BYTES, Frame, pieces_to_send, send_pieces
+from mirrorlake.protocol.network import frames
+from mirrorlake.protocol.network.frames import VIEWED_BYTES, Frame, pieces_to_send, send_pieces
 
 SIZES = (1, COPIED_BYTES - 1, COPIED_BYTES, 200_000)
 

@@ -14,7 +14,9 @@ from mirrorlake.model.slot import SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.batches.record_batch import read_log
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Fetched, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import Producer
 from mirrorlake.state.offset_syncs import encode
 from mirrorlake.state.provenance import Provenance
@@ -99,8 +101,7 @@ def test_a_list_of_producers_that_was_deleted_lets_no_batch_pass_as_a_local_one(
 @pytest.mark.parametrize("value", [b"", b"hello", b"\xff", b"[]", b'"x"', b'{"version":4,"runs":{"rows":1}}'])
 def test_a_record_of_another_program_is_named_by_its_place(value: bytes) -> None:
     damaged, stray = (
-        encode_message(Producer("id", 9, 0), 0, timestamp=0, key=key, value=value, limit_bytes=1 << 20)
-        for key in (b"slot-0", b"")
+        encode_message(Producer("id", 9, 0), 0, timestamp=0, key=key, value=value) for key in (b"slot-0", b"")
     )
     with pytest.raises(SourceError, match=rf"{TOPIC}-0, offset 2, on cluster b: an offset-syncs record"):
         learnt(Log({0: state(8), 2: damaged}))

@@ -14,7 +14,8 @@ from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.target_writer import Outlet
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import read_log
-from mirrorlake.protocol.cluster import IN_FLIGHT, Limits
+from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.network.network_client import IN_FLIGHT
 from mirrorlake.protocol.transaction import Producer
 
 from tests.unit.test_record_batch import RECORDS, encode

@@ -16,7 +16,7 @@ from mirrorlake.jobs.mirror.copy import slot_copy
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.slot_copy import SlotCopy
 from mirrorlake.jobs.mirror.copy.throttle import LEAST_BYTES, Throttle
-from mirrorlake.protocol.cluster import Limits
+from mirrorlake.protocol.limits import Limits
 
 PROPERTIES = {"clusters": "a, b", "a.bootstrap.servers": "h:1", "b.bootstrap.servers": "h:2", "a->b.enabled": "true"}
 

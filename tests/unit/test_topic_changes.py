@@ -11,6 +11,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.protocol.acls import Acl, acl_changes
+from mirrorlake.protocol.admin import RECORDS_AT_ONCE, portions
 from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 
 BASE = {
@@ -241,3 +242,19 @@ def test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots
     else:
         with pytest.raises(ConfigurationError, match=wrong):
             topology.ensure_offset_syncs(1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "portions_"),
+    [
+        ([], []),
+        ([1] * 3, [[1, 1, 1]]),
+        ([RECORDS_AT_ONCE, 1], [[RECORDS_AT_ONCE], [1]]),
+        ([RECORDS_AT_ONCE - 1, 1, 1], [[RECORDS_AT_ONCE - 1, 1], [1]]),
+        ([2 * RECORDS_AT_ONCE, 1], [[2 * RECORDS_AT_ONCE], [1]]),
+    ],
+)
+def test_an_administrative_request_has_no_more_than_a_controller_takes(
+    sizes: list[int], portions_: list[list[int]]
+) -> None:
+    assert [*portions(sizes, lambda size: size)] == portions_

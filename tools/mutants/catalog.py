@@ -754,7 +754,7 @@ TAKING_OVER = (
     ),
     Mutant(
         "groups of a closed flow are moved",
-        "jobs/checkpoint/job.py",
+        "jobs/checkpoint/group_sync.py",
         "        if commits:  # a failover may have moved",
         "        if False:  # a failover may have moved",
         (f"{CHECKPOINTS}::test_a_flow_that_is_failed_over_while_its_checkpoint_job_runs_moves_no_group_any_more",),
@@ -786,8 +786,8 @@ PLANNING = (
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
         f"{MIRROR}/planning/readiness.py",
-        "        if occupied is None:\n            return None\n",
-        "        if occupied is None or partitions:\n            return None\n",
+        "            if topic in occupied:\n",
+        "            if topic in occupied and not partitions:\n",
         (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
     ),
     Mutant(
@@ -796,6 +796,41 @@ PLANNING = (
         "    given = {**(planned_before or {}), **given}\n",
         "",
         (f"{PLANS}::test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_visible_yet",),
+    ),
+    Mutant(
+        "a slot that has lost a position keeps the one that was read before",
+        "model/merged_positions.py",
+        "        if before != self._owned[slot]:\n",
+        "        if before < 0:\n",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "the states of an interrupted start are followed one by one",
+        "model/merged_positions.py",
+        "        if len({state.generation for state in states.values()}) > 1:\n",
+        "        if not states:\n",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "a state that has gone back is followed",
+        "model/merged_positions.py",
+        " or position.order < known.order)",
+        ")",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "an idle partition whose remote topic was created anew is passed over",
+        f"{MIRROR}/planning/planner.py",
+        '            or (known.target_topic_id and known.target_topic_id != remote_ids.get(known.target_topic, ""))\n',
+        "",
+        ("tests/unit/test_planner_work.py",),
+    ),
+    Mutant(
+        "an idle partition whose topic was created anew is passed over",
+        f"{MIRROR}/planning/planner.py",
+        "            or (known.topic_id and known.topic_id != ids[key[0]])\n",
+        "",
+        ("tests/unit/test_planner_work.py",),
     ),
     Mutant(
         "a new planner places a partition that a slot may have begun already",
@@ -810,8 +845,8 @@ PLANNING = (
     Mutant(
         "the flow's own records are another program's where their positions can't be read yet",
         f"{MIRROR}/planning/readiness.py",
-        "        if why is None or is_settled():\n",
-        "        if why is None or True:\n",
+        "        is_passing = bool(occupied) and not is_settled()\n",
+        "        is_passing = False\n",
         (
             f"{EXACTLY_ONCE}::test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_"
             "not_be_read_yet",
@@ -857,8 +892,8 @@ PLANNING = (
     Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
-        "            if known is None or _order(position) >= _order(known):\n",
-        "            if known is None or _order(position) <= _order(known):\n",
+        "            if known is None or position.order >= known.order:\n",
+        "            if known is None or position.order <= known.order:\n",
         (f"{PLANS}::test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says",),
     ),
 )
@@ -916,7 +951,7 @@ TRANSLATING = (
     Mutant(
         "an offset that has expired on the source stays in the history",
         "jobs/checkpoint/job.py",
-        "        ended = self._ended({row.key for row in synced}, {*gone})\n",
+        "        ended = history.ended({row.key for row in synced}, {*gone})\n",
         "        ended: list[GroupKey] = []\n",
         (f"{CHECKPOINTS}::test_what_ends_on_the_source_ends_in_the_next_cycle_and_no_failover_moves_it",),
     ),
@@ -1065,7 +1100,7 @@ TRANSLATING = (
     ),
     Mutant(
         "runs that the ledger has already are written again",
-        "ledger/store.py",
+        "ledger/delta/delta_tables.py",
         "s ON ({bounds}) AND {same} ",
         "s ON false AND ({bounds}) AND {same} ",
         (f"{LEDGER}::test_records_that_come_twice_change_nothing",),
@@ -1163,14 +1198,14 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a request to a throttled connection fails",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "        if not connection.connected or not (connection.paused or connection._request_buffer):\n",
         "        if True:\n",
         (THROTTLED,),
     ),
     Mutant(
         "throttled time is not counted",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "        self.throttled_s += seconds\n",
         "        self.throttled_s += 0 * seconds\n",
         (THROTTLED,),
@@ -1191,38 +1226,37 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "what a socket has taken of a piece is sent again",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "            waiting[0] = waiting[0][sent:]\n",
         "            pass\n",
         ("tests/unit/test_produce_request.py::test_pieces_are_sent_in_order_as_far_as_the_socket_takes_them",),
     ),
     Mutant(
         "a silent broker is asked like any other",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "        return bool(now > max(sent_at, conn.transport.last_read) + SILENT_S)\n",
         "        return False\n",
         ("tests/kafka/test_held_partitions.py::test_another_broker_is_asked_while_one_is_silent",),
     ),
     Mutant(
         "a connection has the password of the start",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "                self.config.update(security)\n",
         "                pass\n",
         ("tests/kafka/test_network.py::test_a_rotated_password_is_used_by_every_connection_of_a_job_that_runs",),
     ),
     Mutant(
         "a Fetch is answered by whoever thinks it is the leader",
-        "protocol/cluster.py",
-        "                        current_leader_epoch=self.leader_epoch(topic, index),\n"
-        "                        fetch_offset",
-        "                        current_leader_epoch=-1,\n                        fetch_offset",
+        "protocol/requests/fetch.py",
+        "current_leader_epoch=epoch_of(topics, topic, index)",
+        "current_leader_epoch=-1",
         (
             "tests/kafka/test_leader_epochs.py::test_a_broker_of_another_leader_epoch_refuses_and_metadata_are_read_again",
         ),
     ),
     Mutant(
         "late metadata take back a leader",
-        "protocol/cluster.py",
+        "protocol/requests/metadata.py",
         "        newer = {index for index, epoch in known.epochs.items() if epoch > self.epochs.get(index, epoch)}\n",
         "        newer = set()\n",
         ("tests/unit/test_cluster.py::test_metadata_of_a_broker_that_is_behind_take_no_leader_back",),
@@ -1257,7 +1291,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a TLS handshake has no deadline",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "                await self._net.wait_read(self._sock, timeout_at=timeout_at)\n",
         "                await self._net.wait_read(self._sock)\n",
         ("tests/kafka/test_silence.py::test_a_port_that_says_nothing_ends_the_job_within_the_connect_timeout",),
@@ -1313,7 +1347,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "tables of an earlier version are changed by the job that comes first",
-        "ledger/store.py",
+        "ledger/delta/delta_tables.py",
         "        if not upgrade:\n",
         "        if False:\n",
         (
@@ -1462,7 +1496,7 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a log that never had the epoch read last differs only from its end",
-        "protocol/cluster.py",
+        "protocol/requests/fetch.py",
         "        return min(self.diverges_at, epoch_from)",
         "        return self.diverges_at",
         (f"{LOSSES}::test_an_election_back_to_what_was_before_another_is_noticed",),
@@ -1496,9 +1530,9 @@ FIELD_CONDITIONS = (
     ),
     Mutant(
         "a merge that conflicts with another one is not made again",
-        "ledger/store.py",
-        "        for attempt in range(COMMIT_ATTEMPTS):\n",
-        "        for attempt in range(1):\n",
+        "ledger/delta/commits.py",
+        "    for attempt in range(COMMIT_ATTEMPTS):\n",
+        "    for attempt in range(1):\n",
         (f"{LEDGER}::test_two_writers_at_once_without_a_lock_insert_each_run_once",),
     ),
     Mutant(
@@ -1555,7 +1589,7 @@ REACHING_CLUSTERS = (
     ),
     Mutant(
         "new connections of a running job have its first settings",
-        "protocol/cluster.py",
+        "protocol/network/network_client.py",
         "            found = kafka_python(self.connection)\n        except",
         "            found = self._known_security or kafka_python(self.connection)\n        except",
         (
@@ -1620,22 +1654,32 @@ REACHING_CLUSTERS = (
         ("tests/kafka/test_logins.py::test_a_token_that_is_not_to_be_had_is_explained_and_not_shown",),
     ),
     Mutant(
+        "a job whose transactions another one has ended begins new ones at once",
+        "jobs/mirror/job.py",
+        "if any(failure.contested for failure in outcome.failures):",
+        "if not outcome.failures:",
+        (
+            f"{EXACTLY_ONCE}::test_a_newer_job_takes_over_from_one_that_is_busy_also_where_its_start_takes_longer_than_"
+            "micro_batches",
+        ),
+    ),
+    Mutant(
         "a coordinator that is none any more is asked again and again",
         "protocol/admin.py",
-        "{KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR}",
+        "{KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR}",
         "{KafkaError._TIMED_OUT}",
-        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_is_looked_up_again",),
+        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again",),
     ),
     Mutant(
         "a lost request uses up all of the time for the first contact",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         "            timeout_ms = min(timeout_ms, setup_ms)\n",
         "            pass\n",
         CONTACTS,
     ),
     Mutant(
         "a lost request of the bootstrap waits as long as one of a job that runs",
-        "protocol/frames.py",
+        "protocol/network/frames.py",
         '            conn.config["request_timeout_ms"] = setup_ms\n',
         "            pass\n",
         CONTACTS,

@@ -22,9 +22,9 @@ COMMANDS = (
     ),
     Mutant(
         "the checkpoint job moves groups in a pause",
-        "jobs/checkpoint/job.py",
-        "if time.monotonic() < self._sync_due or self._pause is not None:",
-        "if time.monotonic() < self._sync_due:",
+        "jobs/checkpoint/group_sync.py",
+        "if time.monotonic() < self._due or is_paused:",
+        "if time.monotonic() < self._due:",
         FOLLOWED,
     ),
     Mutant(

@@ -13,7 +13,7 @@ REBUILT = (
 DATABRICKS = (
     Mutant(
         "a reader creates tables where the catalog keeps them",
-        "ledger/store.py",
+        "ledger/delta/delta_tables.py",
         "        if self.warehouse:  # a session forgets its catalog\n",
         "        if True:\n",
         (OPENED,),
@@ -27,7 +27,7 @@ DATABRICKS = (
     ),
     Mutant(
         "tables that exist are created again, which needs a privilege",
-        "ledger/store.py",
+        "ledger/delta/delta_tables.py",
         "there = set() if self.warehouse else self.names()",
         "there = set()",
         (f"{CONNECT}::test_readers_need_no_more_than_select_and_views_are_made_by_maintenance",),

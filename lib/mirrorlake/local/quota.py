@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from kafka.protocol.admin import AlterClientQuotasRequest
 
-from mirrorlake.protocol.cluster import Cluster, check
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.network.response_error import check
 
 TIMEOUT_MS = 30_000
 

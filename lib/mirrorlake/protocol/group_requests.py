@@ -18,8 +18,11 @@ from kafka.protocol.metadata import FindCoordinatorRequest
 
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.printable import printable
-from mirrorlake.protocol.cluster import IN_FLIGHT, Cluster, ResponseError, by, check
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.network_client import IN_FLIGHT
+from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.requests.grouping import by
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, FetchedLog
-from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster, Fetched, ResponseError, by, check
+from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.grouping import by
 
 FETCH_WAIT_MS = 100
 EACH_BYTES, EACH_PARTITION_BYTES, EACH_PARTITIONS = 8 << 20, 1 << 20, 1_000  # of a request of `read_each`

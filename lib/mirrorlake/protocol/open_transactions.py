@@ -12,8 +12,10 @@ from kafka.protocol.admin.transactions import (
 )
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster, ResponseError, WireError, by
+from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
+from mirrorlake.protocol.requests.grouping import by
 
 
 @dataclass(frozen=True, slots=True)

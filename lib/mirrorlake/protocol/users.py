@@ -11,7 +11,8 @@ from kafka.protocol.admin import (
     DescribeUserScramCredentialsRequest,
 )
 
-from mirrorlake.protocol.cluster import Cluster, check
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.network.response_error import check
 
 # Type and name of each part of an entity (user, client-id, ip), sorted; the name None stands for the default.
 Entity = tuple[tuple[str, str | None], ...]

@@ -15,21 +15,15 @@ from functools import partial
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_snapshot, whole
-from mirrorlake.model.slot import SlotState
+from mirrorlake.model.slot import SlotState, parsed
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import Message, encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
-from mirrorlake.protocol.cluster import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_UNCOMMITTED,
-    Cluster,
-    Fetched,
-    ResponseError,
-    WireError,
-    by,
-)
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, read_stretch
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.transaction import Producer
 
 LARGEST_RECORD_BYTES = 64 << 20
@@ -93,7 +87,6 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
         timestamp=state.created_ms,
         key=key_of(state.slot),
         value=state.to_json(),
-        limit_bytes=LARGEST_RECORD_BYTES,
     )
 
 
@@ -149,7 +142,7 @@ async def states_and_ends(
             return seen
         end, batches = newest.get(key, (-1, ()))
         records = _records(batches[-1:], key[1]) if end == stable[key] else []
-        if records and SlotState.from_json(records[0][1], with_positions=False).number:
+        if records and parsed(records[0][1]).get("number"):  # changes, which others may precede
             records = _records(batches, key[1])
         elif not records:
             _, records = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
@@ -201,8 +194,15 @@ async def _seen(
     """
     if not records:
         return Seen(end, log, -1, 0, None)
-    offset, value = records[-1]
-    last, size = SlotState.from_json(value), max(len(value) for _, value in records[-LOOK_BACK:])
+    decoded: dict[int, SlotState] = {}
+
+    def state_at(offset: int, value: bytes) -> SlotState:
+        if offset not in decoded:
+            decoded[offset] = SlotState.from_json(value)
+        return decoded[offset]
+
+    offset, size = records[-1][0], max(len(value) for _, value in records[-LOOK_BACK:])
+    last = state_at(*records[-1])
     if not last.number:
         return Seen(end, log, offset, size, as_snapshot(offset, last))
     before = _followed_by(target.states_seen.get(key), log, offset, last)
@@ -211,12 +211,12 @@ async def _seen(
     else:
         base, known = None, last.snapshot - 1
     changes = [(at, value) for at, value in records if at > known]
-    number = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
+    number = state_at(*changes[0]).number if changes else last.number
     if number != (base.number + 1 if base else 0):  # some are before `records`
         changes = await committed_values_async(target, key, max(known + 1, first), offset + 1, timeout_ms)
-    decoded = [(at, SlotState.from_json(value)) for at, value in changes]
+    following = [(at, state_at(at, value)) for at, value in changes]
     if base is None:
-        (at, snapshot), *decoded = decoded or [(-1, last)]
+        (at, snapshot), *following = following or [(-1, last)]
         if snapshot.number or at != last.snapshot:
             raise TargetError(
                 f"{key[0]}-{key[1]}: the state at offset {offset} has changes since the snapshot at offset "
@@ -224,7 +224,7 @@ async def _seen(
                 "Restore the topic, then start the job again"
             )
         base = as_snapshot(at, snapshot)
-    return Seen(end, log, offset, size, whole(key[0], base, decoded))
+    return Seen(end, log, offset, size, whole(key[0], base, following))
 
 
 def _followed_by(seen: object, log: tuple[str, int], offset: int, last: SlotState) -> Seen | None:
@@ -407,39 +407,37 @@ class NewStates:
             if keys
             else {}
         )
-        states: list[SlotState] = []
-        for key, end in sorted(stable.items()):
-            records = (
-                self._newest(key, first[key], end)
-                if key in first
-                else _values(self._target, key, start=self._next[key], end=end, timeout_ms=self._timeout_ms)
+        read: list[list[SlotState]] = self._target.net.run(
+            lambda: self._target.each(
+                [partial(self._states, key, logs[key], first.get(key), end) for key, end in sorted(stable.items())],
+                AT_ONCE,
             )
-            states += [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
-            if records:
-                log = _same(logs[key], _log(self._target, key))
-                states.append(self._whole(key, log, first.get(key, 0), end, records))
-        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
-        return states, is_continued
-
-    def _whole(
-        self, key: PartitionKey, log: tuple[str, int], first: int, end: int, records: Sequence[StateRecord]
-    ) -> SlotState:
-        seen: Seen = self._target.net.run(lambda: _seen(self._target, key, log, first, end, records, self._timeout_ms))
-        self._target.states_seen[key] = seen
-        assert seen.state is not None
-        return seen.state
-
-    def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
-        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
-        start: int
-        found: list[StateRecord]
-        start, found = self._target.net.run(
-            lambda: _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         )
+        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
+        return [state for of_slot in read for state in of_slot], is_continued
+
+    async def _states(self, key: PartitionKey, log: tuple[str, int], first: int | None, end: int) -> list[SlotState]:
+        """Reads the new states of a slot, or the newest ones if `first` is given; the last one whole."""
+        target, timeout_ms = self._target, self._timeout_ms
+        if first is None:
+            records = await committed_values_async(target, key, self._next[key], end, timeout_ms)
+        else:
+            records = await self._newest(key, first, end)
+        if not records:
+            return []
+        earlier = [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
+        seen = await _seen(target, key, _same(log, _log(target, key)), first or 0, end, records, timeout_ms)
+        target.states_seen[key] = seen
+        assert seen.state is not None
+        return [*earlier, seen.state]
+
+    async def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
+        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
+        start, found = await _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         if not found:
             return []
         earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(len(value) for _, value in found)))
-        return _values(self._target, key, start=earlier, end=start, timeout_ms=self._timeout_ms) + found
+        return await committed_values_async(self._target, key, earlier, start, self._timeout_ms) + found
 
 
 async def _last_values(
@@ -456,11 +454,6 @@ async def _last_values(
         found = await committed_values_async(target, key, start, end, timeout_ms)
         look_back *= 8
     return start, found
-
-
-def _values(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[StateRecord]:
-    """Reads the committed records of `[start, end)`, in order."""
-    return committed_values(target, key, start=start, end=end, timeout_ms=timeout_ms)
 
 
 def committed_values(

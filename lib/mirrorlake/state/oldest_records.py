@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from mirrorlake.config.flow import Flow
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import TIMESTAMP_TYPE, AbortedTransactions, Batch, read_log
-from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, WireError, by
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.state.provenance import Provenance
 
 AT_ONCE = 50  # partitions in one request

@@ -16,8 +16,9 @@ from mirrorlake.model.slot import SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import read_messages
 from mirrorlake.protocol.batches.record_batch import Batch
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.state.offset_syncs import is_state
 
 LOOK_BACK = 8

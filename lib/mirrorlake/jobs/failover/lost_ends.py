@@ -33,8 +33,10 @@ from mirrorlake.log import event
 from mirrorlake.model.gap import RESETS, Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster, by, check
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.response_error import check
+from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.refill import Refill
 from mirrorlake.translation.sql_join import current_runs
 

@@ -11,7 +11,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.model.slot import NO_STATE, ClosedFor, SlotState, merge_positions
-from mirrorlake.protocol.cluster import DESCRIBE, READ, WRITE, Cluster, Topic
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_requests import list_groups
 from mirrorlake.protocol.probes.facts import (
     CREATE,
@@ -21,6 +21,7 @@ from mirrorlake.protocol.probes.facts import (
     newest_timestamps,
 )
 from mirrorlake.protocol.probes.permissions import denied_commits, denied_transactions
+from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.offset_syncs import foreign_records, read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause

@@ -22,7 +22,7 @@ from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
 from mirrorlake.model.copy_plan import Range
-from mirrorlake.protocol.cluster import Limits
+from mirrorlake.protocol.limits import Limits
 
 log = logging.getLogger(__name__)
 

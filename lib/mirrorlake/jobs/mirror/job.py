@@ -68,12 +68,14 @@ from mirrorlake.model.partition_lag import FlowLag
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import Cluster, Topic
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.giving_way import GivingWay
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, PauseWatch
 from mirrorlake.state.slot_report import SlotReport
@@ -135,6 +137,7 @@ class MirrorJob:
         self._generation = 0
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
+        self._giving_way = GivingWay(self._stopping.wait)
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
@@ -390,11 +393,11 @@ class MirrorJob:
         """Prepares remote topics. A topic that is held is logged and recorded, and the others continue.
 
         Raises:
-            TargetError: no topic can be mirrored.
+            TargetError: no topic can be mirrored. That may pass if it was possible before, as when brokers are away.
         """
         failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
         if topics and topics.keys() <= failures.keys():
-            raise TargetError(next(iter(failures.values())))
+            raise TargetError(next(iter(failures.values())), retriable=self._generation > 0)
         self._holdups.topics(failures)
         self._topics = topics
 
@@ -461,6 +464,8 @@ class MirrorJob:
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
         if outcome.failures:
+            if any(failure.contested for failure in outcome.failures):
+                self._giving_way.pause()
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
                 raise worst

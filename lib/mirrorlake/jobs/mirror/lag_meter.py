@@ -17,7 +17,8 @@ from mirrorlake.model.lag import lag
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState, Sightings, age_s, time_of
 from mirrorlake.model.slot import Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, Topic, connect_both
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, connect_both
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics

@@ -255,6 +255,7 @@ class MicroBatch:
             f"mirrorlake.transaction.timeout.ms={self._flow.transaction_timeout_ms}, or another job began one); its "
             "records are copied again",
             retriable=True,
+            contested=True,
         )
 
     def _reject(self, reports: Iterable[SlotReport]) -> None:

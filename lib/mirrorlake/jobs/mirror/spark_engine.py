@@ -26,7 +26,7 @@ from mirrorlake.errors import (
     without_contents,
 )
 from mirrorlake.failpoint import never
-from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
+from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task, packed
 from mirrorlake.jobs.mirror.early_answers import EarlyAnswers
 from mirrorlake.jobs.mirror.engine import ANSWER_TICK_S, CopyTasks, JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
@@ -183,7 +183,7 @@ class SparkTasks:
             task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
         else:  # one row for each slot, in a partition of its own
             work = self._spark.range(0, len(by_slot), 1, len(by_slot))
-            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, tuple(by_slot.values()))
+            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, [*map(packed, by_slot.values())])
         try:
             with ThreadPoolExecutor(1) as pool:
                 job = pool.submit(work.mapInArrow(self._early.of(task), REPORT_SCHEMA).collect)

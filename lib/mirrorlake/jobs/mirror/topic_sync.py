@@ -21,7 +21,8 @@ from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
-from mirrorlake.protocol.cluster import WRITE, Cluster
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.requests.metadata import WRITE
 from mirrorlake.protocol.topic_changes import (
     Change,
     ChangeKind,
@@ -151,9 +152,12 @@ class Topology:
             return {}
         remote_of = self.flow.remote_topics(topics)
         refusals = self._apply(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
+        refused_of: dict[str, dict[Change, TargetError]] = {}
+        for change, error in refusals.items():
+            refused_of.setdefault(change.target_topic, {})[change] = error
         failures: Refusals = {}
         for topic, partitions in new.items():
-            refused = {change: error for change, error in refusals.items() if change.target_topic == remote_of[topic]}
+            refused = refused_of.get(remote_of[topic], {})
             stamping = next(
                 (error for change, error in refused.items() if change.name == "message.timestamp.type"), None
             )
@@ -243,10 +247,13 @@ class Topology:
         deciding = {
             remote: topic for topic, remote in reversed(remote_of.items())
         }  # the first topic decides if several share a remote topic
+        sharing: dict[str, list[str]] = {}
+        for topic in wanted:
+            sharing.setdefault(remote_of[topic], []).append(topic)
         changes: list[Change] = []
         for remote, topic in deciding.items():
             if remote in target:
-                merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]
+                merged = [source.get(other, {}) for other in sharing[remote]]
                 config = {**source.get(topic, {}), **largest_message(merged)}
                 changes += config_changes(self.flow, topic, remote=remote, source=config, target=target[remote])
         return changes

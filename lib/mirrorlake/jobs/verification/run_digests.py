@@ -25,8 +25,10 @@ from mirrorlake.protocol.batches.codecs import CorruptBatchError, OversizedBatch
 from mirrorlake.protocol.batches.merging import headers, join
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, FetchedLog, read_log
 from mirrorlake.protocol.batches.records import MOST_BYTES
-from mirrorlake.protocol.cluster import Cluster, Fetched, ResponseError, check, connect_both
+from mirrorlake.protocol.cluster import Cluster, connect_both
 from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.requests.fetch import Fetched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,6 +23,7 @@ CODECS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD
 
 XERIAL = b"\x82SNAPPY\0"
 XERIAL_HEADER_BYTES = 16
+GZIP_LEVEL = 6  # Kafka's own; 9 takes three times the CPU for a hundredth of the bytes
 GZIP_FORMAT = 31  # for zlib: a gzip header, and the largest window
 LZ4_CONTENT_SIZE = 0x08
 ZSTD_STEP_BYTES = 256  # one byte may become 64 KiB
@@ -113,7 +114,7 @@ def compressed(payload: bytes | bytearray, codec: int) -> bytes | bytearray:
         case 0:
             return payload
         case 1:
-            return gzip.compress(payload, mtime=0)
+            return gzip.compress(payload, GZIP_LEVEL, mtime=0)
         case 2:
             return bytes(snappy_encode(payload))
         case 3:  # brokers refuse blocks that depend on each other

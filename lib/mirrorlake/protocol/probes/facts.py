@@ -10,7 +10,9 @@ from kafka.protocol.admin import DescribeClusterRequest, DescribeLogDirsRequest
 from kafka.protocol.consumer import ListOffsetsRequest
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster, ResponseError, WireError, by, check
+from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster
+from mirrorlake.protocol.network.response_error import ResponseError, WireError, check
+from mirrorlake.protocol.requests.grouping import by
 
 CREATE, DESCRIBE_CONFIGS = 5, 10  # AclOperation, beside those of `cluster`
 MAX_TIMESTAMP, FIRST_WITH_MAX_TIMESTAMP = -3, 7  # KIP-734, Kafka 3.0

@@ -14,9 +14,11 @@ from typing import Any
 from kafka.protocol.producer import EndTxnRequest
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import IN_FLIGHT, Cluster, ResponseError, check
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import UNAUTHORIZED
 from mirrorlake.protocol.group_requests import group_coordinators, offset_commit
+from mirrorlake.protocol.network.network_client import IN_FLIGHT
+from mirrorlake.protocol.network.response_error import ResponseError, check
 
 NO_PARTITION, NO_PRODUCER_ID = 2**31 - 1, 2**62
 GROUPS_PER_CALL = 500

@@ -12,9 +12,10 @@ from mirrorlake.errors import MirrorlakeError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.batches.record_batch import TIMESTAMP_TYPE, Batch
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, READ, Cluster, Topic
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.probes.facts import log_dirs
+from mirrorlake.protocol.requests.metadata import READ, Topic
 
 SAMPLED = 200  # topics of which one batch is read
 LOOK_BACK = 3  # offsets; behind a transaction's last record there is its marker

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, LEAST_FETCH_BYTES
-from mirrorlake.protocol.cluster import Limits
+from mirrorlake.protocol.limits import Limits
 
 THROTTLED_FETCH_BYTES = 256 << 10
 A_WHILE_S = 1.0  # an attempt that is quicker shows nothing about the rate

@@ -43,8 +43,10 @@ from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, ResponseError, Topic, WireError, is_unauthorized
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER
+from mirrorlake.protocol.network.response_error import ResponseError, WireError, is_unauthorized
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.fencing import fenced, require_newest, write_state
@@ -429,6 +431,7 @@ class SlotCopy:
             f"flow {self.flow.name}, slot {self.slot}: the transaction was ended while {self._where()} was copied: "
             f"{error}",
             retriable=True,
+            contested=True,
         )
 
     # -- after the copy -----------------------------------------------------------------------------

@@ -27,21 +27,18 @@ from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, Oversiz
 from mirrorlake.protocol.batches.merging import join, producer_ids
 from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.batches.records import Record, read_records
-from mirrorlake.protocol.cluster import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_UNCOMMITTED,
-    Cluster,
-    Fetched,
-    Limits,
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
+from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.network.response_error import (
     ResponseError,
     SilentBrokerError,
     WireError,
     check,
     is_unauthorized,
 )
-from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
-from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.refill import Refill
 from mirrorlake.state.provenance import Provenance
 
@@ -232,7 +229,7 @@ class Intake:
     async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
         answers = [
-            (fetched, FetchedLog(fetched.records, fetched.last_stable_offset))
+            (fetched, FetchedLog(fetched.records, fetched.last_stable_offset, self.source.leader_epoch(*key)))
             for fetched in self.source.fetched(response)
             if self._stretches[key := (fetched.topic, fetched.partition)].upstream_next == asked.get(key)
         ]
@@ -315,14 +312,16 @@ class Intake:
 
     async def _read_batch(self, stretch: Stretch, log: FetchedLog, number: int, aborted: AbortedTransactions) -> bool:
         """Takes one batch of a log; returns False if the transaction should hold no more of the stretch."""
+        if self._is_full(stretch):  # also if the next batch is damaged, or behind a hole: it has to be looked at again
+            return False
         batch, before = log[number], stretch.upstream_next
         if damage := _damage(log, number, batch, before):
-            if not stretch.is_done and self._may_be_whole(stretch, batch, damage):
+            if self._may_be_whole(stretch, batch, damage):
                 return False  # the next Fetch asks for it once more
             following = log[number + 1].base_offset if number + 1 < len(log) else None
             self._corrupt(stretch, batch, following, damage)
             return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
-        doubt = "" if stretch.is_done else _doubt(log, number, batch, before)
+        doubt = _doubt(log, number, batch, before)
         if doubt and self._may_be_whole(stretch, batch, doubt, sightings=2):
             return False
         is_aborted = aborted.drops(batch)
@@ -424,7 +423,7 @@ class Intake:
                 stretch.upstream_next < batch.end_offset <= min(stretch.planned_end, batch.base_offset + len(batch.raw))
             )
             next_offset = batch.end_offset if is_plausible else stretch.upstream_next + 1
-        if not stretch.is_done and next_offset > stretch.upstream_next:
+        if next_offset > stretch.upstream_next:
             self._lose(
                 stretch,
                 GapKind.CORRUPT,
@@ -658,7 +657,7 @@ def _damage(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
     """
     if not batch.crc_is_right:
         return "CRC"
-    return "" if log.fits(batch, number, offset) else "its offsets do not fit into the log"
+    return "" if log.fits(batch, number, offset) else "its offsets or its leader epoch do not fit into the log"
 
 
 def _doubt(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:

@@ -13,9 +13,10 @@ from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, check
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.log_reader import First, read_each
+from mirrorlake.protocol.network.response_error import check
 
 
 def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], generation: int) -> None:

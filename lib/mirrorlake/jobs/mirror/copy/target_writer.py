@@ -18,17 +18,11 @@ from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.batches.record_batch import Batch, next_sequence
-from mirrorlake.protocol.cluster import (
-    EARLIEST_TIMESTAMP,
-    IN_FLIGHT,
-    MOST_IN_FLIGHT,
-    READ_UNCOMMITTED,
-    Cluster,
-    ResponseError,
-    is_unauthorized,
-)
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.error_codes import TOO_LARGE
 from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
+from mirrorlake.protocol.network.network_client import IN_FLIGHT, MOST_IN_FLIGHT
+from mirrorlake.protocol.network.response_error import ResponseError, is_unauthorized
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 FETCH_BYTES = 1 << 20

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.protocol.cluster import Limits
+from mirrorlake.protocol.limits import Limits
 
 AT_ONCE_S = 0.25  # the time that one response may take of the rate
 LEAST_BYTES = 64 << 10

@@ -23,9 +23,10 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODECS
 from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.batches.records import Record, pack_within, rest_of
-from mirrorlake.protocol.cluster import Cluster, ResponseError, check
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.network.response_error import ResponseError, check
 from mirrorlake.transforms.evaluate import FAILED, FILTERED
 from mirrorlake.transforms.record import TransformedRecord
 from mirrorlake.transforms.schema_ids import SchemaIds

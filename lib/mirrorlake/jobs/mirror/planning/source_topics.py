@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.protocol.cluster import Cluster, Topic
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.requests.metadata import Topic
 
 
 def source_topics(source: Cluster, flow: Flow, mirrored: Set[str]) -> dict[str, Topic]:

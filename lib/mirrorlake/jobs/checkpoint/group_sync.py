@@ -1,0 +1,122 @@
+"""The sync of groups: commits offsets for those that may be moved."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.jobs.checkpoint import target_groups
+from mirrorlake.jobs.checkpoint.history import History
+from mirrorlake.ledger.checkpoint_row import Checkpoint
+from mirrorlake.model.status import SyncOutcome
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.reasons import PositionReason
+from mirrorlake.state.closure import require_open_to_groups
+
+
+class GroupSync:
+    """Moves the groups of one flow on its target, at most once in each interval of `sync.group.offsets`.
+
+    Args:
+        flow: the flow.
+        admin: administration of the target.
+        target: the target.
+    """
+
+    def __init__(self, flow: Flow, admin: Admin, target: Cluster) -> None:
+        self._flow, self._admin, self._target = flow, admin, target
+        self._due = 0.0
+
+    def sync(self, checkpoints: list[Checkpoint], history: History, *, is_paused: bool) -> list[Checkpoint]:
+        """Decides about every position, commits those that may be moved, and returns the rows with their outcomes.
+
+        Args:
+            checkpoints: the rows of one cycle.
+            history: what earlier cycles have found and done.
+            is_paused: True to move no group.
+        """
+        movable = [row for row in checkpoints if row.downstream_offset is not None]
+        if not self._flow.sync_group_offsets_enabled or not movable:
+            return [
+                replace(row, sync=SyncOutcome.OFF) if row.downstream_offset is not None else row for row in checkpoints
+            ]
+        if time.monotonic() < self._due or is_paused:
+            return [row if row.downstream_offset is None else _waiting(row, history) for row in checkpoints]
+        if self._flow.topics_shared:
+            return [
+                replace(
+                    row,
+                    sync=SyncOutcome.HELD,
+                    reason="; ".join(part for part in (row.reason, PositionReason.SHARED) if part),
+                )
+                if row in movable
+                else row
+                for row in checkpoints
+            ]
+        on_target = target_groups.read_groups(
+            self._admin, self._target, sorted({row.group_id for row in movable}), self._flow
+        )
+        decided: list[Checkpoint] = []
+        commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
+        for row in checkpoints:
+            if (
+                row.downstream_offset is None
+                or row.upstream_offset is None
+                or row.target_topic is None
+                or row.target_partition is None
+            ):
+                decided.append(row)
+                continue
+            target_key, before = (row.target_topic, row.target_partition), history.settled.get(row.key)
+            decision = target_groups.decide(
+                on_target[row.group_id],
+                target_key,
+                downstream_offset=row.downstream_offset,
+                upstream_offset=row.upstream_offset,
+                previous_upstream=before.upstream_offset if before else None,
+                last_synced=before.downstream_offset if before else None,
+            )
+            reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
+            decided.append(
+                replace(
+                    row,
+                    sync=decision.sync,
+                    reason=reason,
+                    target_offset=on_target[row.group_id].offsets.get(target_key),
+                )
+            )
+            if decision.sync is SyncOutcome.COMMITTED:
+                commits.setdefault(row.group_id, {})[target_key] = (row.downstream_offset, row.metadata or "")
+        if commits:  # a failover may have moved the groups since they were read
+            promoted = require_open_to_groups(self._flow, self._target)
+            held = {row.key for row in decided if row.sync is SyncOutcome.COMMITTED and row.topic in promoted}
+            for group, topic, partition in held:
+                remote = (self._flow.policy.remote_topic(topic or ""), partition or 0)
+                del commits[group][remote]
+            commits = {group: offsets for group, offsets in commits.items() if offsets}
+            decided = [
+                replace(row, sync=SyncOutcome.HELD, reason=PositionReason.PROMOTED) if row.key in held else row
+                for row in decided
+            ]
+        refusals = target_groups.commit(self._target, commits, self._flow)
+        self._due = time.monotonic() + self._flow.sync_group_offsets_interval_s
+        return [
+            replace(row, sync=SyncOutcome.REFUSED, reason=refusals[row.group_id])
+            if row.sync is SyncOutcome.COMMITTED and row.group_id in refusals
+            else row
+            for row in decided
+        ]
+
+
+def _waiting(row: Checkpoint, history: History) -> Checkpoint:
+    """Returns the row of a position between two syncs.
+
+    Its last outcome on the target holds until the group's position changes.
+    """
+    before = history.known.get(row.key)
+    names = ("status", "upstream_offset", "downstream_offset", "metadata")
+    if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
+        return replace(row, sync=before.sync, reason=before.reason, target_offset=before.target_offset)
+    return replace(row, sync=SyncOutcome.WAITING)

@@ -1,0 +1,101 @@
+"""What earlier cycles have found and done, by group and partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
+from mirrorlake.ledger.memory import MemoryLedger
+from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.gap import GapKind
+from mirrorlake.model.status import SETTLED, Status
+from mirrorlake.translation.group_cache import GroupTranslation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class History:
+    """The rows of one flow in `checkpoints`, as far as the next cycle needs them.
+
+    Args:
+        ledger: the ledger with the rows of earlier jobs.
+        flow: the flow.
+
+    Attributes:
+        known: the last row of every group and partition.
+        settled: the last row with a settled outcome (SETTLED), which may be missing.
+    """
+
+    def __init__(self, ledger: Ledger | MemoryLedger, flow: Flow) -> None:
+        self._ledger, self._flow = ledger, flow
+        self.known: dict[GroupKey, Checkpoint] = {}
+        self.settled: dict[GroupKey, Checkpoint] = {}
+        # Incarnations of partitions with resets, as of the last `forget_lost_targets`.
+        self._incarnations: dict[tuple[str, int], int] = {}
+
+    def recall(self) -> None:
+        """Reads the last row of every group and partition from the ledger, and the last row with a settled outcome
+        (SETTLED)."""
+        found = self._ledger.last_checkpoints(self._flow)
+        gone = {
+            row["known"].group_id: row["known"].created_at
+            for row in found
+            if row["known"].status is Status.DELETED and row["known"].topic is None
+        }
+        self.known, self.settled = (
+            {
+                row[name].key: row[name]
+                for row in found
+                if name in row and not row[name].created_at < gone.get(row[name].group_id, row[name].created_at)
+            }
+            for name in ("known", "settled")
+        )
+
+    def note(self, synced: Iterable[Checkpoint], whole: Iterable[Checkpoint], gone: Iterable[str]) -> None:
+        """Keeps the rows of one cycle for the next.
+
+        Args:
+            synced: the rows of positions.
+            whole: the rows about whole groups and ended positions.
+            gone: the groups that have no position any more.
+        """
+        synced, without = list(synced), {*gone}
+        self.known = {row.key: row for row in [*synced, *whole]}
+        self.settled = {key: row for key, row in self.settled.items() if row.group_id not in without} | {
+            row.key: row for row in synced if row.sync in SETTLED
+        }
+
+    def gone(self, groups: set[str]) -> list[str]:
+        """Returns the groups that had a position, and have none in any topic now."""
+        return sorted({group for group, _, _ in self.known} - groups)
+
+    def ended(self, keys: set[GroupKey], gone: set[str]) -> list[GroupKey]:
+        """Returns the positions that a group had, and has no more, though it has others."""
+        return sorted(
+            key
+            for key, row in self.known.items()
+            if row.topic is not None and row.group_id not in gone and key not in keys
+        )
+
+    def forget_lost_targets(self, translation: GroupTranslation, session: SparkSession | None) -> None:
+        """Forgets the rows of partitions whose remote topic was created anew.
+
+        Offsets begin anew there, so earlier target offsets can't be compared.
+        """
+        incarnations = translation.incarnations
+        if incarnations == self._incarnations or session is None or translation.flow_map is None:
+            return
+        from pyspark.sql import functions as F
+
+        gaps = translation.flow_map.read(session).gaps.filter(F.col("kind") == GapKind.TARGET_RECREATED)
+        lost = {
+            (row["topic"], row["partition"]): row["at"]
+            for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()
+        }
+        for rows in (self.known, self.settled):
+            for key in [key for key, row in rows.items() if key[1:] in lost and row.created_at < lost[key[1:]]]:
+                del rows[key]
+        self._incarnations = incarnations

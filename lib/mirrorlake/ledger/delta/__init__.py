@@ -1,0 +1,1 @@
+"""Delta tables, whatever they hold: creating and reading them, appending, and commits beside other writers."""

@@ -1,0 +1,44 @@
+"""What attempts have learnt of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mirrorlake.partition_key import PartitionKey
+
+
+@dataclass
+class Limits:
+    """What attempts have learnt of a cluster, for later ones: limits of batches, its rate, ends of logs.
+
+    Attributes:
+        bytes: the largest size of a batch of several records, by topic.
+        refused: single records that the cluster rejected, as (source topic, partition, offset).
+        bytes_per_s: the rate of the last attempt that lasted for a while.
+        round_bytes: what one round of an attempt may read while no rate is known; it doubles with each round.
+        window_bytes: what may be in flight on one connection over a long line; it grows while responses come soon.
+        ends_checked: the generation in which the end of a remote partition was found to be there.
+        free_at: the time on the monotonic clock until which a rate is used up, by its name.
+        rates: the rate in bytes per second for which that time holds, by its name.
+        damaged: the last batch of a partition that arrived damaged: the position, the CRC of its bytes, and how often
+            they were fetched.
+    """
+
+    bytes_per_s: float = float("inf")
+    round_bytes: int = 1 << 20
+    window_bytes: int = 256 << 10
+    bytes: dict[str, int] = field(default_factory=dict)
+    refused: set[tuple[str, int, int]] = field(default_factory=set)
+    ends_checked: dict[PartitionKey, int] = field(default_factory=dict)
+    free_at: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
+    damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def known(self) -> tuple[frozenset[tuple[str, int]], int]:
+        """Returns what has been learnt, for comparison; it changes with each batch that is rejected."""
+        return frozenset(self.bytes.items()), len(self.refused)
+
+    def lower(self, topic: str, limit_bytes: int) -> None:
+        """Lowers the limit of a topic to `limit_bytes`, unless it is lower already."""
+        self.bytes[topic] = min(limit_bytes, self.bytes.get(topic, limit_bytes))

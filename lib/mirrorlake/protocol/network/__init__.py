@@ -1,0 +1,1 @@
+"""Connections to brokers, what goes over them, and the errors of requests."""

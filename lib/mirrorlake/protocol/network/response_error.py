@@ -1,0 +1,63 @@
+"""Errors of requests: lost connections and silence, and responses with an error code."""
+
+from __future__ import annotations
+
+import kafka.errors
+
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.error_codes import RETRIABLE, ErrorCode
+
+WireError = (
+    kafka.errors.KafkaError
+)  # lost connections, timeouts and the like, in contrast to a response with an error code
+
+# UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
+PASSING = (
+    kafka.errors.RetriableError,
+    kafka.errors.KafkaConnectionError,
+    kafka.errors.KafkaTimeoutError,
+    kafka.errors.UnknownBrokerIdError,
+)
+
+
+class SilentBrokerError(kafka.errors.KafkaTimeoutError):  # type: ignore[misc]  # kafka-python has no types
+    """Raised when a broker does not answer in time. The request may still be answered."""
+
+
+class ResponseError(Exception):
+    """Raised inside this package when a response carries an error code.
+
+    `code` is Kafka's error code and `name` its name. `key` is the partition, if the error is about one.
+    """
+
+    def __init__(self, code: int, detail: str = "", key: PartitionKey | None = None) -> None:
+        self.code = code
+        self.key = key
+        self.name = kafka.errors.for_code(code).__name__
+        self.retriable = code in RETRIABLE
+        super().__init__(f"{self.name} ({code})" + (f": {detail}" if detail else ""))
+
+
+def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
+    """Raises ResponseError for every error code except 0."""
+    if code:
+        raise ResponseError(code, detail, key)
+
+
+def is_unauthorized(error: Exception) -> bool:
+    """Returns True if the error is a missing permission on a topic."""
+    return getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def may_pass(error: Exception) -> bool:
+    """Returns True if the same request may succeed later."""
+    if isinstance(error, ResponseError):
+        return error.retriable
+    if isinstance(
+        error,
+        kafka.errors.SaslAuthenticationFailedError
+        | kafka.errors.AuthorizationError
+        | kafka.errors.UnsupportedVersionError,
+    ):
+        return False
+    return isinstance(error, PASSING)

@@ -1,0 +1,1 @@
+"""Requests for metadata, offsets and records, and what their responses hold."""
