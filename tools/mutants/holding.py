@@ -21,10 +21,20 @@ NOT_OPENED = (
     "tests/unit/test_failover_plan.py::test_a_promotion_with_a_dead_source_says_what_is_left_to_do_on_the_flow_back",
 )
 COUNTED = ("tests/kafka/test_counts.py::test_each_record_is_counted_once_and_is_missed_when_it_is_due",)
+WIDE_GROUP = (
+    "tests/unit/test_cluster.py::test_the_offsets_of_a_wide_group_are_committed_in_portions_that_a_coordinator_takes",
+)
 RELOADED = ("tests/unit/test_options.py::test_a_changed_file_takes_effect_where_its_properties_are_live",)
 REBUILT = ("tests/unit/test_rebuild.py",)
 
 HOLDING = (
+    Mutant(
+        "the offsets of a wide group are committed at once, which its coordinator refuses for good",
+        "protocol/group_requests.py",
+        "        if portion and size + needed > PORTION_BYTES:\n",
+        "        if portion and size < 0:\n",
+        WIDE_GROUP,
+    ),
     Mutant(
         "another program's record counts as the state of a slot",
         "state/offset_syncs.py",
