@@ -353,6 +353,7 @@ def test_nothing_behind_the_end_of_a_plan_is_taken_passed_or_lost_whatever_it_lo
         log[at] ^= 1 << dice.randrange(8)
         read = Reader(flow, bytes(log), [], **options)
         assert (read.accounted, read.records) == (whole.accounted, whole.records), at - before
+        assert read.intake.problem is None, "it is looked at"
 
 
 def test_each_small_batch_of_a_run_is_counted_once() -> None:

@@ -235,7 +235,11 @@ def test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots
 ) -> None:
     target: Any = Syncs(**config)
     changed = {"mirrorlake.state.changes.enabled": "true"}
-    assert Topology(flow(), target, target, MemoryLedger()).ensure_offset_syncs(1) == 2
+    for setting, loses_states in (("", wrong is not None), ("false", False)):
+        by_default = {name: setting for name in changed if setting}
+        topology = Topology(flow(**by_default), target, target, MemoryLedger())
+        assert topology.ensure_offset_syncs(1) == 2, "a flow that went on before goes on"
+        assert topology.loses_states == loses_states
     topology = Topology(flow(**changed), target, target, MemoryLedger())
     if wrong is None:
         assert topology.ensure_offset_syncs(1) == 2

@@ -24,6 +24,9 @@ CHANGES_READ = (
     "tests/unit/test_cluster.py::test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election"
 )
 CHANGES_WHOLE = "tests/unit/test_changes.py"
+TOPIC_LOSES = (
+    "tests/unit/test_topic_changes.py::test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots"
+)
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
 ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
@@ -122,9 +125,23 @@ COPYING = (
     Mutant(
         "a batch behind the last stable offset is believed",
         "protocol/batches/record_batch.py",
-        "        if 0 <= self.stable_end < end:\n            return False\n",
-        "",
+        "if 0 <= self.stable_end < end or ",
+        "if ",
         WRONG_BIT,
+    ),
+    Mutant(
+        "a batch of an epoch behind that of the leader is believed",
+        "protocol/batches/record_batch.py",
+        " or 0 <= self.leader_epoch < batch.leader_epoch:",
+        ":",
+        (f"{SMALL}::test_a_batch_with_an_epoch_behind_that_of_the_leader_is_fetched_again",),
+    ),
+    Mutant(
+        "what is behind the end of a plan is passed where it is damaged",
+        f"{COPY}/source_reader.py",
+        "if self._is_full(stretch):  # what follows",
+        "if not log:  # what follows",
+        (f"{SMALL}::test_nothing_behind_the_end_of_a_plan_is_taken_passed_or_lost_whatever_it_looks_like",),
     ),
     Mutant(
         "a batch that reaches into the next one is believed",
@@ -553,8 +570,8 @@ COPYING = (
     Mutant(
         "a state that an elected leader does not show yet is taken for the last one",
         "state/offset_syncs.py",
-        " if end == stable[key] else []\n",
-        "\n",
+        "_records(batches[-1:], key[1]) if end == stable[key] else []\n",
+        "_records(batches[-1:], key[1])\n",
         ("tests/unit/test_cluster.py::test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers",),
     ),
     Mutant(
@@ -586,9 +603,30 @@ COPYING = (
         (CHANGES_WHOLE,),
     ),
     Mutant(
+        "changes are written for what they can't say",
+        "model/changes.py",
+        "    if any(getattr(before, name) != getattr(state, name) for name in KEPT):\n",
+        "    if any(getattr(before, name) is None for name in KEPT):\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "changes go on for ever behind a snapshot that retention may delete",
+        "model/changes.py",
+        "    if 0 <= before.snapshot_ms < state.created_ms - LONGEST_MS:\n",
+        "    if 0 <= before.snapshot_ms < -LONGEST_MS:\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "changes are written by default to a topic that loses their snapshots",
+        f"{MIRROR}/topic_sync.py",
+        "        self.loses_states = True\n",
+        "        self.loses_states = False\n",
+        (TOPIC_LOSES,),
+    ),
+    Mutant(
         "a slot never writes a snapshot again",
         "model/changes.py",
-        "    return changes if before.moves + _moves(changes) <= most else state\n",
+        "    return changes if before.moves + _moves(changes) + MOVES_PER_STATE * changes.number <= most else state\n",
         "    return changes if most else state\n",
         (CHANGES_WHOLE,),
     ),
@@ -605,8 +643,8 @@ COMMITTING = (
     Mutant(
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
-        "                        if moved:\n                            self._pass_gate(",
-        "                        if self._commit(moved):\n                            self._pass_gate(",
+        "                            if moved:\n                                self._pass_gate(",
+        "                            if self._commit(moved):\n                                self._pass_gate(",
         VIOLATED_GATE,
     ),
     Mutant(
@@ -621,10 +659,26 @@ COMMITTING = (
     Mutant(
         "what other slots copy is committed after the gate has refused a part",
         f"{MIRROR}/micro_batch.py",
-        "                    if refused is not None:  # it says why",
-        "                    if False:  # it says why",
+        "                            break  # nothing that",
+        "                            continue  # nothing that",
         (
             "tests/unit/test_micro_batch.py::test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_is_aborted",
+        ),
+    ),
+    Mutant(
+        "a slot that waits for its lane is copied though its micro-batch is over",
+        f"{MIRROR}/in_process.py",
+        "                if is_over.is_set():\n",
+        "                if False:\n",
+        ("tests/unit/test_plan_loop.py::test_tasks_that_are_ended_before_begin_with_no_more_slots",),
+    ),
+    Mutant(
+        "tasks run on after the gate has refused a part",
+        f"{MIRROR}/spark_engine.py",
+        "                        context.cancelJobsWithTag(tag)\n",
+        "                        pass\n",
+        (
+            "tests/spark/test_early_answers.py::test_tasks_that_still_run_or_wait_end_with_a_micro_batch_that_is_given_up",
         ),
     ),
     Mutant(
@@ -1168,7 +1222,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a batch that a line has damaged is a loss at once",
         f"{COPY}/source_reader.py",
-        "if not stretch.is_done and self._may_be_whole(stretch, batch, damage):",
+        "if self._may_be_whole(stretch, batch, damage):",
         "if not batch.raw:",
         DAMAGED,
     ),

@@ -169,6 +169,36 @@ HOLDING = (
         ("tests/unit/test_turns.py",),
     ),
     Mutant(
+        "partitions with few records never wait",
+        "jobs/mirror/planning/linger.py",
+        "        if is_begun and now < first_seen + linger_ms / 1000:\n",
+        "        if is_begun and now < first_seen:\n",
+        ("tests/unit/test_linger.py",),
+    ),
+    Mutant(
+        "a backlog waits after each plan that takes a part of it",
+        "jobs/mirror/planning/linger.py",
+        "            if seen is None or start >= seen.end:\n",
+        "            if seen is None or start > seen.end - one.stable:\n",
+        ("tests/unit/test_linger.py",),
+    ),
+    Mutant(
+        "a partition that fails lets the others wait no longer",
+        "jobs/mirror/planning/linger.py",
+        "            if seen.since != CALLED:\n",
+        "            if True:\n",
+        ("tests/unit/test_linger.py",),
+    ),
+    Mutant(
+        "a run that is to copy all leaves behind what waits",
+        "jobs/mirror/planning/planner.py",
+        "        due = offered if self._until_now else self._linger.due(",
+        "        due = self._linger.due(",
+        (
+            "tests/kafka/test_throttling.py::test_partitions_with_few_records_wait_but_others_and_a_run_with_an_end_do_not",
+        ),
+    ),
+    Mutant(
         "each look for a pause holds up the job while one is under way",
         "state/pause.py",
         " if began >= self._held_at + LOOK_S else 0.0)",

@@ -14,6 +14,7 @@ from mirrorlake.errors import ConfigurationError
 
 # The fields that a running job takes over. Connections, names, slots and state wait for a restart.
 LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
+NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
 SETTLING_S = 1.0  # an editor may still be writing the file
 
@@ -68,7 +69,8 @@ class LiveFlow:
         except ConfigurationError as error:
             detail = f"{self._config} has changed and is not used: {error.message}"
             return [Notice("configuration_refused", detail, is_warning=True)]
-        changed = {field.name for field in fields(Flow) if getattr(new, field.name) != getattr(self.flow, field.name)}
+        names = {field.name for field in fields(Flow)} - NOT_IN_FILE
+        changed = {name for name in names if getattr(new, name) != getattr(self.flow, name)}
         if not changed:
             return []
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})

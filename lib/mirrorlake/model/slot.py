@@ -111,6 +111,7 @@ class SlotState:
         snapshot: the offset of the last snapshot of the slot, of a state that was read; -1 if unknown.
         number: the number of states that follow the snapshot, up to this one; 0 for a snapshot.
         moves: the number of positions, runs and gaps in these states. It is not written.
+        snapshot_ms: the time of the snapshot; -1 if unknown. It is not written.
     """
 
     source: str
@@ -135,6 +136,7 @@ class SlotState:
     snapshot: int = -1
     number: int = 0
     moves: int = 0
+    snapshot_ms: int = -1
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """Returns the positions of this slot's partitions, by topic and partition."""
@@ -200,7 +202,7 @@ class SlotState:
             ) from None
 
 
-NOT_PLAIN = ("positions", "runs", "gaps", "snapshot", "moves")
+NOT_PLAIN = ("positions", "runs", "gaps", "snapshot", "moves", "snapshot_ms")
 PARTS = (("positions", Position, NEAR_IN_POSITIONS), ("runs", Run, NEAR_IN_RUNS), ("gaps", Gap, NEAR_IN_GAPS))
 _last_written: tuple[tuple[Position, ...], dict[str, Any]] = ((), {})
 

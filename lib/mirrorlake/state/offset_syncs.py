@@ -1,6 +1,6 @@
 """The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction.
 
-A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with gzip. Most records have only
+A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with zstd. Most records have only
 what has changed (`model/changes.py`). Functions of this module return whole states. The topic keeps all
 records (`cleanup.policy=delete`, no retention), so that the ledger can be rebuilt from it at any time, and so that a
 snapshot stays as long as the changes that name it. Only the flow's own principal should have the right to write to it.

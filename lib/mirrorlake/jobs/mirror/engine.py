@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,8 +28,11 @@ ANSWER_TICK_S = 0.1  # seconds without an answer, after which None is yielded
 class CopyTasks(Protocol):
     """Runs the copying tasks of one micro-batch."""
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+    def run(self, flow: Flow, plan: MirrorPlan) -> Generator[TaskAnswer | None]:
         """Runs one task for each slot of the plan; yields each answer as it comes, and None while none has come.
+
+        If it is closed before, it starts no more tasks. It waits for those that run only where it can't end them: until
+        their time, `mirrorlake.batch.max.ms`, is up.
 
         Raises:
             MirrorlakeError: a task was lost, so that its open transaction is unknown.

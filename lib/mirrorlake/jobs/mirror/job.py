@@ -26,6 +26,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -335,6 +336,7 @@ class MirrorJob:
         )
         self._topology.promoted = promoted
         sync_partitions = self._topology.ensure_offset_syncs(slots)
+        self._live.flow = self._topology.flow = flow = replace(flow, loses_states=self._topology.loses_states)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters(self._target)
         self._ensure_topics(topics, unnamed)
@@ -503,6 +505,8 @@ class MirrorJob:
                 retriable=True,
             )
         self._paused(plan.paused)
+        if plan.is_lingering and not plan.ranges:
+            self._telemetry.health.progressed()  # it waits as it was told
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for notice in plan.notices:

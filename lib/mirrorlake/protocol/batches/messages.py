@@ -10,11 +10,10 @@ from typing import NamedTuple
 
 from kafka.record import MemoryRecords
 
+from mirrorlake.protocol.batches.codecs import ZSTD, compressed_well
 from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.batches.records import Record, pack, rest_of
 from mirrorlake.protocol.transaction import Producer
-
-GZIP = 1
 
 
 class Message(NamedTuple):
@@ -40,7 +39,7 @@ def read_messages(batch: Batch) -> Iterator[Message]:
 
 
 def encode_message(producer: Producer, base_sequence: int, timestamp: int, key: bytes, value: bytes) -> bytes:
-    """Encodes one record as a gzip batch of a producer with an open transaction.
+    """Encodes one record as a zstd batch of a producer with an open transaction.
 
     Args:
         producer: the producer whose transaction the record belongs to.
@@ -52,5 +51,5 @@ def encode_message(producer: Producer, base_sequence: int, timestamp: int, key: 
     Returns:
         The batch, ready to be produced.
     """
-    batch = pack([Record(0, timestamp, rest_of(key, value, ()))], GZIP)
+    batch = pack([Record(0, timestamp, rest_of(key, value, ()))], ZSTD, compressed_well)
     return bytes(batch.sealed(producer.producer_id, producer.producer_epoch, base_sequence))

@@ -312,7 +312,7 @@ class Intake:
 
     async def _read_batch(self, stretch: Stretch, log: FetchedLog, number: int, aborted: AbortedTransactions) -> bool:
         """Takes one batch of a log; returns False if the transaction should hold no more of the stretch."""
-        if self._is_full(stretch):  # also if the next batch is damaged, or behind a hole: it has to be looked at again
+        if self._is_full(stretch):  # what follows is looked at later, also if it is damaged, or behind a hole
             return False
         batch, before = log[number], stretch.upstream_next
         if damage := _damage(log, number, batch, before):

@@ -26,6 +26,7 @@ class MirrorPlan:
         topic_ids: id of each of them on the source.
         held: reasons why topics are held, by topic.
         stuck: reasons why partitions do not advance, by topic and partition.
+        is_lingering: whether partitions wait for `mirrorlake.linger.ms`.
         uncommitted: source offsets between the last stable offsets and the high watermarks.
         waiting_for: transactions on the source that the flow waits for.
         is_waiting: whether the next plan may soon have more, though this one has no ranges.
@@ -45,6 +46,7 @@ class MirrorPlan:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
     stuck: Mapping[PartitionKey, str] = field(default_factory=dict)
+    is_lingering: bool = False
     uncommitted: int = 0
     waiting_for: tuple[WaitingFor, ...] = ()
     is_waiting: bool = False
@@ -56,8 +58,8 @@ class MirrorPlan:
     plan_ms: float = 0.0
 
     def has_news(self, before: MirrorPlan) -> bool:
-        """Returns True if the driver has to handle this plan: work and errors always, the rest if it has changed."""
-        if self.error or self.ranges or self.is_waiting:
+        """Returns True if the driver has to handle this plan: work, also work that lingers, and errors always."""
+        if self.error or self.ranges or self.is_waiting or self.is_lingering:
             return True
         return replace(self, number=before.number, lag=before.lag, plan_ms=before.plan_ms) != before
 

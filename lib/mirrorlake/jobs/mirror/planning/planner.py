@@ -16,6 +16,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.jobs.mirror.planning.linger import Linger
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
@@ -63,6 +64,7 @@ class Planner:
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._linger = Linger()
         self._turns = Turns()
         self._uncommitted = Uncommitted()
         self._pause = PauseWatch()
@@ -145,13 +147,14 @@ class Planner:
         is_placing = self._is_settled or not unplaced
         if not is_placing:  # a slot may have begun them already, by a commit that can't be read yet
             offered = [one for one in offered if (one.topic, one.partition) not in unplaced]
+        due = offered if self._until_now else self._linger.due(offered, positions, self.flow.linger_ms)
         limit = (
             (lambda topic: self.flow.transform_of(topic) is not None, self.flow.batch_max_transformed_records)
             if self.flow.transforms
             else None
         )
         ranges = make_plan(
-            offered,
+            due,
             positions,
             slots=newest.slots,
             max_records=self.flow.batch_max_records,
@@ -191,6 +194,7 @@ class Planner:
             waiting_for=self._uncommitted.waiting_for,
             is_waiting=pause is None
             and (bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing))),
+            is_lingering=pause is None and len(due) < len(offered),
             notices=tuple(notices),
             paused=pause,
             retry=retry,
