@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 UNFINISHED = frozenset((Status.CLAMPED, Status.NOT_MIRRORED_YET, SyncOutcome.REFUSED, SyncOutcome.WAITING))
 
 
-class Progress:
+class CycleCounts:
     """Counts the cycles of one run.
 
     Args:
