@@ -185,6 +185,18 @@ bench-memory: setup  ## The most memory a copying task takes, while the backlog 
 bench-growth: setup  ## What a micro-batch costs beside many idle partitions, and with 1, 2 and 4 slots
 	@$(BENCH).growth
 
+.PHONY: bench-linger
+bench-linger: setup  ## What commits cost where 200 partitions get few records, with and without mirrorlake.linger.ms
+	@$(BENCH).linger
+
+.PHONY: bench-folding
+bench-folding: setup  ## What a source with many small transactions leaves in the ledger, folded and not
+	@$(BENCH).folding
+
+.PHONY: bench-barrier
+bench-barrier: setup  ## How long records take beside a slow slot, and transactions beside slots without a core
+	@$(BENCH).barrier
+
 .PHONY: bench-quota
 bench-quota: setup  ## The share of a quota that a mirror job uses while a cluster throttles it
 	@$(BENCH).quota

@@ -43,10 +43,16 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
         alias: the alias of the source.
         settings: further properties.
     """
+    config, flow = configured(clusters, topic, alias, **settings)
+    return MirrorJob(SparkEngine(spark), str(config), flow, ledger(spark), ROOT / "expectations/offset_syncs.json")
+
+
+def configured(clusters: Clusters, topic: str, alias: str, **settings: str) -> tuple[Path, Flow]:
+    """Writes the property file of a flow that mirrors a topic; returns its path, and the flow."""
     properties = {
         "clusters": f"{alias}, t",
-        f"{alias}.bootstrap.servers": clusters.source.bootstrap_servers,
-        "t.bootstrap.servers": clusters.target.bootstrap_servers,
+        f"{alias}.bootstrap.servers": clusters.servers("source"),
+        "t.bootstrap.servers": clusters.servers("target"),
         f"{alias}->t.enabled": "true",
         "topics": topic,
         "replication.factor": "1",
@@ -55,9 +61,7 @@ def mirror_job(spark: Any, clusters: Clusters, topic: str, alias: str, **setting
     }
     config = _config_of(alias)
     config.write_text("".join(f"{name} = {value}\n" for name, value in properties.items()))
-    return MirrorJob(
-        SparkEngine(spark), str(config), flow_of(alias), ledger(spark), ROOT / "expectations/offset_syncs.json"
-    )
+    return config, flow_of(alias)
 
 
 def flow_of(alias: str) -> Flow:

@@ -1,8 +1,9 @@
-"""`make bench-growth`: the cost of a micro-batch when a flow grows in idle partitions and in slots.
+"""`make bench-growth`: the cost of starts and micro-batches when a flow grows in idle partitions and in slots.
 
 One partition receives records, beside n idle ones. The stages of its micro-batches show the cost of the idle
-partitions. 1, 2 and 4 slots copy the same backlog. States are measured by `states.py`; `--partitions --slots` without
-numbers measures nothing else. The results are tables and .local/bench/growth.json.
+partitions. 1, 2 and 4 slots copy the same backlog. States are measured by `states.py`, and starts of jobs by
+`starting.py`; `--partitions --slots` without numbers measures nothing else. The results are tables and
+.local/bench/growth.json.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mirrorlake.local.session import local_session
 from mirrorlake.log import configure
 from mirrorlake.spark.timing import MirrorResult
 
-from bench import states
+from bench import starting, states
 from bench.clusters import HOME, ROOT, Clusters, two_clusters
 from bench.drain import drain, mirror_job
 from bench.load import Load, create, fill
@@ -41,22 +42,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, nargs="*", default=list(PARTITIONS))
     parser.add_argument("--slots", type=int, nargs="*", default=list(SLOTS))
+    parser.add_argument("--starts", nargs="*", default=list(starting.CASES), help="SLOTS:PARTITIONS[:ROUND_TRIP_MS]")
     parser.add_argument("--records", type=int, default=3_000_000, help="of the backlog that slots copy")
     parser.add_argument("--seconds", type=int, default=40, help="for which one partition is written to")
     given = parser.parse_args()
     shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     sizes = [states.sizes(*case) for case in states.ACTIVE]
     with two_clusters(HOME / "growth") as clusters:
+        whole = [starting.measure(clusters, *map(int, case.split(":"))) for case in given.starts]
         starts = [states.start(clusters.target.bootstrap_servers, HOME, *case) for case in states.STARTS]
         spark = local_session(ROOT, "bench") if given.partitions or given.slots else None
         idle = [_idle(spark, clusters, partitions, given.seconds) for partitions in given.partitions]
         slots = _slots(spark, clusters, given.slots, given.records) if given.slots else []
         if spark is not None:
             spark.stop()
-    found = {"sizes": sizes, "starts": starts, "idle": idle, "slots": slots}
+    found = {"sizes": sizes, "whole_starts": whole, "starts": starts, "idle": idle, "slots": slots}
     (HOME / "growth.json").write_text(json.dumps(found, indent=1))
     print(
         _table([*sizes[0]], sizes),
+        _table([*whole[0]], whole) if whole else "",
         _table([*starts[0]], starts),
         _table(("partitions", "first_pass_s", "seconds", *STAGES), idle),
         _table(("slots", "records_per_s"), slots),

@@ -27,8 +27,8 @@ from mirrorlake.state.offset_syncs import TOPIC_CONFIG, encode, read_states
 from bench.clusters import connected
 
 PER_TOPIC = 25  # partitions
-SLOTS = 4
-ACTIVE = ((10_000, 10_000, 60), (10_000, 500, 512))  # partitions, those that get records each second, seconds
+# Partitions, those that get records each second, slots, seconds.
+ACTIVE = ((10_000, 10_000, 4, 60), (10_000, 500, 4, 512), (10_000, 500, 8, 512))
 STARTS = ((300, 10_000), (64, 45_000))  # slots, partitions
 MARKER_BYTES = 78  # of the commit, in the slot's partition of the offset-syncs topic
 DAY_S, DAYS = 86_400, 2
@@ -97,15 +97,15 @@ def positions(partitions: int, dice: random.Random, slot: int = 0) -> Iterator[P
         )
 
 
-def sizes(partitions: int, active: int, seconds: int) -> dict[str, Any]:
+def sizes(partitions: int, active: int, slots: int, seconds: int) -> dict[str, Any]:
     """Measures what the states of a flow take on the target, before replication."""
-    traffic = Traffic(random.Random(partitions + active), partitions // SLOTS, SLOTS)
+    traffic = Traffic(random.Random(partitions + active), partitions // slots, slots)
     state = SlotState(
         source="west",
         target="east",
         source_cluster_id="c291cmNlLWNsdXN0ZXItaQ",
         slot=0,
-        slots=SLOTS,
+        slots=slots,
         generation=4,
         transactional_id="mirrorlake.west.east.slot-0",
         producer_id=4711,
@@ -114,7 +114,7 @@ def sizes(partitions: int, active: int, seconds: int) -> dict[str, Any]:
     )
     before, written_bytes, runs, snapshots = as_snapshot(0, state), 0, 0, 0
     for second in range(1, seconds + 1):
-        moved = traffic.second(active // SLOTS)
+        moved = traffic.second(active // slots)
         state = replace(
             state,
             positions=tuple(traffic.positions.values()),
@@ -132,9 +132,9 @@ def sizes(partitions: int, active: int, seconds: int) -> dict[str, Any]:
     return {
         "partitions": partitions,
         "active": active,
-        "slots": SLOTS,
+        "slots": slots,
         "bytes_per_run": round(written_bytes / runs, 1),
-        "GB_per_day": round(written_bytes * SLOTS * DAY_S / seconds / 1e9, 2),
+        "GB_per_day": round(written_bytes * slots * DAY_S / seconds / 1e9, 2),
         "seconds_per_snapshot": round(seconds / snapshots) if snapshots else seconds,
     }
 

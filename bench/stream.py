@@ -61,12 +61,18 @@ class Trickle(Background):
 class Reader(Background):
     """Reads the remote topic as a read_committed consumer, for the length of a block.
 
+    Args:
+        servers: the bootstrap servers.
+        topic: the topic.
+        partitions: the number of its partitions.
+        first: the offset from which each of them is read.
+
     Attributes:
         seen: the time at which each record was first read, by its number.
         repeated: the number of records that were read more than once.
     """
 
-    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+    def __init__(self, servers: str, topic: str, partitions: int, first: int = 0) -> None:
         super().__init__()
         self.seen: dict[int, float] = {}
         self.repeated = 0
@@ -81,7 +87,7 @@ class Reader(Background):
                 "log_level": 0,
             }
         )
-        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+        self._consumer.assign([TopicPartition(topic, partition, first) for partition in range(partitions)])
 
     def stop(self) -> None:
         super().stop()

@@ -102,7 +102,6 @@ class World:
             "groups": f"{self.alias}-.*",
             "replication.factor": "1",
             "offset-syncs.topic.replication.factor": "1",
-            "mirrorlake.state.changes.enabled": "true",  # more can go wrong with it; opening states are whole anyway
             "sync.group.offsets.enabled": "true",
             "emit.heartbeats.enabled": "false",  # the clusters are shared
             "heartbeats.replication.enabled": "false",

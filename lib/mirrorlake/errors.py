@@ -1,8 +1,8 @@
 """The kinds of errors. Every message names the flow, topic, partition and offsets concerned, and a remedy.
 
-Callers decide by two properties, not by names. `retriable` is true if the same step may succeed later, and a
-retry loses nothing. The class shows who has to act: the author of the configuration, the operator of one of
-the clusters, or no one.
+Callers decide by properties, not by names. `retriable` is true if the same step may succeed later, and a retry loses
+nothing. `contested` is true if a job that begins may have ended the transaction of the step. The class shows who has to
+act: the author of the configuration, the operator of one of the clusters, or no one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,17 @@ class MirrorlakeError(Exception):
     retriable = False
 
     def __init__(
-        self, message: str, *, retriable: bool | None = None, anomaly: Mapping[str, object] | None = None
+        self,
+        message: str,
+        *,
+        retriable: bool | None = None,
+        contested: bool = False,
+        anomaly: Mapping[str, object] | None = None,
     ) -> None:
         self.message = printable(message, LONGEST_MESSAGE, keep="\n")  # names of others may hold anything
         super().__init__(self.message)
         self.anomaly = dict(anomaly or {})
+        self.contested = contested
         if retriable is not None:
             self.retriable = retriable
 
@@ -97,6 +103,7 @@ def to_json(error: MirrorlakeError) -> dict[str, Any]:
         "kind": type(error).__name__,
         "message": error.message,
         "retriable": error.retriable,
+        "contested": error.contested,
         "anomaly": error.anomaly,
     }
 
@@ -104,7 +111,10 @@ def to_json(error: MirrorlakeError) -> dict[str, Any]:
 def from_json(value: Mapping[str, Any]) -> MirrorlakeError:
     """Restores the error from the values that `to_json` returned."""
     return KINDS[str(value["kind"])](
-        str(value["message"]), retriable=bool(value["retriable"]), anomaly=value["anomaly"]
+        str(value["message"]),
+        retriable=bool(value["retriable"]),
+        contested=bool(value.get("contested")),
+        anomaly=value["anomaly"],
     )
 
 

@@ -26,8 +26,8 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
 
     configure()
     fails_at = os.environ.get(VARIABLE, "")
-    if fails_at.startswith("driver.committing"):
-        transaction.ENDED_AT_ONCE = 1  # else the EndTxn of both slots are under way when the first one is answered
+    if fails_at.startswith(("driver.committing", "driver.opening")):
+        transaction.ENDED_AT_ONCE = 1  # else the EndTxn of other slots are under way when the first one is answered
     engine, ledger = on_spark(warehouse, schema, fails_at) if warehouse else in_process(fails_at)
     suite = ROOT / "expectations/offset_syncs.json"
     job = MirrorJob(engine, config, Flow.load(config, flow), ledger, suite, fails_at)

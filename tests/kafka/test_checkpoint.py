@@ -302,16 +302,16 @@ def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_create
         assert not is_continued
         world.produce(topic, 50, seed=2)
         world.mirror()
-        honest, calls = offset_syncs._values, []
+        honest, calls = offset_syncs.committed_values_async, []
 
-        def failing(*given: Any, **named: Any) -> Any:
+        async def failing(*given: Any, **named: Any) -> Any:
             calls.append(given)
             if len(calls) == 2:
                 raise TargetError("the leader is away", retriable=True)
-            return honest(*given, **named)
+            return await honest(*given, **named)
 
         with monkeypatch.context() as patch:
-            patch.setattr(offset_syncs, "_values", failing)
+            patch.setattr(offset_syncs, "committed_values_async", failing)
             with pytest.raises(TargetError):
                 reader.read()
         states, is_continued = reader.read()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
-from mirrorlake.errors import ConfigurationError, GateError
+from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError
 from mirrorlake.jobs.verification.completeness import Completeness, CountScope, CountStatus
 from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.ledger import views
@@ -21,6 +21,7 @@ from tests.world import ROOT, World, eventually
 
 HOUR_MS = 3_600_000
 THIS_HOUR_MS = time.time_ns() // 1_000_000 // HOUR_MS * HOUR_MS  # a run that crosses an hour has no window more
+IN_YEAR_33658_MS = 10**15
 
 
 def count(world: World, max_lateness_seconds: str = "0", days: str = "7") -> Completeness:
@@ -63,7 +64,8 @@ def drop_before(admin: Any, topic: str, offset: int) -> None:
 
 
 def test_each_record_is_counted_once_and_is_missed_when_it_is_due(world: World) -> None:
-    topic, held = world.topic("counted", 2), world.topic("held", 1)
+    topic = world.topic("counted", 2)
+    held = world.topic("held", 1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
     world.properties["topics.exclude"] = held
     world.write_config()
     write(world.source_servers, topic, 30, age_ms=3 * HOUR_MS)
@@ -95,13 +97,20 @@ def test_each_record_is_counted_once_and_is_missed_when_it_is_due(world: World) 
     # A topic of the flow that the mirror has overlooked.
     del world.properties["topics.exclude"]
     world.write_config()
-    write(world.source_servers, held, 3)
+    write(world.source_servers, held, 2)
+    write(world.source_servers, held, 1, age_ms=THIS_HOUR_MS - IN_YEAR_33658_MS)
     overlooked = count(world)
     assert by_topic(overlooked) == {topic: ("equal", 57, 57), held: ("missing", 3, 0)}
+    assert f"{held}, 9999-12-30 23:00 to +1 h: 1 on the source, 0 on the target: 1 missing" in map(
+        str, overlooked.unequal
+    )
     world.mirror()
     whole = count(world)
     assert whole.passed
     assert (whole.new_source_records, whole.new_target_records) == (0, 3)
+    write(world.source_servers, held, 1, age_ms=THIS_HOUR_MS - (2**63 - 1))
+    with pytest.raises(MirrorlakeError, match=r"can't be counted: long overflow: .* the year 294,247"):
+        count(world)
 
 
 def test_records_are_counted_without_a_spark_context(world: World) -> None:

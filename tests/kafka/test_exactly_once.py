@@ -40,6 +40,7 @@ from mirrorlake.protocol import transaction
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
+from mirrorlake.state.generation import begin_generation
 from mirrorlake.state.offset_syncs import read_all_states, read_states
 from mirrorlake.state.slot_report import SlotReport
 
@@ -233,7 +234,7 @@ def produce_as(cluster: Cluster, transactional_id: str, topic: str) -> None:
         described = await cluster.ask(DescribeTransactionsRequest[0](transactional_ids=[transactional_id]), coordinator)
         (state,) = described.transaction_states
         theirs = transaction.Producer(transactional_id, state.producer_id, state.producer_epoch)
-        batch = encode_message(theirs, 0, timestamp=1, key=b"", value=b"", limit_bytes=1_000)
+        batch = encode_message(theirs, 0, timestamp=1, key=b"", value=b"")
         produced = await cluster.produce(cluster.leader(topic, 0), transactional_id, {(topic, 0): batch}, 10_000)
         assert list(cluster.produced(produced))
 
@@ -299,12 +300,12 @@ def test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commi
     def planned() -> dict[tuple[str, int], int]:
         planner = Planner(LiveFlow(plain_world.config, flow), until_now=True)
         try:
-            values = planner.latest()
+            plan = planner.latest()
         finally:
             planner.close()
-        assert values["waiting"] == (not values["ranges"])
-        assert values["held"] == {}
-        return {(one["topic"], one["partition"]): one["slot"] for one in values["ranges"]}
+        assert plan.is_waiting == (not plan.ranges)
+        assert plan.held == {}
+        return {(one.topic, one.partition): one.slot for one in plan.ranges}
 
     def look(step: str) -> None:
         if step == "driver.gated" and not plans:  # slot 0 has the records and the state, and readers don't see them yet
@@ -353,8 +354,9 @@ def test_a_target_whose_states_go_back_behind_the_generation_of_a_job_is_named(
 
 
 def test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_next_generation(
-    plain_world: World,
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transaction, "ENDED_AT_ONCE", 1)
     topic, flow, begun = plain_world.topic(partitions=2), plain_world.flow, list[str]()
     plain_world.produce(topic, 100)
     generation = plain_world.mirror().generation
@@ -370,7 +372,10 @@ def test_a_start_between_whose_slots_an_attempt_of_an_older_job_comes_opens_the_
     assert plain_world.assert_equal(topic) == 200
 
 
-def test_a_first_start_between_whose_slots_another_attempt_comes_keeps_its_start_offsets(plain_world: World) -> None:
+def test_a_first_start_between_whose_slots_another_attempt_comes_keeps_its_start_offsets(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "ENDED_AT_ONCE", 1)
     topic, flow, begun = plain_world.topic(partitions=4), plain_world.flow, list[str]()
     plain_world.write_config(**{"mirrorlake.start.new": "latest", "mirrorlake.slots": "2"})
     plain_world.produce(topic, 200)
@@ -411,6 +416,45 @@ def test_of_two_jobs_of_one_flow_the_older_is_fenced_and_says_so(plain_world: Wo
         older.kill()
         reader.join()
     assert "a newer mirror job (generation 2) has fenced this one (generation 1)" in "".join(lines), lines[-5:]
+    plain_world.mirror()
+    plain_world.assert_equal(topic)
+
+
+def test_a_newer_job_takes_over_from_one_that_is_busy_also_where_its_start_takes_longer_than_micro_batches(
+    plain_world: World,
+) -> None:
+    """As with many slots, or a far target: the older job could begin new transactions of all slots in the meantime."""
+    plain_world.write_config(**{"mirrorlake.slots": "1"})
+    topic = plain_world.topic(partitions=4)
+    plain_world.produce(topic, 500, 4)
+    stop = threading.Event()
+
+    def produce() -> None:
+        seed = 10
+        while not stop.is_set():
+            plain_world.produce(topic, 50, 4, seed=(seed := seed + 1))
+
+    def dawdle(step: str) -> None:
+        if step == "driver.stated":
+            time.sleep(0.7)  # what a start takes, not a wait for something
+
+    producer = threading.Thread(target=produce)
+    flow = plain_world.flow
+
+    def take_over() -> None:
+        with plain_world.mirroring(interval_s=0.0) as older:
+            eventually(lambda: plain_world.batches, what="the first batch of the older job")
+            producer.start()
+            with closing(Cluster(flow.target_connection, "target", "test", 10_000).connect()) as target:
+                assert begin_generation(flow, "", target, slots=1, failpoint=dawdle) >= 2
+            eventually(older.done, what="the end of the older job")
+
+    try:
+        with pytest.raises(FencedError, match="a newer mirror job"):
+            take_over()
+    finally:
+        stop.set()
+        producer.join()
     plain_world.mirror()
     plain_world.assert_equal(topic)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -87,8 +88,17 @@ def test_doctor_knows_states_of_others_and_records_from_the_future(world: World)
     assert levels(look(world, "doctor")[1], "clock", "state") == {"clock": "warning", "state": "ok"}
     world.audits_trace = False
     other = Producer({"bootstrap.servers": world.target_servers})
-    other.produce(world.flow.offset_syncs_topic, b'{"version": 3, "runs": []}', partition=0)
-    assert other.flush(30) == 0
+    for key, there in (None, 10), (b"slot-0", 20):
+        other.produce(world.flow.offset_syncs_topic, b'{"version": 3, "runs": []}', key=key, partition=0)
+        assert other.flush(30) == 0
+        if there == 10:  # jobs pass over what can't be a state
+            world.produce(topic, 10, seed=2)
+            assert world.mirror().records == 10
+            world.checkpoint()
+            code, found = look(world, "doctor")
+            (said,) = [one for one in found["findings"] if one["level"] == "warning" and one["check"] == "state"]
+            assert re.search(r"another program has written to t: .*-0, offset \d+ is no state", said["detail"])
+            assert look(world, "status")[1]["flows"][0]["condition"] == "ok"
     try:
         code, found = look(world, "doctor")
         assert code == ExitCode.FINDINGS

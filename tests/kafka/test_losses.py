@@ -239,7 +239,8 @@ def test_someone_else_who_writes_into_a_remote_topic_is_noticed(world: World) ->
     world.produce(topic, 50, 1, seed=2)
     with pytest.raises(
         TargetError,
-        match=rf"another program has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101",
+        match=rf"another program has written to topic {world.remote(topic)}, partition 0 on cluster t, at offset 101,"
+        r" .* to mirror on behind it, set mirrorlake\.on\.loss = continue until",
     ):
         world.mirror()
     assert len(world.target_records(topic)[0]) == 101

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,26 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from mirrorlake import resources
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
-from mirrorlake.jobs.failover.snapshot import require_visible
+from mirrorlake.jobs.failover.snapshot import HIDES_GROUPS
 from mirrorlake.jobs.inspection.doctor import examine
 from mirrorlake.jobs.inspection.finding import Level
+from mirrorlake.jobs.inspection.flow_checks import Peers, source_permissions
 from mirrorlake.jobs.mirror import holdups
 from mirrorlake.jobs.mirror.lag_meter import measure
+from mirrorlake.jobs.verification.counting import Counting
+from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.local.quota import quota
 from mirrorlake.model.partition_lag import PartitionState
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.protocol.users import read_quotas
+from mirrorlake.translation.translator import Translator
 
 from tests.world import World, config_of, configure, eventually, read_committed
 
@@ -351,9 +358,26 @@ def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_grou
     assert rows[both, kept, 0]["upstream_offset"] == 6
     with (
         closing(Cluster(world.flow.source_connection, "source", "test", 5_000).connect()) as source,
-        pytest.raises(SourceError, match=rf"topic {hidden} \(needs DESCRIBE\).*hides the offsets .* source = dead"),
+        closing(Cluster(world.flow.target_connection, "target", "test", 5_000).connect()) as target,
     ):
-        require_visible(world.flow, source, {hidden, kept, "deleted"})
+        translator = Translator(world.flow, world.memory)
+        translator._known = lambda: {(hidden, 0): None, (kept, 0): None}
+        counting, now = (
+            Counting(None, world.flow, world.memory, resources.expectations() / "counts.json"),
+            datetime.now(UTC),
+        )
+        logs = FlowLogs(None, world.flow, source, target)
+        for effect, look in (
+            ("hides the offsets", lambda: require_visible(source, world.flow, {hidden, kept, "deleted"}, HIDES_GROUPS)),
+            ("can't be counted", lambda: counting._ranges(source, target, {}, now)),
+            ("are mirrored", lambda: logs.late(0, lambda topic: topic == hidden)),
+            ("at a time is not known", lambda: translator.at(0)),
+        ):
+            with pytest.raises(SourceError, match=rf"topic {hidden} \(needs DESCRIBE\).* grant it\. .*{effect}"):
+                look()
+        assert logs.late(0, lambda topic: topic == kept) == {}, "the others can be compared"
+        lacking = [one for one in source_permissions(Peers(world.flow, source, target, 5_000)) if hidden in one.detail]
+        assert {one.detail.split()[3] for one in lacking} == {"DESCRIBE"}
 
     with world.mirroring():
         eventually(lambda: world.metric("held_topics") == 1, what="it is held by this job, too")

@@ -329,17 +329,30 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
     assert lost == sum("retrying" in line for line in world.lines) == 2
 
 
-def test_a_coordinator_that_is_none_any_more_is_looked_up_again(cluster: LocalCluster, proxy: Proxy) -> None:
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [(Fault.REFUSED, "NOT_COORDINATOR"), (Fault.CUT_BEFORE, "_TRANSPORT")],
+    ids=str,
+)
+def test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again(
+    cluster: LocalCluster, proxy: Proxy, fault: Fault, named: str
+) -> None:
     connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
     target = admin.Admin(connection, "target", "tests")
     assert target.idle_groups(["moved"]) == {"moved": True}
-    proxy.arm([Rule("DescribeGroups", Fault.REFUSED, code=NOT_COORDINATOR)])
-    with pytest.raises(TargetError, match="NOT_COORDINATOR") as error:
+    proxy.arm([Rule("DescribeGroups", fault, code=NOT_COORDINATOR)])
+    with pytest.raises(TargetError, match=named) as error:
         target.idle_groups(["moved"])
     assert error.value.retriable
     proxy.faults()
     assert target.idle_groups(["moved"]) == {"moved": True}
     assert proxy.faults()[0]["FindCoordinator"] > 0
+
+
+def test_partitions_that_another_job_has_added_are_no_final_error(cluster: LocalCluster) -> None:
+    target = admin.Admin(Connection("t", (("bootstrap.servers", cluster.bootstrap_servers),)), "target", "tests")
+    refused = target.grow({"t": 1})["t"]
+    assert refused.retriable, refused.message
 
 
 def test_a_first_contact_repeats_requests_that_get_no_answer(cluster: LocalCluster, proxy: Proxy) -> None:
@@ -363,9 +376,10 @@ def test_a_job_that_starts_repeats_what_fails_and_may_pass(world: World, proxy: 
     world.produce(topic, 100, 1)
     group = world.commit("g", {(topic, 0): 40})
     proxy.faults()
-    proxy.arm([Rule("CreateTopics", Fault.MISREPORTED, code=NOT_CONTROLLER)])
+    unexpected = Rule("Produce", Fault.MISREPORTED, code=-1)  # in answer to the opening state
+    proxy.arm([Rule("CreateTopics", Fault.MISREPORTED, code=NOT_CONTROLLER), unexpected])
     assert world.mirror().records == 100
-    assert made(proxy) == [("CreateTopics", Fault.MISREPORTED)]
+    assert made(proxy) == [("CreateTopics", Fault.MISREPORTED), ("Produce", Fault.MISREPORTED)]
     before = sum("retrying" in line for line in world.lines)
     proxy.arm([Rule("ListOffsets", Fault.REFUSED, code=NOT_LEADER) for _ in range(14)])  # for longer than one request
     world.checkpoint()

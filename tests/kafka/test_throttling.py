@@ -9,8 +9,10 @@ import time
 from contextlib import closing
 
 import pytest
+from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.gate import Gate
+from mirrorlake.jobs.mirror.planning.linger import BATCH_RECORDS
 from mirrorlake.local.quota import quota
 from mirrorlake.protocol.cluster import Cluster
 
@@ -83,12 +85,52 @@ def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_ot
     world.assert_equal(bulk, live)
 
 
+def test_partitions_with_few_records_wait_but_others_and_a_run_with_an_end_do_not(plain_world: World) -> None:
+    world, few = plain_world, 6
+    world.write_config(**{"mirrorlake.linger.ms": "60000", "mirrorlake.slots": "1"})
+    topic = world.topic(partitions=few + 1)
+    producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+
+    def put(topic: str, partition: int, records: int) -> None:
+        for _ in range(records):
+            producer.produce(topic, b"x", partition=partition)
+        assert producer.flush(30) == 0
+
+    def arrived() -> int:
+        return sum(map(len, world.target_records(topic).values()))
+
+    for partition in range(few + 1):
+        put(topic, partition, 1)
+    with world.mirroring():
+        eventually(lambda: arrived() == few + 1, what="what was there when the job started")
+        for partition in range(few):
+            put(topic, partition, 1)
+        eventually(lambda: world.metric("lag_records") == few, what="the lag of those that wait")
+        before = world.batches
+        put(topic, few, BATCH_RECORDS)
+        eventually(lambda: len(world.target_records(topic)[few]) == 1 + BATCH_RECORDS, what="a batch's worth")
+        assert arrived() == few + 1 + BATCH_RECORDS, "the others wait"
+        assert world.metric("lag_records") == few
+    assert world.batches - before <= 2
+    assert world.mirror().records == few
+    with world.mirroring():
+        eventually(lambda: world.metric("lag_records") == 0, what="the first plan")
+        put(topic, 0, 1)
+        eventually(lambda: world.metric("lag_records") == 1, what="one that waits")
+        world.write_config(**{"mirrorlake.linger.ms": "0"})
+        eventually(lambda: any("linger_ms now in effect" in line for line in world.lines), what="the new time")
+        eventually(lambda: world.metric("lag_records") == 0, what="the end of waiting")
+    assert world.assert_equal(topic) == 2 * few + 2 + BATCH_RECORDS
+
+
 def test_a_rate_is_refused_only_for_slots_that_can_have_work(plain_world: World) -> None:
     """At the retry timeout of these tests, a slot needs 17,477 bytes per second."""
     topic = plain_world.topic(partitions=1)
     plain_world.write_config(**{"mirrorlake.slots": "4", "mirrorlake.max.bytes.per.second": "20000"})
     plain_world.produce(topic, 10, 1)
-    assert plain_world.mirror().records == 10
+    job = plain_world.mirror_job()
+    assert job.run(None).records == 10
+    assert job._live.slots == 1, "for rates that change while the job runs"
     plain_world.topic("others", partitions=3)
     with pytest.raises(ConfigurationError, match=r"too little for 4 slots: .* at least 69906"):
         plain_world.mirror()

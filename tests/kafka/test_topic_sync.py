@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -24,11 +25,13 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.topic_sync import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.model.slot import SlotState
 
 from tests.moving import failover
-from tests.world import World, config_of, eventually
+from tests.world import World, config_of, eventually, read_committed
 
 
 @pytest.fixture
@@ -383,3 +386,38 @@ def test_without_an_authorizer_access_rights_are_left_alone(world: World) -> Non
     world.write_config(**{"sync.topic.acls.enabled": "true"})
     assert world.mirror().records == 20
     assert [row for row in world.rows("topology_changes") if row["kind"].endswith("acl")] == []
+
+
+def test_states_are_changes_where_the_topic_keeps_them_and_one_that_was_deleted_is_named(world: World) -> None:
+    world.audits_trace = False  # states are deleted
+    topic, syncs = world.topic(partitions=2), world.flow.offset_syncs_topic
+
+    def last_state(copied: int = 100) -> tuple[int, int, int]:
+        """Copies some records; returns the offset, the number and the positions of the state that this leaves."""
+        world.produce(topic, copied, 2, seed=len(world.lines))
+        assert world.mirror().records == copied
+        offset, (_, value, *_) = read_committed(world.target_servers, syncs)[0][-1]
+        state = SlotState.from_json(value)
+        return offset, state.number, len(state.positions)
+
+    def delete_before(offset: int) -> None:
+        (future,) = world.target_admin.delete_records([TopicPartition(syncs, 0, offset)]).values()
+        future.result()
+
+    world.write_config(mirrorlake_slots="1")
+    assert last_state()[1:] == (1, 2), "new partitions"
+    assert last_state()[1:] == (1, 0)
+    alter(world.target_admin, syncs, "retention.ms", "604800000")
+    offset, *found = last_state()
+    assert found == [0, 2]
+    assert sum(f"states_not_kept flow={world.flow_name} topic={syncs}" in line for line in world.lines) == 1
+    delete_before(offset)
+    alter(world.target_admin, syncs, "retention.ms", "-1")
+    offset, *found = last_state()
+    assert found == [1, 0], "one that is whole is enough"
+    delete_before(offset)
+    copied = world.target_records(topic)
+    assert sum(map(len, copied.values())) == 400
+    with pytest.raises(TargetError, match=rf"{syncs}-0: the state at offset {offset} has changes since the snapshot"):
+        world.mirror()
+    assert world.target_records(topic) == copied

@@ -28,6 +28,8 @@ from mirrorlake.model.run import Run
 from mirrorlake.model.slot import VERSION as STATE_VERSION
 from mirrorlake.model.slot import SlotState
 from mirrorlake.model.status import SETTLED, Status, SyncOutcome
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.log_lines import of_process
 
@@ -41,6 +43,17 @@ CONTRACT = {
     "anomalies": "source target topic partition kind from_offset to_offset records detail action detected_at",
 }
 RECORDS = "value BINARY, partition INT, offset BIGINT, timestamp TIMESTAMP"
+
+
+def of_topic(spark: SparkSession, rows: list[Any]) -> DataFrame:
+    """Returns records of an offset-syncs topic, and one that another program has written behind each of them."""
+    states = spark.createDataFrame(rows, RECORDS).withColumn(
+        "key", F.expr("cast(concat('slot-', partition) AS BINARY)")
+    )
+    strays = states.withColumns(
+        {"offset": F.col("offset") + 1, "key": F.lit(None).cast("binary"), "value": F.lit(b"{}")}
+    )
+    return states.unionByName(strays)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +101,7 @@ def test_words_of_enumerations_are_strings_in_the_table_and_come_back_as_they_we
 
 
 def test_a_run_becomes_a_row_with_where_it_was_read(ledger: Ledger, spark: Any) -> None:
-    ledger.merge_offset_syncs(spark.createDataFrame([record(4, run(10)), record(6)], RECORDS))
+    ledger.merge_offset_syncs(of_topic(spark, [record(4, run(10)), record(6)]))
     (row,) = ledger.read("offset_syncs").filter("upstream_start = 10").collect()
     assert (row["downstream_start"], row["digest"], row["producer_id"], row["sync_offset"]) == (
         11,
@@ -102,9 +115,7 @@ def test_a_run_becomes_a_row_with_where_it_was_read(ledger: Ledger, spark: Any) 
 
 def test_inferred_runs_are_marked_and_have_no_digest(ledger: Ledger, spark: Any) -> None:
     state = SlotState("a", "b", "c", 0, 1, 3, "id", 1, 7, (), (run(700),), 1, inferred=True)
-    ledger.merge_offset_syncs(
-        spark.createDataFrame([(bytearray(state.to_json()), 0, 900, datetime(2026, 11, 1))], RECORDS)
-    )
+    ledger.merge_offset_syncs(of_topic(spark, [(bytearray(state.to_json()), 0, 900, datetime(2026, 11, 1))]))
     rows = {
         row["upstream_start"]: row
         for row in ledger.read("offset_syncs").filter("upstream_start IN (10, 700)").collect()
@@ -128,11 +139,11 @@ def test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_it
     with pytest.raises(LedgerError, match=rf"have version {VERSION - 1}, .* needs version {VERSION}.*upgrade = true"):
         older.ensure_tables()
     assert not later & {*older.read("offset_syncs").columns}
-    older.ensure_tables(upgrade=True).merge_offset_syncs(spark.createDataFrame([record(1, run(10))], RECORDS))
+    older.ensure_tables(upgrade=True).merge_offset_syncs(of_topic(spark, [record(1, run(10))]))
     assert older.ensure_tables().read("offset_syncs").filter("NOT inferred").count() == 1
 
     spark.sql(f"ALTER TABLE {older.table('offset_syncs')} ADD COLUMNS (of_the_future STRING)")
-    older.merge_offset_syncs(spark.createDataFrame([record(2, run(20))], RECORDS))
+    older.merge_offset_syncs(of_topic(spark, [record(2, run(20))]))
     assert older.read("offset_syncs").filter("of_the_future IS NULL").count() == 2
 
 
@@ -142,7 +153,7 @@ def test_a_record_of_a_later_format_is_refused_by_its_number_and_nothing_of_it_i
     value, *place = record(50, run(5_000))
     later = bytearray(json.dumps({**json.loads(value), "version": STATE_VERSION + 1}).encode())
     with pytest.raises(Exception, match=f"has format version {STATE_VERSION + 1}; .* Upgrade mirrorlake"):
-        ledger.merge_offset_syncs(spark.createDataFrame([(later, *place), record(51, run(5_010))], RECORDS))
+        ledger.merge_offset_syncs(of_topic(spark, [(later, *place), record(51, run(5_010))]))
     assert ledger.read("offset_syncs").filter("upstream_start >= 5000 AND upstream_start < 5100").isEmpty()
 
 
@@ -157,11 +168,11 @@ def test_every_column_that_a_version_has_added_is_nullable_and_at_the_end(versio
 
 def test_records_that_come_twice_change_nothing(ledger: Ledger, spark: Any) -> None:
     rows = [record(offset, run(1_000 + 10 * offset)) for offset in range(10, 20)]
-    ledger.merge_offset_syncs(spark.createDataFrame(rows[:6], RECORDS))
+    ledger.merge_offset_syncs(of_topic(spark, rows[:6]))
     before = ledger.read("offset_syncs").filter("upstream_start >= 1100").localCheckpoint()
-    ledger.merge_offset_syncs(spark.createDataFrame(rows[3:6], RECORDS))
+    ledger.merge_offset_syncs(of_topic(spark, rows[3:6]))
     assert_df_equality(ledger.read("offset_syncs").filter("upstream_start >= 1100"), before, ignore_row_order=True)
-    ledger.merge_offset_syncs(spark.createDataFrame(rows, RECORDS))
+    ledger.merge_offset_syncs(of_topic(spark, rows))
     assert ledger.read("offset_syncs").filter("upstream_start >= 1100").count() == 10
 
 
@@ -186,7 +197,7 @@ def test_two_writers_at_once_without_a_lock_insert_each_run_once(ledger: Ledger,
             rows = [record(offset, run(10_000 + 10 * offset)) for offset in range(10 * rounds + 10)]
 
             def append(writer: Ledger, rows: list[Any] = rows) -> None:
-                writer.merge_offset_syncs(writer.spark.createDataFrame(rows, RECORDS))
+                writer.merge_offset_syncs(of_topic(writer.spark, rows))
 
             list(pool.map(append, writers))
             stored = ledger.read("offset_syncs").filter("upstream_start >= 10000").collect()
@@ -195,9 +206,7 @@ def test_two_writers_at_once_without_a_lock_insert_each_run_once(ledger: Ledger,
 
 
 def test_a_timestamp_no_calendar_has_does_not_stop_the_ledger(ledger: Ledger, spark: Any) -> None:
-    ledger.merge_offset_syncs(
-        spark.createDataFrame([record(30, run(5_000, first_timestamp=-1, last_timestamp=2**62))], RECORDS)
-    )
+    ledger.merge_offset_syncs(of_topic(spark, [record(30, run(5_000, first_timestamp=-1, last_timestamp=2**62))]))
     (row,) = ledger.read("offset_syncs").filter("upstream_start = 5000").collect()
     assert row["last_timestamp"] is None
     assert row["first_timestamp"] is not None
@@ -257,7 +266,7 @@ def test_what_a_state_has_of_a_partition_is_one_row_and_unfolds_to_a_row_for_eac
             runs[0].records += 1  # an error, which must stay visible
         state = SlotState("a", "b", "c", 0, 1, 3, "id", 1, number, (), runs, 1, inferred=number == 5, gaps=gaps)
         records.append((bytearray(state.to_json()), 0, 50_000 + number, datetime(2026, 11, 1, 12, 0, number)))
-    frame = spark.createDataFrame(records, RECORDS)
+    frame = of_topic(spark, records)
     merged = ledger.merge_offset_syncs(frame)
     assert ledger.merge_offset_syncs(frame) == merged, "again, which adds nothing"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from mirrorlake.errors import TargetError
 from mirrorlake.model import changes
-from mirrorlake.model.changes import as_snapshot, as_written, whole_states
+from mirrorlake.model.changes import LONGEST_MS, as_snapshot, as_written, whole_states
 from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import NO_STATE, Position, SlotState
@@ -111,7 +112,7 @@ def test_every_state_comes_back_as_it_was_meant(seed: int, monkeypatch: pytest.M
     monkeypatch.setattr(changes, "MOVES_PER_POSITION", 4)
     records, meant = history(seed, 120)
     found = [state for _, state in whole_states("t", ((2 * at, record) for at, record in enumerate(records)))]
-    assert [replace(state, snapshot=-1, number=0, moves=0) for state in found] == meant
+    assert [replace(state, snapshot=-1, number=0, moves=0, snapshot_ms=-1) for state in found] == meant
     numbers = [state.number for state in found]
     assert 8 < numbers.count(0) < 60, "snapshots are needed within a generation, too, and changes between them"
     for record, state in zip(records, meant, strict=True):
@@ -131,7 +132,7 @@ def test_changes_have_no_position_that_follows_from_their_runs_and_a_snapshot_co
     position = Position("t", 0, "id", "west.t", 0, 0, 0, 0)
     before = as_snapshot(0, SlotState("west", "east", "c", 0, 1, 1, "id", 1, 1, (position,)))
     numbers = []
-    for number in range(40):
+    for number in range(60):
         position = replace(position, upstream_next=number + 1, downstream_next=2 * number + 1)
         run = Run("t", 0, "west.t", 0, number, number + 1, 2 * number, 2 * number + 1, 1, 10, 0, 0, 1)
         state = replace(before, positions=(position,), runs=(run,), producer_epoch=number + 2, number=0, snapshot=-1)
@@ -145,7 +146,56 @@ def test_changes_have_no_position_that_follows_from_their_runs_and_a_snapshot_co
             else [(offset, changes.whole("t", before, [(offset, SlotState.from_json(written.to_json()))]))]
         )
         assert before.positions == (position,)
-    assert numbers == [*range(1, 33), *range(8)], "16 moves for the position, and 16 for the producer id"
+    most = 16 * (20 + 2) // (20 + 1)  # for what a state takes, its position and its producer id: 16 times as much
+    assert numbers == [(number + 1) % (most + 1) for number in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_snapshot"),
+    [
+        ({}, False),
+        ({"created_ms": 10**12 + LONGEST_MS}, False),
+        ({"created_ms": 10**12 + LONGEST_MS + 1}, True),
+        ({"created_ms": 0}, False),
+        ({"source_cluster_id": "another"}, True),
+        ({"promoted_topics": ("promoted",)}, True),
+        ({"generation": 2}, True),
+        ({"positions": ()}, True),
+        ({"closed": True}, False),
+        ({"topics_shared": True}, False),
+        ({"producer_id": 2}, False),
+    ],
+)
+def test_changes_have_all_that_is_new_and_what_they_cant_have_makes_a_snapshot(
+    changed: dict[str, Any], is_snapshot: bool
+) -> None:
+    position = Position("t", 0, "id", "west.t", 0, 0, 0, 0)
+    first = SlotState("west", "east", "c", 0, 1, 1, "id", 1, 1, (position,), created_ms=10**12)
+    second = replace(first, producer_epoch=2)
+    before = changes.whole("t", as_snapshot(0, first), [(2, as_written(as_snapshot(0, first), second))])
+    state = replace(second, producer_epoch=3, producer_ids=before.all_producer_ids, **changed)
+    written = as_written(before, state)
+    assert (written.number == 0) == is_snapshot
+    again = SlotState.from_json(written.to_json())
+    found = again if is_snapshot else changes.whole("t", before, [(4, again)])
+    assert replace(found, snapshot=-1, number=0, moves=0, snapshot_ms=-1) == state
+
+
+@pytest.mark.parametrize(
+    ("topics", "written"),
+    [
+        (["a"], [["a"], 0]),
+        (["a", "a"], [["a"], 0]),
+        (["b", "b", "a"], {"values": ["b", "b", "a"]}),
+        (["a", "b", "a"], [["a", "b"], 0, "AAEA"]),
+        (["a" * 20_000, "b" * 20_000], [["a" * 20_000, "b" * 20_000], 0, "AAE"]),
+    ],
+)
+def test_texts_are_written_as_they_are_where_equal_ones_follow_each_other(topics: list[str], written: object) -> None:
+    positions = tuple(Position(topic, number, "", topic, number, 0, 0, 0) for number, topic in enumerate(topics))
+    state = SlotState("west", "east", "c", 0, 1, 1, "id", 1, 1, positions)
+    assert json.loads(state.to_json())["positions"]["topic"] == written
+    assert SlotState.from_json(state.to_json()) == state
 
 
 @pytest.mark.parametrize("damage", ["one is missing", "the snapshot is missing", "of another slot", "of another time"])

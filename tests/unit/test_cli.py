@@ -20,7 +20,7 @@ from mirrorlake.cli import exit_code, options, output, running
 from mirrorlake.cli.app import main
 from mirrorlake.cli.commands import jobs
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
-from mirrorlake.cli.running import session, stopped_by_signals
+from mirrorlake.cli.running import STOPPING, session, stopped_by_signals
 from mirrorlake.errors import KINDS, FencedError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
@@ -231,7 +231,7 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     assert FlowHistory().problem == ""
 
 
-def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
+def test_the_first_signal_stops_a_job_and_the_second_interrupts_it(capsys: pytest.CaptureFixture[str]) -> None:
     class Job:
         stops = 0
 
@@ -244,6 +244,7 @@ def test_the_first_signal_stops_a_job_and_the_second_interrupts_it() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert job.stops == 1
+    assert capsys.readouterr().err == f"{STOPPING}\n"
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -506,19 +507,23 @@ def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does() ->
 
 def test_of_two_ways_the_one_that_was_failed_over_is_at_rest_while_the_other_one_mirrors() -> None:
     kind, back = overview.FlowOverview, "mirrorlake failback --flow 'a->b' --mode plan"
-    left = kind("a->b", overview.Condition.CLOSED, overview.FAILED_OVER, back, generation=3)
-    for condition, wanted in (
-        (overview.Condition.OK, overview.Condition.STANDBY),
-        (overview.Condition.NEW, overview.Condition.CLOSED),
-        (overview.Condition.DOWN, overview.Condition.CLOSED),
-        (overview.Condition.CLOSED, overview.Condition.CLOSED),
+    left = kind("a->b", overview.Condition.CLOSED, overview.FAILED_OVER, back, generation=3, committed_s=60)
+    for condition, committed_s, wanted in (
+        (overview.Condition.OK, 1, overview.Condition.STANDBY),
+        (overview.Condition.BEHIND, 1, overview.Condition.STANDBY),
+        (overview.Condition.OK, 61, overview.Condition.CLOSED),  # both ways mirrored, and nobody has looked since
+        (overview.Condition.PAUSED, 1, overview.Condition.CLOSED),
+        (overview.Condition.STALLED, 1, overview.Condition.CLOSED),
+        (overview.Condition.NEW, None, overview.Condition.CLOSED),
+        (overview.Condition.DOWN, 1, overview.Condition.CLOSED),
+        (overview.Condition.CLOSED, 1, overview.Condition.CLOSED),
     ):
-        other = kind("b->a", condition, generation=None if condition is overview.Condition.NEW else 1)
-        assert overview._paired([left, other])[0].condition is wanted
+        other = kind("b->a", condition, committed_s=committed_s)
+        assert overview._paired([left, other])[0].condition is wanted, (condition, committed_s)
     assert overview._paired([left])[0] is left
-    handed_back = kind("a->b", overview.Condition.CLOSED, "handed back", "", generation=3)
-    assert overview._paired([handed_back, kind("b->a", overview.Condition.OK, generation=1)])[0] is handed_back
+    handed_back = kind("a->b", overview.Condition.CLOSED, "handed back", "", committed_s=60)
+    assert overview._paired([handed_back, kind("b->a", overview.Condition.OK, committed_s=1)])[0] is handed_back
     unused = kind("a->b", overview.Condition.NEW, "never run", "mirrorlake mirror --flow 'a->b'")
-    told = overview._paired([unused, kind("b->a", overview.Condition.OK, generation=1)])[0]
+    told = overview._paired([unused, kind("b->a", overview.Condition.OK, committed_s=1)])[0]
     assert told.next == "mirrorlake mirror --flow 'a->b', unless it is for a failback only"
     assert overview.Condition.STANDBY not in overview.ATTENTION

@@ -18,6 +18,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_written
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import Position, SlotState
+from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
@@ -25,7 +26,15 @@ from mirrorlake.protocol.network import socket_options
 from mirrorlake.protocol.network.response_error import ResponseError
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.metadata import Topic
-from mirrorlake.state.offset_syncs import TOPIC_CONFIG, UNASKED_BYTES, encode, read_states_and_ends, topic_config
+from mirrorlake.protocol.transaction import Producer
+from mirrorlake.state.offset_syncs import (
+    TOPIC_CONFIG,
+    UNASKED_BYTES,
+    encode,
+    foreign_records,
+    read_states_and_ends,
+    topic_config,
+)
 
 
 def topic(leaders: dict[int, int], epochs: dict[int, int], topic_id: str = "x") -> Topic:
@@ -254,6 +263,12 @@ def test_a_large_snapshot_near_the_end_is_not_fetched_again_and_again() -> None:
     del target.starts[:]
     assert read_states_and_ends(target, "t", [0], 1_000)[0][0].positions == positions
     assert not target.starts
+    assert foreign_records(target, "t", [0], 1_000) == {}
+    stray = encode_message(Producer("id", 1, 0), 0, timestamp=0, key=b"other", value=b"{}")
+    for at in range(4, 24, 2):  # more than are looked at first
+        target.records.append(at.to_bytes(8, "big") + bytes(stray)[8:])
+        assert read_states_and_ends(target, "t", [0], 1_000)[0][0].positions == positions, "it is no state"
+    assert foreign_records(target, "t", [0], 1_000) == {0: 22}
     target.close()
 
 

@@ -11,9 +11,11 @@ from mirrorlake.protocol.batches.codecs import (
     CODECS,
     SNAPPY,
     XERIAL,
+    ZSTD,
     CorruptBatchError,
     OversizedBatchError,
     compressed,
+    compressed_well,
     decompressed,
 )
 
@@ -27,6 +29,8 @@ def test_what_is_compressed_comes_back_up_to_the_limit(codec: int, size: int) ->
     payload = random.Random(size).randbytes(size // 2) + b"a" * (size - size // 2)
     packed = compressed(payload, codec)
     assert decompressed(packed, codec, size) == payload
+    if codec == ZSTD:
+        assert decompressed(compressed_well(payload), codec, size) == payload
     if size:
         with pytest.raises(OversizedBatchError, match=f"more than {size - 1:,} bytes"):
             decompressed(packed, codec, size - 1)

@@ -120,6 +120,11 @@ def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: P
             "supported are DefaultReplicationPolicy, IdentityReplicationPolicy",
         ),
         ("a->b", {"replication.policy.separator": "/"}, "allowed are characters that a topic name may have"),
+        (
+            "a->b",
+            {"mirrorlake.linger.ms": "10000", "mirrorlake.canary.enabled": "true"},
+            "a canary waits as any record, but must arrive within 10000 ms",
+        ),
         ("a->b", {"mirrorlake.transaction.timeout.ms": "5000"}, "Set it to at least twice mirrorlake.batch.max.ms"),
     ],
 )

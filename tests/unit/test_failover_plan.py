@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.jobs.failover import failback
+from mirrorlake.jobs.failover import failback, job
 from mirrorlake.jobs.failover.divergence import stretches
 from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
@@ -192,3 +194,19 @@ def test_why_a_flow_is_closed_is_said_by_its_newest_closed_slot() -> None:
     assert closed_for([older]) is ClosedFor.HANDBACK, "a record of an earlier version"
     assert closed_for([older, newer, replace(STATE, generation=4)]) is ClosedFor.FAILOVER
     assert SlotState.from_json(newer.to_json()) == newer
+
+
+def test_a_promotion_with_a_dead_source_says_what_is_left_to_do_on_the_flow_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(job, "begin_again", lambda *_: 7)
+    monkeypatch.setattr(job.access, "open_to_writers", lambda *_: None)
+    failover: Any = object.__new__(job.Failover)
+    failover.flow, failover._back, failover.ledger = SimpleNamespace(name="b->a", source="b"), None, None
+    failover._topics = lambda *_: frozenset({"t"})
+    for back, said in ((None, 0), (SimpleNamespace(name="a->b"), 1)):
+        failover._back = back
+        assert failover._close(SimpleNamespace(source=None, target=None), SimpleNamespace(topics=("t",))) == 7
+        assert sum("topics_not_opened flow=a->b topics=t " in message for message in caplog.messages) == said
+    assert "cluster b is dead" in caplog.text
+    assert "partial = true and close = true" in caplog.text

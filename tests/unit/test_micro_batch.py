@@ -137,13 +137,27 @@ def test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_
     committed = {0, 2, 3} if lives_on else {0}
     assert {report.slot for report in outcome.committed} == committed
     assert {slot for slot, (_, commit) in moments.ended.items() if commit} == committed
-    others = {0, 1, 2, 3} - committed - ({1} if isinstance(error, FencedError) or error.retriable else set())
+    others = {0, 1, 2, 3} - committed - ({1} if isinstance(error, FencedError) or lives_on else set())
     assert {slot for slot, (_, commit) in moments.ended.items() if not commit} == others
     assert outcome.failures[0] is error if error.retriable else outcome.failures[-1].message
     first_alone = Moments([(0.0, error), (0.0, 1)], set())
     if not error.retriable:
         with pytest.raises(type(error)):
             first_alone.mirror(monkeypatch)
+
+
+def test_a_micro_batch_of_which_the_gate_refuses_a_part_does_not_wait_for_the_slots_that_still_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments = Moments([(0.0, 0), (1.0, SourceError("away", retriable=True)), (90.0, 2), (90.0, 3)], {0})
+    with pytest.raises(GateError, match="refused"):
+        moments.mirror(monkeypatch)
+    assert moments.ended == dict.fromkeys(range(4), (HELD_S, False))
+    later = Moments([(0.0, 0), (4.0, 1), (90.0, 2)], {1})
+    outcome = later.mirror(monkeypatch)
+    assert [report.slot for report in outcome.committed] == [0]
+    assert [type(failure) for failure in outcome.failures] == [GateError]
+    assert later.ended == {0: (2.0, True), 1: (6.0, False), 2: (6.0, False)}
 
 
 def test_a_run_without_an_interval_follows_its_file_from_one_micro_batch_to_the_next(

@@ -79,13 +79,15 @@ def test_the_defaults_of_a_flow() -> None:
         "fetch_connections": 0,
         "max_bytes_per_s": 0,
         "backfill_max_bytes_per_s": 0,
+        "linger_ms": 0,
         "backfill_topics": NameFilter("mirrorlake.backfill.topics", ()),
         "produce_connections": 0,
         "transaction_timeout_ms": 60_000,
         "retry_timeout_ms": 300_000,
         "connect_timeout_ms": 30_000,
         "ledger_interval_s": 30,
-        "state_changes_enabled": False,
+        "state_changes_enabled": True,
+        "state_changes_required": False,
         "same_cluster_allowed": False,
         "sync_topic_configs_enabled": True,
         "sync_topic_configs_interval_s": 600,
@@ -135,6 +137,7 @@ def test_the_defaults_of_a_flow() -> None:
         "warnings": (),
         "refills": (),
         "ignores_pause": False,
+        "loses_states": False,
     }
     connections = {"source_connection", "target_connection"}
     names = [field.name for field in dataclasses.fields(Flow) if field.name not in connections]
@@ -180,7 +183,9 @@ def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
         "emit_heartbeats_back",
         "minds_provenance",
         "ignores_pause",
+        "loses_states",
         "refills",
+        "state_changes_required",
         "warnings",
     }
     assert fed <= {field.name for field in dataclasses.fields(Flow)}
@@ -238,6 +243,7 @@ def test_what_a_running_job_takes_over() -> None:
         "batch_memory_bytes",
         "config_properties_excluded",
         "fetch_connections",
+        "linger_ms",
         "max_bytes_per_s",
         "paused",
         "produce_connections",
@@ -269,8 +275,13 @@ def test_a_changed_file_takes_effect_where_its_properties_are_live(
         file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, **changes}.items()))
 
     write()
-    live = reload.LiveFlow(file, Flow.load(file, "a->b"))
+    live = reload.LiveFlow(file, dataclasses.replace(Flow.load(file, "a->b"), loses_states=True))  # as a job has set it
     assert live.poll() == []
+    live.slots = 4  # a rate that one slot can do with is too low for four
+    write(**{"mirrorlake.max.bytes.per.second": "10000"})
+    (notice,) = live.poll()
+    assert (notice.event, live.flow.max_bytes_per_s) == ("configuration_refused", 0)
+    assert "too little for 4 slots" in notice.detail
     write(**{"topics": "orders", "mirrorlake.paused": "true", "mirrorlake.slots": "7", "topic": "x"})
     changed, deferred = (
         f"{file} has changed: paused, topics now in effect",
@@ -280,7 +291,12 @@ def test_a_changed_file_takes_effect_where_its_properties_are_live(
         reload.Notice("configuration_changed", changed, is_warning=False),
         reload.Notice("configuration_deferred", deferred, is_warning=True),
     ]
-    assert (live.flow.paused, live.flow.topics.include, live.flow.slots) == (True, ("orders",), 0)
+    assert (live.flow.paused, live.flow.topics.include, live.flow.slots, live.flow.loses_states) == (
+        True,
+        ("orders",),
+        0,
+        True,
+    )
     assert live.flow.warnings == ("property topic is unknown; it has no effect (did you mean topics?)",)
     write(**{"mirrorlake.slots": "many"})
     (notice,) = live.poll()

@@ -124,6 +124,26 @@ def test_an_error_between_micro_batches_or_an_interrupt_waits_for_the_micro_batc
         assert run.error is (error if isinstance(error, SourceError) else None)
 
 
+def test_tasks_that_are_ended_before_begin_with_no_more_slots() -> None:
+    tasks, copied = InProcessTasks(never, lanes=2), list[int]()
+    may_end = threading.Event()
+
+    class Copier:
+        def copy(self, _flow: object, _plan: object, slot: int, *_: object) -> TaskAnswer:
+            copied.append(slot)
+            assert slot == 0 or may_end.wait(30)
+            return TaskAnswer(slot, SourceError("none"))
+
+    copiers: Any = [Copier() for _ in range(2)]
+    tasks._copiers = copiers
+    ranges = tuple(Range("t", slot, "", 20, slot, 0, 1) for slot in range(6))
+    answers = tasks.run(SimpleNamespace(), MirrorPlan(1, 6, ranges=ranges))  # type: ignore[arg-type]
+    assert next(answer.slot for answer in answers if answer is not None) == 0
+    threading.Timer(0.1, may_end.set).start()
+    answers.close()
+    assert not {3, 4, 5} & {*copied}, "behind those under way"
+
+
 @pytest.mark.parametrize(
     ("slots", "lanes"),
     [((0, 1, 2, 3), [[0], [1], [2], [3]]), ((5,), [[], [5], [], []]), ((0, 4, 8, 12, 16), [[0, 16], [4], [8], [12]])],

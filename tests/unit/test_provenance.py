@@ -100,6 +100,9 @@ def test_a_list_of_producers_that_was_deleted_lets_no_batch_pass_as_a_local_one(
 
 @pytest.mark.parametrize("value", [b"", b"hello", b"\xff", b"[]", b'"x"', b'{"version":4,"runs":{"rows":1}}'])
 def test_a_record_of_another_program_is_named_by_its_place(value: bytes) -> None:
-    record = encode_message(Producer("id", 9, 0), 0, timestamp=0, key=b"", value=value, limit_bytes=1 << 20)
+    damaged, stray = (
+        encode_message(Producer("id", 9, 0), 0, timestamp=0, key=key, value=value) for key in (b"slot-0", b"")
+    )
     with pytest.raises(SourceError, match=rf"{TOPIC}-0, offset 2, on cluster b: an offset-syncs record"):
-        learnt(Log({0: state(8), 2: record}))
+        learnt(Log({0: state(8), 2: damaged}))
+    assert learnt(Log({0: state(8), 2: stray}), producer_id=9).mirrored == {8}, "with another key, it is no state"

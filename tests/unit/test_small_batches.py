@@ -80,12 +80,12 @@ class Reader:
         self.intake = Intake(flow, CompactedSource(), provenance, limits, {KEY: self.stretch})  # type: ignore[arg-type]
         stable_end = options.get("stable_end", -1)
         for number in range(options.get("fetches", 1)):
-            fetched = FetchedLog(log, stable_end)
+            fetched = FetchedLog(log, stable_end, options.get("leader_epoch", -1))
             if number:  # a broker answers from the position on
                 log = options.get("then", log)
                 whole = FetchedLog(log)
                 passed = sum(len(batch.raw) for batch in whole if batch.end_offset <= self.stretch.upstream_next)
-                fetched = FetchedLog(log[passed:], stable_end)
+                fetched = FetchedLog(log[passed:], stable_end, options.get("leader_epoch", -1))
             reading = self.intake._read_log(self.stretch, fetched, AbortedTransactions(aborted))
             with pytest.raises(StopIteration):
                 reading.send(None)  # it waits for nothing
@@ -321,8 +321,39 @@ def test_a_first_offset_with_a_wrong_bit_is_no_hole_and_the_batch_is_fetched_aga
                 assert not found, f"bit {bit} of batch {number}"
                 assert read.records == whole.records, f"bit {bit} of batch {number}"
     again = b"".join([parts[0], struct.pack(">Q", FIRST + 20) + parts[1][8:], *parts[2:]])
-    with pytest.raises(SourceError, match=rf"offsets {FIRST + 9} to .*corrupt .*its offsets do not fit into the log"):
+    with pytest.raises(
+        SourceError, match=rf"offsets {FIRST + 9} to .*corrupt .*its offsets or its leader epoch do not fit"
+    ):
         Reader(replace(flow, passes_over_losses=False), again, [], fetches=SIGHTINGS, stable_end=end)
+
+
+@pytest.mark.parametrize("count", [3, 12])
+def test_a_batch_with_an_epoch_behind_that_of_the_leader_is_fetched_again(flow: Flow, count: int) -> None:
+    """Else the source would seem truncated at the next start: its leader has no such epoch."""
+    dice = random.Random(5)
+    parts = [encoded(records_of(dice, FIRST + at, 1, is_plain=True), LZ4, epoch=3) for at in range(count)]
+    log = b"".join([*parts[:-1], parts[-1][:12] + struct.pack(">i", 3 ^ 1 << dice.randrange(2, 31)) + parts[-1][16:]])
+    read = Reader(flow, log, [], fetches=2, then=b"".join(parts), stable_end=FIRST + count, leader_epoch=3)
+    assert (read.stretch.leader_epoch, read.stretch.upstream_next) == (3, FIRST + count)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_nothing_behind_the_end_of_a_plan_is_taken_passed_or_lost_whatever_it_looks_like(
+    flow: Flow, count: int
+) -> None:
+    """A batch that a line has damaged there is no hole, in a compacted log or not."""
+    dice = random.Random(5)
+    parts = [encoded(records_of(dice, FIRST + at, 1, is_plain=True), LZ4, epoch=3) for at in range(2 * count + 1)]
+    before = sum(map(len, parts[:count]))
+    options = {"end": FIRST + count, "stable_end": FIRST + len(parts)}
+    whole = Reader(flow, b"".join(parts), [], **options)
+    assert whole.stretch.upstream_next == FIRST + count
+    for at in range(before, before + len(parts[count])):
+        log = bytearray(b"".join(parts))
+        log[at] ^= 1 << dice.randrange(8)
+        read = Reader(flow, bytes(log), [], **options)
+        assert (read.accounted, read.records) == (whole.accounted, whole.records), at - before
+        assert read.intake.problem is None, "it is looked at"
 
 
 def test_each_small_batch_of_a_run_is_counted_once() -> None:

@@ -11,6 +11,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.protocol.acls import Acl, acl_changes
+from mirrorlake.protocol.admin import RECORDS_AT_ONCE, portions
 from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 
 BASE = {
@@ -234,10 +235,30 @@ def test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots
 ) -> None:
     target: Any = Syncs(**config)
     changed = {"mirrorlake.state.changes.enabled": "true"}
-    assert Topology(flow(), target, target, MemoryLedger()).ensure_offset_syncs(1) == 2
+    for setting, loses_states in (("", wrong is not None), ("false", False)):
+        by_default = {name: setting for name in changed if setting}
+        topology = Topology(flow(**by_default), target, target, MemoryLedger())
+        assert topology.ensure_offset_syncs(1) == 2, "a flow that went on before goes on"
+        assert topology.loses_states == loses_states
     topology = Topology(flow(**changed), target, target, MemoryLedger())
     if wrong is None:
         assert topology.ensure_offset_syncs(1) == 2
     else:
         with pytest.raises(ConfigurationError, match=wrong):
             topology.ensure_offset_syncs(1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "portions_"),
+    [
+        ([], []),
+        ([1] * 3, [[1, 1, 1]]),
+        ([RECORDS_AT_ONCE, 1], [[RECORDS_AT_ONCE], [1]]),
+        ([RECORDS_AT_ONCE - 1, 1, 1], [[RECORDS_AT_ONCE - 1, 1], [1]]),
+        ([2 * RECORDS_AT_ONCE, 1], [[2 * RECORDS_AT_ONCE], [1]]),
+    ],
+)
+def test_an_administrative_request_has_no_more_than_a_controller_takes(
+    sizes: list[int], portions_: list[list[int]]
+) -> None:
+    assert [*portions(sizes, lambda size: size)] == portions_

@@ -24,6 +24,9 @@ CHANGES_READ = (
     "tests/unit/test_cluster.py::test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election"
 )
 CHANGES_WHOLE = "tests/unit/test_changes.py"
+TOPIC_LOSES = (
+    "tests/unit/test_topic_changes.py::test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots"
+)
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
 ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
@@ -122,9 +125,23 @@ COPYING = (
     Mutant(
         "a batch behind the last stable offset is believed",
         "protocol/batches/record_batch.py",
-        "        if 0 <= self.stable_end < end:\n            return False\n",
-        "",
+        "if 0 <= self.stable_end < end or ",
+        "if ",
         WRONG_BIT,
+    ),
+    Mutant(
+        "a batch of an epoch behind that of the leader is believed",
+        "protocol/batches/record_batch.py",
+        " or 0 <= self.leader_epoch < batch.leader_epoch:",
+        ":",
+        (f"{SMALL}::test_a_batch_with_an_epoch_behind_that_of_the_leader_is_fetched_again",),
+    ),
+    Mutant(
+        "what is behind the end of a plan is passed where it is damaged",
+        f"{COPY}/source_reader.py",
+        "if self._is_full(stretch):  # what follows",
+        "if not log:  # what follows",
+        (f"{SMALL}::test_nothing_behind_the_end_of_a_plan_is_taken_passed_or_lost_whatever_it_looks_like",),
     ),
     Mutant(
         "a batch that reaches into the next one is believed",
@@ -552,8 +569,8 @@ COPYING = (
     Mutant(
         "a state that an elected leader does not show yet is taken for the last one",
         "state/offset_syncs.py",
-        " if batches and end == stable[key] else []\n",
-        " if batches else []\n",
+        "_records(batches[-1:], key[1]) if end == stable[key] else []\n",
+        "_records(batches[-1:], key[1])\n",
         ("tests/unit/test_cluster.py::test_a_state_counts_only_if_the_leader_names_the_same_end_in_both_answers",),
     ),
     Mutant(
@@ -585,9 +602,30 @@ COPYING = (
         (CHANGES_WHOLE,),
     ),
     Mutant(
+        "changes are written for what they can't say",
+        "model/changes.py",
+        "    if any(getattr(before, name) != getattr(state, name) for name in KEPT):\n",
+        "    if any(getattr(before, name) is None for name in KEPT):\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "changes go on for ever behind a snapshot that retention may delete",
+        "model/changes.py",
+        "    if 0 <= before.snapshot_ms < state.created_ms - LONGEST_MS:\n",
+        "    if 0 <= before.snapshot_ms < -LONGEST_MS:\n",
+        (CHANGES_WHOLE,),
+    ),
+    Mutant(
+        "changes are written by default to a topic that loses their snapshots",
+        f"{MIRROR}/topic_sync.py",
+        "        self.loses_states = True\n",
+        "        self.loses_states = False\n",
+        (TOPIC_LOSES,),
+    ),
+    Mutant(
         "a slot never writes a snapshot again",
         "model/changes.py",
-        "    return changes if before.moves + _moves(changes) <= most else state\n",
+        "    return changes if before.moves + _moves(changes) + MOVES_PER_STATE * changes.number <= most else state\n",
         "    return changes if most else state\n",
         (CHANGES_WHOLE,),
     ),
@@ -604,8 +642,8 @@ COMMITTING = (
     Mutant(
         "the commit comes before the gate",
         f"{MIRROR}/micro_batch.py",
-        "                        if moved:\n                            self._pass_gate(",
-        "                        if self._commit(moved):\n                            self._pass_gate(",
+        "                            if moved:\n                                self._pass_gate(",
+        "                            if self._commit(moved):\n                                self._pass_gate(",
         VIOLATED_GATE,
     ),
     Mutant(
@@ -620,10 +658,26 @@ COMMITTING = (
     Mutant(
         "what other slots copy is committed after the gate has refused a part",
         f"{MIRROR}/micro_batch.py",
-        "                    if refused is not None:  # it says why",
-        "                    if False:  # it says why",
+        "                            break  # nothing that",
+        "                            continue  # nothing that",
         (
             "tests/unit/test_micro_batch.py::test_what_was_committed_before_a_later_slot_failed_is_reported_and_the_rest_is_aborted",
+        ),
+    ),
+    Mutant(
+        "a slot that waits for its lane is copied though its micro-batch is over",
+        f"{MIRROR}/in_process.py",
+        "                if is_over.is_set():\n",
+        "                if False:\n",
+        ("tests/unit/test_plan_loop.py::test_tasks_that_are_ended_before_begin_with_no_more_slots",),
+    ),
+    Mutant(
+        "tasks run on after the gate has refused a part",
+        f"{MIRROR}/spark_engine.py",
+        "                        context.cancelJobsWithTag(tag)\n",
+        "                        pass\n",
+        (
+            "tests/spark/test_early_answers.py::test_tasks_that_still_run_or_wait_end_with_a_micro_batch_that_is_given_up",
         ),
     ),
     Mutant(
@@ -785,8 +839,8 @@ PLANNING = (
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
         f"{MIRROR}/planning/readiness.py",
-        "        if occupied is None:\n            return None\n",
-        "        if occupied is None or partitions:\n            return None\n",
+        "            if topic in occupied:\n",
+        "            if topic in occupied and not partitions:\n",
         (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
     ),
     Mutant(
@@ -795,6 +849,41 @@ PLANNING = (
         "    given = {**(planned_before or {}), **given}\n",
         "",
         (f"{PLANS}::test_a_new_partition_keeps_its_slot_though_what_that_has_committed_is_not_visible_yet",),
+    ),
+    Mutant(
+        "a slot that has lost a position keeps the one that was read before",
+        "model/merged_positions.py",
+        "        if before != self._owned[slot]:\n",
+        "        if before < 0:\n",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "the states of an interrupted start are followed one by one",
+        "model/merged_positions.py",
+        "        if len({state.generation for state in states.values()}) > 1:\n",
+        "        if not states:\n",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "a state that has gone back is followed",
+        "model/merged_positions.py",
+        " or position.order < known.order)",
+        ")",
+        ("tests/unit/test_merged_positions.py",),
+    ),
+    Mutant(
+        "an idle partition whose remote topic was created anew is passed over",
+        f"{MIRROR}/planning/planner.py",
+        '            or (known.target_topic_id and known.target_topic_id != remote_ids.get(known.target_topic, ""))\n',
+        "",
+        ("tests/unit/test_planner_work.py",),
+    ),
+    Mutant(
+        "an idle partition whose topic was created anew is passed over",
+        f"{MIRROR}/planning/planner.py",
+        "            or (known.topic_id and known.topic_id != ids[key[0]])\n",
+        "",
+        ("tests/unit/test_planner_work.py",),
     ),
     Mutant(
         "a new planner places a partition that a slot may have begun already",
@@ -809,8 +898,8 @@ PLANNING = (
     Mutant(
         "the flow's own records are another program's where their positions can't be read yet",
         f"{MIRROR}/planning/readiness.py",
-        "        if why is None or is_settled():\n",
-        "        if why is None or True:\n",
+        "        is_passing = bool(occupied) and not is_settled()\n",
+        "        is_passing = False\n",
         (
             f"{EXACTLY_ONCE}::test_a_new_planner_places_no_partition_that_a_slot_may_have_begun_by_a_commit_that_can_"
             "not_be_read_yet",
@@ -856,8 +945,8 @@ PLANNING = (
     Mutant(
         "of two positions the one that is behind counts",
         "model/slot.py",
-        "            if known is None or _order(position) >= _order(known):\n",
-        "            if known is None or _order(position) <= _order(known):\n",
+        "            if known is None or position.order >= known.order:\n",
+        "            if known is None or position.order <= known.order:\n",
         (f"{PLANS}::test_merged_positions_are_the_furthest_and_owned_as_the_newest_generation_says",),
     ),
 )
@@ -1132,7 +1221,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a batch that a line has damaged is a loss at once",
         f"{COPY}/source_reader.py",
-        "if not stretch.is_done and self._may_be_whole(stretch, batch, damage):",
+        "if self._may_be_whole(stretch, batch, damage):",
         "if not batch.raw:",
         DAMAGED,
     ),
@@ -1618,11 +1707,21 @@ REACHING_CLUSTERS = (
         ("tests/kafka/test_logins.py::test_a_token_that_is_not_to_be_had_is_explained_and_not_shown",),
     ),
     Mutant(
+        "a job whose transactions another one has ended begins new ones at once",
+        "jobs/mirror/job.py",
+        "if any(failure.contested for failure in outcome.failures):",
+        "if not outcome.failures:",
+        (
+            f"{EXACTLY_ONCE}::test_a_newer_job_takes_over_from_one_that_is_busy_also_where_its_start_takes_longer_than_"
+            "micro_batches",
+        ),
+    ),
+    Mutant(
         "a coordinator that is none any more is asked again and again",
         "protocol/admin.py",
-        "{KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR}",
+        "{KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR}",
         "{KafkaError._TIMED_OUT}",
-        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_is_looked_up_again",),
+        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again",),
     ),
     Mutant(
         "a lost request uses up all of the time for the first contact",

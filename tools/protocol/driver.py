@@ -27,6 +27,8 @@ from tools.protocol.world import (
     promoted_in,
 )
 
+DONE = -1  # in place of a slot's epoch: it has none yet, or its opening state is committed
+
 
 def driver_steps(scope: Scope, world: World, job: Job) -> Iterator[Step]:
     """Yields the steps that a job can take next."""
@@ -34,18 +36,14 @@ def driver_steps(scope: Scope, world: World, job: Job) -> Iterator[Step]:
         case Doing.STARTING:
             yield from start(scope, world, job)
         case Doing.FENCING:
-            if begun := begin(scope, world, job.at):
-                fenced, epoch = begun
-                yield (
-                    f"job {job.number} fences slot {job.at}",
-                    become(fenced, next_slot(world, job._replace(epochs=(*job.epochs, epoch)), Doing.READING)),
-                )
+            yield from fence(scope, world, job)
         case Doing.READING:
             yield from read(world, job, all_last(world))
         case Doing.WRITING:
             yield write_opening(scope, world, job)
         case Doing.OPENING:
-            yield from commit(scope, world, job, Report(job.at, job.epochs[job.at]))
+            for slot in (job.at,) if job.is_repeating else left(job):  # all at once, so they end in any order
+                yield from commit(scope, world, job._replace(at=slot), Report(slot, job.epochs[slot]))
         case Doing.PLANNING:
             yield from plan(scope, world, job)
         case Doing.COPYING:
@@ -60,6 +58,11 @@ def next_slot(world: World, job: Job, then: Doing) -> Job:
     return job._replace(at=0, doing=then) if is_last else job._replace(at=job.at + 1)
 
 
+def left(job: Job) -> list[int]:
+    """Returns the slots whose opening states are still to be committed."""
+    return [slot for slot, epoch in enumerate(job.epochs) if epoch != DONE]
+
+
 # -- opening a generation -----------------------------------------------------------------------------
 
 
@@ -69,10 +72,25 @@ def start(scope: Scope, world: World, job: Job) -> Iterator[Step]:
         yield f"job {job.number} finds the flow closed, and stops", over(world, job)
         return
     known = max((state.generation for state in states if state), default=0)
-    begun = job._replace(doing=Doing.FENCING, known=known)
+    begun = job._replace(doing=Doing.FENCING, known=known, epochs=(DONE,) * len(world.slots))
     if not scope.has(Rule.READ_BEHIND_FENCE):
         begun = begun._replace(read=states)
     yield f"job {job.number} reads generation {known}", become(world, begun)
+
+
+def fence(scope: Scope, world: World, job: Job) -> Iterator[Step]:
+    """InitProducerId for each slot, in any order."""
+    for slot, epoch in enumerate(job.epochs):
+        if epoch == DONE and (begun := begin(scope, world, slot)):
+            fenced, new = begun
+            after = with_epoch(job, slot, new)
+            if DONE not in after.epochs:
+                after = after._replace(doing=Doing.READING)
+            yield f"job {job.number} fences slot {slot}", become(fenced, after)
+
+
+def with_epoch(job: Job, slot: int, epoch: int) -> Job:
+    return job._replace(epochs=(*job.epochs[:slot], epoch, *job.epochs[slot + 1 :]))
 
 
 def read(world: World, job: Job, states: tuple[State | None, ...], *, is_stale: bool = False) -> Iterator[Step]:
@@ -194,7 +212,7 @@ def commit(scope: Scope, world: World, job: Job, report: Report) -> Iterator[Ste
     is_opening = job.doing is Doing.OPENING
     what = f"the opening state of slot {report.slot}" if is_opening else f"slot {report.slot}"
     if report.epoch < 0:
-        yield f"job {job.number} has nothing to commit in slot {report.slot}", become(world, behind(world, job))
+        yield f"job {job.number} has nothing to commit in slot {report.slot}", become(world, behind(job))
         return
     transaction = next((one for one in world.slots[report.slot].open if one.epoch == report.epoch), None)
     ended, is_decided = end(scope, world, report.slot, report.epoch, commit=True)
@@ -206,23 +224,23 @@ def commit(scope: Scope, world: World, job: Job, report: Report) -> Iterator[Ste
         lost = become(ended, job._replace(is_repeating=True))._replace(faults=world.faults - 1)
         yield f"job {job.number} commits {what}, and the answer is lost", lost
     if is_decided:
-        yield f"job {job.number} commits {what}", become(opened(ended, job, report), behind(world, job))
+        yield f"job {job.number} commits {what}", become(opened(ended, job, report), behind(job))
         return
     state = last(world, report.slot)
     if (state is not None and state.epoch == report.epoch) or not scope.has(Rule.READ_THE_LOG):
         believed = world
         if state is None or state.epoch != report.epoch:
             believed = broken(world, Invariant.KNOWN, f"job {job.number} counts {what} as committed")
-        yield f"job {job.number} counts {what} as committed", become(opened(believed, job, report), behind(world, job))
+        yield f"job {job.number} counts {what} as committed", become(opened(believed, job, report), behind(job))
     elif is_opening and scope.has(Rule.WHOLE_OPENING):
         yield f"job {job.number} finds {what} not committed, and stops", over(world, job)
     else:
-        yield f"job {job.number} finds {what} not committed", become(world, behind(world, job))
+        yield f"job {job.number} finds {what} not committed", become(world, behind(job))
 
 
 def opened(world: World, job: Job, report: Report) -> World:
     """Notes that a generation is open in every slot."""
-    if job.doing is not Doing.OPENING or report.slot + 1 < len(world.slots):
+    if job.doing is not Doing.OPENING or left(job) != [report.slot]:
         return world
     if world.opened[0] == job.generation and not world.has_forgotten:
         world = broken(world, Invariant.GENERATIONS, f"two jobs have opened generation {job.generation}")
@@ -230,12 +248,12 @@ def opened(world: World, job: Job, report: Report) -> World:
     return world._replace(opened=max(world.opened, (job.generation, job.start.closes)), promoted=promoted)
 
 
-def behind(world: World, job: Job) -> Job:
+def behind(job: Job) -> Job:
     """Returns the job behind the end of one transaction."""
     after = job._replace(is_repeating=False)
     if job.doing is Doing.OPENING:
-        after = next_slot(world, after, Doing.PLANNING)
-        return after._replace(read=(), epochs=()) if after.doing is Doing.PLANNING else after
+        after = with_epoch(after, job.at, DONE)._replace(at=0)
+        return after if left(after) else after._replace(doing=Doing.PLANNING, read=(), epochs=())
     is_last = job.at + 1 >= len(job.reports)
     return (
         after._replace(at=0, doing=Doing.PLANNING, planned=(), reports=()) if is_last else after._replace(at=job.at + 1)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from mirrorlake.notebook.runtime import StoppableJob
 
 
+STOPPING = (
+    "stopping after the micro-batch under way. A second signal interrupts what the job waits for, a third one ends it "
+    "at once"
+)
+
+
 def set_up_log(level: str) -> None:
     """Sends log lines to standard error, from a level on; with --debug all of them.
 
@@ -48,13 +54,16 @@ def session(name: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
-    """Lets Ctrl-C and SIGTERM end a job between two micro-batches; a second signal interrupts it."""
+    """Lets Ctrl-C and SIGTERM end a job between two micro-batches; a second signal interrupts what the job waits for.
+
+    On Spark, the micro-batch under way is one more thing to wait for, which the third signal interrupts.
+    """
 
     def stop(number: int, _: object) -> None:
         if asked.is_set():
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
         asked.set()
-        click.echo("stopping after the micro-batch under way; once more interrupts it", err=True)
+        click.echo(STOPPING, err=True)
         job.stop()
 
     asked = threading.Event()

@@ -27,6 +27,7 @@ from mirrorlake.refill import Refill
 
 CREATION = "target.topic.creation."
 CANARY_PREFIX = "mirrorlake.canary."
+STATE_CHANGES = "mirrorlake.state.changes.enabled"
 LARGE_BATCH_BYTES = 1 << 20  # about max.message.bytes, by default
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
@@ -77,12 +78,14 @@ class Flow:
         produce_connections: the same for the target.
         max_bytes_per_s: the rate of the whole flow; 0 for no limit.
         backfill_max_bytes_per_s: the rate of its `backfill_topics`; 0 for no limit.
+        linger_ms: the time for which partitions with few new records wait for each other; 0 for none.
         batch_max_decompressed_bytes: the limit of one record batch that must be opened.
         refresh_topics_interval_s: the time between two looks for new topics; 0 if there is one look only.
         refresh_groups_interval_s: the same for groups.
         topic_creation: the properties that remote topics are created with, whatever the source has.
         emit_heartbeats_back: whether the flow back would emit heartbeats. The target's clients learn of this source by
             them.
+        state_changes_required: whether the property file itself asks for states that are changes.
         start: where partitions begin that were never mirrored.
         minds_provenance: whether a task must look where records came from, because names do not tell.
         passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
@@ -91,6 +94,8 @@ class Flow:
         warnings: lines for the operator about properties without effect.
         refills: records that are copied although another flow has brought them; never from properties.
         ignores_pause: whether a job goes on although an operator has paused the flow, as a failover does; never from
+            properties.
+        loses_states: whether the offset-syncs topic loses records, so that every state has to be a snapshot; never from
             properties.
     """
 
@@ -117,15 +122,17 @@ class Flow:
     batch_max_decompressed_bytes: int
     fetch_connections: int
     produce_connections: int
-    # Tasks keep their connections while a rate changes.
+    # Tasks keep their connections while a rate or the time to wait changes.
     max_bytes_per_s: int = field(compare=False)
     backfill_max_bytes_per_s: int = field(compare=False)
+    linger_ms: int = field(compare=False)
     backfill_topics: NameFilter
     transaction_timeout_ms: int
     retry_timeout_ms: int
     connect_timeout_ms: int
     ledger_interval_s: int
     state_changes_enabled: bool
+    state_changes_required: bool
     same_cluster_allowed: bool
     sync_topic_configs_enabled: bool
     sync_topic_configs_interval_s: int
@@ -173,6 +180,7 @@ class Flow:
     warnings: tuple[str, ...] = ()
     refills: tuple[Refill, ...] = ()
     ignores_pause: bool = False
+    loses_states: bool = False
 
     @property
     def name(self) -> str:
@@ -183,6 +191,11 @@ class Flow:
     def offset_syncs_topic(self) -> str:
         """The topic on the target that holds state and runs, with one partition for each slot."""
         return offset_syncs_topic(self.source)
+
+    @property
+    def writes_changes(self) -> bool:
+        """Whether a transaction writes its slot's state as changes."""
+        return self.state_changes_enabled and not self.loses_states
 
     def transactional_id(self, slot: int) -> str:
         """Names the transactional id of a slot."""
@@ -317,6 +330,7 @@ class Flow:
             refresh_topics_interval_s=_refresh_interval_s(scope, "topics"),
             refresh_groups_interval_s=_refresh_interval_s(scope, "groups"),
             topic_creation=_topic_creation(scope),
+            state_changes_required=bool(scope.text(STATE_CHANGES, "")) and scope.read(STATE_CHANGES),
             emit_heartbeats_back=back.read("emit.heartbeats.enabled"),
             mirrormaker=MirrorMakerSettings.parse(scope),
             start=Start.parse(scope),
@@ -388,6 +402,13 @@ def _require_no_contradiction(flow: Flow) -> None:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
             "Canaries are records of the heartbeats topic. Set both to true, or mirrorlake.canary.enabled = false"
+        )
+    sla_ms = min(flow.canary_record_sla_ms, flow.canary_group_sla_ms)
+    if flow.canary_enabled and flow.linger_ms >= sla_ms:
+        raise ConfigurationError(
+            f"flow {flow.name}: mirrorlake.linger.ms is {flow.linger_ms}, and a canary waits as any record, but must "
+            f"arrive within {sla_ms} ms (mirrorlake.canary.record.sla.ms, mirrorlake.canary.group.sla.ms). Set the "
+            "time to wait lower, or these higher"
         )
     require_rates(flow, 1)  # a start knows how many slots can have work
     if flow.transaction_timeout_ms < 2 * flow.batch_max_ms:

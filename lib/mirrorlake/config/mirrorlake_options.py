@@ -125,9 +125,11 @@ BATCHES = (
     Option(
         "mirrorlake.state.changes.enabled",
         Flag(),
-        "false",
+        "true",
         "Whether a transaction writes only what it has changed of a slot's [state](design.md#states), and now and then "
-        "all of it. Otherwise each one writes the positions of all partitions of its slots. Both are read.",
+        "all of it. Otherwise each one writes the positions of all partitions of its slots. Both are read. Without an "
+        "entry, a job writes all of it to an offset-syncs topic that has retention or is compacted; with `true`, it "
+        "refuses such a topic.",
         field="state_changes_enabled",
     ),
 )
@@ -156,6 +158,15 @@ RATES = (
         "0",
         "Bytes that the flow writes in a second of these topics, about; 0 for no limit of their own.",
         field="backfill_max_bytes_per_s",
+        is_live=True,
+    ),
+    Option(
+        "mirrorlake.linger.ms",
+        Integer(0, 60_000),
+        "0",
+        "Time for which a partition with fewer than 500 new offsets may wait, about, so that it takes part in fewer "
+        "commits; 0 for none.",
+        field="linger_ms",
         is_live=True,
     ),
 )

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.options import OPTIONS
 from mirrorlake.errors import ConfigurationError
 
 # The fields that a running job takes over. Connections, names, slots and state wait for a restart.
 LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
+NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
 SETTLING_S = 1.0  # an editor may still be writing the file
 
@@ -39,10 +40,11 @@ class LiveFlow:
     Args:
         config: the property file.
         flow: the flow as it was read from there.
+        slots: the number of slots that can have work, among which rates are shared.
     """
 
-    def __init__(self, config: str | Path, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, config: str | Path, flow: Flow, slots: int = 1) -> None:
+        self.flow, self.slots = flow, slots
         self._config = Path(config)
         self._seen = self._newer = self._stamp()
         self._newer_since = 0.0
@@ -63,10 +65,12 @@ class LiveFlow:
         self._seen = stamp
         try:
             new = Flow.load(self._config, self.flow.name)
+            require_rates(new, self.slots)
         except ConfigurationError as error:
             detail = f"{self._config} has changed and is not used: {error.message}"
             return [Notice("configuration_refused", detail, is_warning=True)]
-        changed = {field.name for field in fields(Flow) if getattr(new, field.name) != getattr(self.flow, field.name)}
+        names = {field.name for field in fields(Flow)} - NOT_IN_FILE
+        changed = {name for name in names if getattr(new, name) != getattr(self.flow, name)}
         if not changed:
             return []
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})

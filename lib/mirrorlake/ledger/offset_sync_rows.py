@@ -96,11 +96,15 @@ def _offsets(topic: str, offsets: Mapping[int, int]) -> str:
 
 
 def offset_sync_states(records: DataFrame) -> DataFrame:
-    """Decodes records of the offset-syncs topic (columns value, partition, offset, timestamp), one row for each.
+    """Decodes records of the offset-syncs topic (columns key, value, partition, offset, timestamp), one row for each.
 
-    A record that this version can't decode fails the query (`SlotState.from_json`).
+    Records of other programs, which have other keys, are left out. A state that this version can't decode fails the
+    query (`SlotState.from_json`).
     """
-    wanted = records.select("value", "partition", "offset", "timestamp")
+    from pyspark.sql import functions as F
+
+    is_state = F.col("key") == F.concat(F.lit("slot-"), F.col("partition")).cast("binary")
+    wanted = records.filter(is_state).select("value", "partition", "offset", "timestamp")
     parts = (f"{name} ARRAY<STRUCT<{_columns(fields)}>>" for name, fields in PARTS.items())
     return wanted.mapInArrow(_decoded, ", ".join((_columns(PLAIN), *parts, PLACE)))
 

@@ -21,6 +21,9 @@ from mirrorlake.partition_key import PartitionKey
 
 MOST_CHANGES = 256  # states that follow a snapshot
 MOVES_PER_POSITION = 16  # moves in them for each position and each producer id of the snapshot
+MOVES_PER_STATE = 20  # that a state counts for, as it takes about as many bytes beside its moves
+LONGEST_MS = 3_600_000  # from a snapshot to a state that names it
+KEPT = ("source_cluster_id", "promoted_topics")  # fields that changes have from their snapshot
 
 
 def as_written(before: SlotState, state: SlotState) -> SlotState:
@@ -31,6 +34,10 @@ def as_written(before: SlotState, state: SlotState) -> SlotState:
         state: the state that follows it, with the positions of every partition that the slot owns.
     """
     if before.snapshot < 0 or before.number >= MOST_CHANGES or before.generation != state.generation:
+        return state
+    if any(getattr(before, name) != getattr(state, name) for name in KEPT):
+        return state
+    if 0 <= before.snapshot_ms < state.created_ms - LONGEST_MS:
         return state
     known = before.owned()
     known |= moved(known, state.runs, state.gaps)
@@ -46,8 +53,8 @@ def as_written(before: SlotState, state: SlotState) -> SlotState:
         snapshot=before.snapshot,
         number=before.number + 1,
     )
-    most = MOVES_PER_POSITION * (len(state.positions) + len(state.producer_ids))
-    return changes if before.moves + _moves(changes) <= most else state
+    most = MOVES_PER_POSITION * (MOVES_PER_STATE + len(state.positions) + len(state.producer_ids))
+    return changes if before.moves + _moves(changes) + MOVES_PER_STATE * changes.number <= most else state
 
 
 def moved(
@@ -114,10 +121,10 @@ def whole(topic: str, before: SlotState, changes: Sequence[tuple[int, SlotState]
     return replace(
         state,
         positions=tuple(positions.values()),
-        source_cluster_id=before.source_cluster_id,
         producer_ids=tuple(sorted(producer_ids)),
-        promoted_topics=before.promoted_topics,
         moves=moves,
+        snapshot_ms=before.snapshot_ms,
+        **{name: getattr(before, name) for name in KEPT},
     )
 
 
@@ -145,7 +152,7 @@ def whole_states(topic: str, records: Iterable[tuple[int, bytes]]) -> Iterator[t
 
 def as_snapshot(offset: int, state: SlotState) -> SlotState:
     """Returns a snapshot as it is read at an offset."""
-    return replace(state, snapshot=offset)
+    return replace(state, snapshot=offset, snapshot_ms=state.created_ms)
 
 
 def _transaction(state: SlotState) -> tuple[int, int, int]:

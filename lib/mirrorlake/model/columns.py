@@ -5,7 +5,8 @@ as is one of differences that has nothing but zeros.
 
 - Whole numbers: `[least, PLANE, …]`. The differences to the least one are written in base 256, and each plane has
   one of their digits, the lowest first, as base64. Equal numbers need no plane.
-- Texts: `[[TEXT, …], least, PLANE, …]`: the different texts, and the number of each row's text.
+- Texts of which equal ones follow each other: `{"values": [TEXT, …]}`, as repeated ones compress to next to nothing.
+- Other texts: `[[TEXT, …], least, PLANE, …]`: the different texts, and the number of each row's text.
 - Numbers some of which are missing: `{"nulls": [row, …], "numbers": [least, …]}`.
 - Anything else: `{"values": [VALUE, …]}`.
 
@@ -17,10 +18,11 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from operator import add, attrgetter, sub
+from operator import add, attrgetter, ne, sub
 from typing import Any
 
 Near = Sequence[tuple[str, str]]  # a field, and the one that it is written as a difference to, in the order of writing
+MOST_TEXT = 1 << 15  # characters of a column of values
 ANY_TOPIC = "*"  # stands for the source topic in the name of a remote topic, as no topic's name has it
 
 
@@ -90,8 +92,12 @@ def _column(values: Sequence[Any]) -> Any:
             "numbers": _numbers([value or 0 for value in values]),
         }
     if all(issubclass(kind, str) for kind in kinds):
-        texts = {text: number for number, text in enumerate(dict.fromkeys(map(str, values)))}
-        return [[*texts], *_numbers([texts[str(value)] for value in values])]
+        words = [*map(str, values)]
+        texts = {text: number for number, text in enumerate(dict.fromkeys(words))}
+        is_sorted = sum(map(ne, words, words[1:])) + 1 == len(texts)
+        if is_sorted and len(texts) > 1 and sum(map(len, words)) <= MOST_TEXT:
+            return {"values": words}
+        return [[*texts], *_numbers([texts[word] for word in words])]
     return {"values": [*values]}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mirrorlake.model.lag import lag
-from mirrorlake.model.slot import Position, take_slot
+from mirrorlake.model.slot import Position, emptiest
 from mirrorlake.partition_key import PartitionKey
 
 
@@ -101,6 +101,7 @@ def make_plan(
     given = {**(planned_before or {}), **given}
     for slot in given.values():
         loads[slot] += 1
+    free = emptiest(loads)
     ranges = []
     for partition in sorted(partitions, key=lambda partition: (partition.topic, partition.partition)):
         key = (partition.topic, partition.partition)
@@ -112,7 +113,7 @@ def make_plan(
             or partition.replaced_at is not None
             or (partition.is_anchored and key not in positions)
         ):
-            slot = given[key] if key in given else take_slot(loads)
+            slot = given[key] if key in given else next(free)
             incarnation = positions[key].incarnation if key in positions else 0
             ranges.append(
                 Range(
@@ -132,10 +133,11 @@ def make_plan(
     transformed = min(
         share, fair_share([planned.end - planned.start for planned in ranges if has_transform(planned.topic)], most)
     )
-    return [
-        replace(planned, end=min(planned.end, planned.start + (transformed if has_transform(planned.topic) else share)))
-        for planned in ranges
-    ]
+    return [_at_most(planned, transformed if has_transform(planned.topic) else share) for planned in ranges]
+
+
+def _at_most(planned: Range, offsets: int) -> Range:
+    return planned if planned.end <= planned.start + offsets else replace(planned, end=planned.start + offsets)
 
 
 def fair_share(wanted: list[int], total: int) -> int:

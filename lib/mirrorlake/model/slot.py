@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
+from heapq import heapreplace
 from typing import Any, TypeVar
 
 from mirrorlake.errors import TargetError
@@ -79,6 +80,11 @@ class Position:
     target_topic_id: str = ""
     epoch_from: int = -1
 
+    @property
+    def order(self) -> tuple[int, int]:
+        """Returns what is higher for the further one of two positions of a partition."""
+        return self.incarnation, self.upstream_next
+
 
 @dataclass(frozen=True)
 class SlotState:
@@ -105,6 +111,7 @@ class SlotState:
         snapshot: the offset of the last snapshot of the slot, of a state that was read; -1 if unknown.
         number: the number of states that follow the snapshot, up to this one; 0 for a snapshot.
         moves: the number of positions, runs and gaps in these states. It is not written.
+        snapshot_ms: the time of the snapshot; -1 if unknown. It is not written.
     """
 
     source: str
@@ -129,6 +136,7 @@ class SlotState:
     snapshot: int = -1
     number: int = 0
     moves: int = 0
+    snapshot_ms: int = -1
 
     def owned(self) -> dict[tuple[str, int], Position]:
         """Returns the positions of this slot's partitions, by topic and partition."""
@@ -194,7 +202,7 @@ class SlotState:
             ) from None
 
 
-NOT_PLAIN = ("positions", "runs", "gaps", "snapshot", "moves")
+NOT_PLAIN = ("positions", "runs", "gaps", "snapshot", "moves", "snapshot_ms")
 PARTS = (("positions", Position, NEAR_IN_POSITIONS), ("runs", Run, NEAR_IN_RUNS), ("gaps", Gap, NEAR_IN_GAPS))
 _last_written: tuple[tuple[Position, ...], dict[str, Any]] = ((), {})
 
@@ -291,7 +299,7 @@ def merge_positions(states: Iterable[SlotState]) -> dict[tuple[str, int], Positi
         for position in state.positions:
             key = (position.topic, position.partition)
             known = merged.get(key)
-            if known is None or _order(position) >= _order(known):
+            if known is None or position.order >= known.order:
                 merged[key] = position
             owners[key] = max(owners.get(key, (-1, -1)), (state.generation, position.slot))
     return {key: _owned_by(position, owners[key][1]) for key, position in merged.items()}
@@ -308,20 +316,22 @@ def assign(positions: Mapping[tuple[str, int], Position], slots: int, *, keep: b
         if keep and position.slot in loads:
             assigned[key] = position
             loads[position.slot] += 1
-    for key in sorted(positions.keys() - assigned.keys()):
-        assigned[key] = _owned_by(positions[key], take_slot(loads))
+    for key, slot in zip(sorted(positions.keys() - assigned.keys()), emptiest(loads), strict=False):
+        assigned[key] = _owned_by(positions[key], slot)
     return assigned
 
 
-def take_slot(loads: dict[int, int]) -> int:
-    """Returns the slot with the fewest partitions, and counts one more for it."""
-    slot = min(loads, key=lambda candidate: (loads[candidate], candidate))
-    loads[slot] += 1
-    return slot
+def emptiest(loads: Mapping[int, int]) -> Iterator[int]:
+    """Yields the slot with the fewest partitions, again and again, and counts one more for it each time.
 
-
-def _order(position: Position) -> tuple[int, int]:
-    return position.incarnation, position.upstream_next
+    Args:
+        loads: the number of partitions of each slot.
+    """
+    heap = sorted((load, slot) for slot, load in loads.items())
+    while True:
+        load, slot = heap[0]
+        yield slot
+        heapreplace(heap, (load + 1, slot))
 
 
 def _owned_by(position: Position, slot: int) -> Position:

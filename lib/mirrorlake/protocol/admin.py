@@ -5,9 +5,9 @@ This module sends requests and turns their errors into mirrorlake's. It makes no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka import admin as kafka_admin
@@ -37,6 +37,7 @@ REQUEST_TIMEOUT_S = 30
 # By default, librdkafka keeps a connection for a minute on which an answer was lost; all later requests wait behind it.
 SOCKET_TIMEOUT_MS = 15_000
 GROUPS_AT_ONCE = 1_000  # groups described in one call
+RECORDS_AT_ONCE = 5_000  # of metadata; a KRaft controller refuses a request with more than 10,000 (POLICY_VIOLATION)
 IDLE_STATES = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 
 NEEDED = {
@@ -45,11 +46,12 @@ NEEDED = {
     KafkaError.GROUP_AUTHORIZATION_FAILED: "GROUP",
 }
 
-COORDINATOR_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR})
+COORDINATOR_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR})
 
-# Transient errors: elections, coordinators that move or load, lost connections.
+# Transient errors: elections, coordinators that move or load, lost connections, partitions that another job has added.
 PASSING = frozenset(
     {
+        KafkaError.INVALID_PARTITIONS,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
@@ -67,6 +69,7 @@ PASSING = frozenset(
     }
 )
 
+Item = TypeVar("Item")
 Refusals = dict[str, MirrorlakeError]  # by topic: the error of the request about it
 
 
@@ -151,41 +154,51 @@ class Admin:
 
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
         """Creates topics; leaves a topic that exists as it is."""
-        wanted = [
-            kafka_admin.NewTopic(new.name, new.partitions, new.replication_factor, config=dict(new.config))
-            for new in topics
-        ]
-        futures = self.client.create_topics(wanted, request_timeout=REQUEST_TIMEOUT_S) if wanted else {}
-        return self._wait(
-            {topic: (f"creating topic {topic}", future) for topic, future in futures.items()},
-            "CREATE",
-            unless=KafkaError.TOPIC_ALREADY_EXISTS,
-        )
+        refusals: Refusals = {}
+        for some in portions(topics, lambda new: 1 + new.partitions + len(new.config)):
+            futures = self.client.create_topics(
+                [
+                    kafka_admin.NewTopic(new.name, new.partitions, new.replication_factor, config=dict(new.config))
+                    for new in some
+                ],
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            named = {topic: (f"creating topic {topic}", future) for topic, future in futures.items()}
+            refusals |= self._wait(named, "CREATE", unless=KafkaError.TOPIC_ALREADY_EXISTS)
+        return refusals
 
     def grow(self, topics: Mapping[str, int]) -> Refusals:
         """Adds partitions to topics, up to the given number of partitions."""
-        wanted = [NewPartitions(topic, partitions) for topic, partitions in topics.items()]
-        futures = self.client.create_partitions(wanted, request_timeout=REQUEST_TIMEOUT_S) if wanted else {}
-        return self._wait(
-            {topic: (f"adding partitions to topic {topic}", future) for topic, future in futures.items()}, "ALTER"
-        )
+        refusals: Refusals = {}
+        for some in portions(topics.items(), lambda one: one[1]):
+            futures = self.client.create_partitions(
+                [NewPartitions(topic, partitions) for topic, partitions in some], request_timeout=REQUEST_TIMEOUT_S
+            )
+            named = {topic: (f"adding partitions to topic {topic}", future) for topic, future in futures.items()}
+            refusals |= self._wait(named, "ALTER")
+        return refusals
 
     def alter_configs(self, values: Mapping[str, Mapping[str, str | None]]) -> Refusals:
         """Sets properties of topics, or resets those whose value is None; leaves all others as they are."""
-        resources = [
-            ConfigResource(
-                ConfigResource.Type.TOPIC, topic, incremental_configs=[_alteration(*item) for item in config.items()]
+        refusals: Refusals = {}
+        for some in portions(values.items(), lambda one: len(one[1])):
+            futures = self.client.incremental_alter_configs(
+                [
+                    ConfigResource(
+                        ConfigResource.Type.TOPIC,
+                        topic,
+                        incremental_configs=[_alteration(*item) for item in config.items()],
+                    )
+                    for topic, config in some
+                ],
+                request_timeout=REQUEST_TIMEOUT_S,
             )
-            for topic, config in values.items()
-        ]
-        futures = (
-            self.client.incremental_alter_configs(resources, request_timeout=REQUEST_TIMEOUT_S) if resources else {}
-        )
-        named = {
-            resource.name: (f"setting {', '.join(values[resource.name])} of topic {resource.name}", future)
-            for resource, future in futures.items()
-        }
-        return self._wait(named, "ALTER_CONFIGS")
+            named = {
+                resource.name: (f"setting {', '.join(values[resource.name])} of topic {resource.name}", future)
+                for resource, future in futures.items()
+            }
+            refusals |= self._wait(named, "ALTER_CONFIGS")
+        return refusals
 
     def acls(self, resource: str = TOPIC) -> list[Acl] | None:
         """Returns the ACL bindings on topics, or on resources of all kinds (ANY).
@@ -286,10 +299,29 @@ class Admin:
 
     def _refused(self, what: str, operation: str, error: KafkaException) -> MirrorlakeError:
         if error.args[0].code() in COORDINATOR_GONE:
-            # librdkafka keeps the coordinator of a group for minutes, also one that is gone or says that it is none. A
-            # new client looks it up. The old one stays here until its other answers are due.
+            # librdkafka keeps the coordinator of a group for minutes, also one that is gone or says that it is none,
+            # and may wait behind a connection that was cut. A new client begins anew. The old one stays here until
+            # its other answers are due.
             self._abandoned, self._client = self._client, None
         return refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
+
+
+def portions(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yields the items of an administrative request, in their order, as a controller takes them in one request.
+
+    Args:
+        items: topics, for example.
+        size: returns the number of records that the controller writes for an item, at most.
+    """
+    portion, records = list[Item](), 0
+    for item in items:
+        if portion and records + size(item) > RECORDS_AT_ONCE:
+            yield portion
+            portion, records = [], 0
+        portion.append(item)
+        records += size(item)
+    if portion:
+        yield portion
 
 
 def _entry(entry: ConfigEntry) -> Entry:

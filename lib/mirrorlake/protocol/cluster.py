@@ -10,7 +10,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import FetchRequest
@@ -25,14 +25,12 @@ from mirrorlake.protocol.batches.record_batch import Sealed
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.limits import Limits
 from mirrorlake.protocol.network.event_loop import EventLoop
-from mirrorlake.protocol.network.network_client import NetworkClient
+from mirrorlake.protocol.network.network_client import NetworkClient, Result
 from mirrorlake.protocol.network.response_error import ResponseError, WireError, check, may_pass
 from mirrorlake.protocol.requests.fetch import Fetched, fetch_request, fetched_partitions
 from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.requests.list_offsets import list_offsets_request, listed_offsets
 from mirrorlake.protocol.requests.metadata import Topic, epoch_of, leader_of
-
-Result = TypeVar("Result")
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
@@ -141,14 +139,17 @@ class Cluster(NetworkClient):
             try:
                 return await attempt()
             except (ResponseError, WireError) as error:
-                self._coordinators.clear()
+                # A coordinator that is busy with the transaction before is the right one.
+                is_busy = isinstance(error, ResponseError) and error.code == ErrorCode.CONCURRENT_TRANSACTIONS
+                if not is_busy:
+                    self._coordinators.clear()
                 if not may_pass(error):
                     raise self.explained(what, error) from None
                 if time.monotonic() + backoff > deadline:
                     raise self.explained(f"{what}, retried for {timeout_ms} ms", error, retriable=True) from None
                 await self.net.sleep(backoff * random.uniform(0.8, 1.2))
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
-                if not isinstance(error, ResponseError) or error.code != ErrorCode.CONCURRENT_TRANSACTIONS:
+                if not is_busy:
                     await self._refresh_brokers()
 
     def leader(self, topic: str, partition: int) -> int:

@@ -22,7 +22,7 @@ from mirrorlake.protocol.error_codes import TRANSACTION_OVER
 from mirrorlake.protocol.network.response_error import ResponseError, check
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
-ENDED_AT_ONCE = 32
+BEGUN_AT_ONCE = ENDED_AT_ONCE = 32
 
 
 class Outcome(enum.Enum):
@@ -59,6 +59,22 @@ def begin(target: Cluster, transactional_id: str, transaction_timeout_ms: int, t
         lambda: begin_async(target, transactional_id, transaction_timeout_ms, timeout_ms)
     )
     return producer
+
+
+def begin_all(
+    target: Cluster, transactional_ids: Iterable[str], transaction_timeout_ms: int, timeout_ms: int
+) -> list[Producer]:
+    """Does the same as `begin` for several transactional ids, which are asked for at the same time.
+
+    Returns:
+        A producer for each of them, in their order.
+    """
+    attempts = [
+        partial(begin_async, target, transactional_id, transaction_timeout_ms, timeout_ms)
+        for transactional_id in transactional_ids
+    ]
+    producers: list[Producer] = target.net.run(lambda: target.each(attempts, BEGUN_AT_ONCE))
+    return producers
 
 
 async def begin_async(target: Cluster, transactional_id: str, transaction_timeout_ms: int, timeout_ms: int) -> Producer:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.connection import Connection
+from mirrorlake.errors import without_contents
 from mirrorlake.partition_key import PartitionKey
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ RECORDS_PER_TASK = 1_000_000  # a large partition is read by several tasks
 # Polls of 500 records spend most of their time on requests. Waiting for more records is useless, because the end offset
 # is given.
 POLL = {"kafka.max.poll.records": "10000", "kafka.fetch.max.wait.ms": "20"}
+TOO_FAR = (
+    "a record has a timestamp beyond 9,223,372,036,854,775 ms (the year 294,247), which Spark's Kafka source can't "
+    "read. Table offset_syncs has no first_timestamp or last_timestamp for its run"
+)
 
 
 def log_records(
@@ -64,3 +69,9 @@ def log_records(
         return frame
     table = spark.createDataFrame(sorted(names.items()), "topic STRING, name STRING")
     return frame.join(F.broadcast(table), "topic").drop("topic").withColumnRenamed("name", "topic")
+
+
+def why_unread(error: Exception) -> str:
+    """Returns the reason for which Spark could not read records, without their contents."""
+    said = without_contents(error)
+    return f"{said}: {TOO_FAR}" if "long overflow" in said else said

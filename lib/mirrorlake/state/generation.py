@@ -7,14 +7,17 @@ overwrites a position that it has not read.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.mirrorlake_options import LONGEST_TRANSACTION_MS
-from mirrorlake.errors import ConfigurationError, SourceError, TargetError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.model.gap import Gap
 from mirrorlake.model.run import Run
@@ -22,15 +25,19 @@ from mirrorlake.model.slot import ClosedFor, Position, SlotState, assign, merge_
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER, ErrorCode
 from mirrorlake.protocol.network.response_error import ResponseError, WireError
 from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed, closed_for, is_closed, promoted_topics
 from mirrorlake.state.fencing import fenced, write_state
 
-ATTEMPTS = 5
+ATTEMPTS = 5  # at least, also after the time for them
+LONGEST_WAIT_S = 1.0
 RUNS_AT_ONCE = 20_000  # in one record: a few MB, compressed a tenth of that
+WRITTEN_AT_ONCE = 8  # slots whose opening states are under way; each may have MBs
+
+Part = TypeVar("Part", Run, Gap)
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,10 @@ def begin_generation(
         raise ConfigurationError(closed(flow, reason, generation))
     opened_by: set[tuple[int, int]] = set()
     is_plain = not _is_bound(added, states)  # else some slots have a part of it already
-    for attempt in range(ATTEMPTS):
+    deadline = time.monotonic() + flow.connect_timeout_ms / 1000
+    for attempt in itertools.count():
+        if attempt >= ATTEMPTS and time.monotonic() > deadline:
+            break
         if _open_generation(
             flow,
             source_cluster_id,
@@ -111,7 +121,7 @@ def begin_generation(
             failpoint=failpoint,
         ):
             return generation + 1
-        sleep(random.uniform(0, 0.2 * 2**attempt))
+        sleep(random.uniform(0, min(0.2 * 2**attempt, LONGEST_WAIT_S)))
         states = offset_syncs.read_states(target, topic, partitions, flow.connect_timeout_ms)
         newest = _newest(states)
         is_own = all((one.producer_id, one.producer_epoch) in opened_by for one in _of(newest, states))
@@ -166,11 +176,10 @@ def _open_generation(
     Adds the producer ids and epochs that it writes with to `opened_by`.
     """
     timeout_ms = LONGEST_TRANSACTION_MS if added.inferred else flow.transaction_timeout_ms  # a map may be large
-    producers = {
-        slot: transaction.begin(target, flow.transactional_id(slot), timeout_ms, transaction.END_TIMEOUT_MS)
-        for slot in partitions
-    }
-    opened_by.update((producer.producer_id, producer.producer_epoch) for producer in producers.values())
+    ids = [flow.transactional_id(slot) for slot in partitions]
+    begun = transaction.begin_all(target, ids, timeout_ms, transaction.END_TIMEOUT_MS)
+    producers = dict(zip(partitions, begun, strict=True))
+    opened_by.update((producer.producer_id, producer.producer_epoch) for producer in begun)
     states, ends = offset_syncs.read_states_and_ends(
         target, flow.offset_syncs_topic, partitions, flow.connect_timeout_ms
     )
@@ -198,7 +207,10 @@ def _open_generation(
     promoted = (promoted - added.demotes) | added.promotes
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     everything, is_bound = tuple(positions.values()), _is_bound(added, states)
-    for slot, producer in producers.items():
+    inferred = _by_slot(added.inferred, new, positions)
+    gaps = _by_slot(added.gaps, new, positions)
+
+    def opening(slot: int, producer: transaction.Producer) -> Iterator[SlotState]:
         # If only some slots are committed, each partition has both its new position and what belongs to it, or neither.
         # A start has nothing that belongs to it. It would be forgotten if only a slot that is not committed had it.
         mine = (
@@ -206,45 +218,40 @@ def _open_generation(
             if is_bound
             else everything
         )
-        inferred = tuple(
-            run for run in added.inferred if (key := (run.topic, run.partition)) in new and positions[key].slot == slot
+        runs = inferred.get(slot, ())
+        state = SlotState(
+            source=flow.source,
+            target=flow.target,
+            source_cluster_id=source_cluster_id,
+            slot=slot,
+            slots=slots,
+            generation=generation,
+            transactional_id=producer.transactional_id,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            closed=bool(added.closes),
+            closed_for=added.closes,
+            producer_ids=tuple(producer_ids),
+            topics_shared=flow.topics_shared,
+            promoted_topics=tuple(sorted(promoted)),
         )
-        records = [(inferred[at : at + RUNS_AT_ONCE], True) for at in range(0, len(inferred), RUNS_AT_ONCE)] + [
-            ((), False)
-        ]
-        for sequence, (runs, is_inferred) in enumerate(records):
-            state = SlotState(
-                source=flow.source,
-                target=flow.target,
-                source_cluster_id=source_cluster_id,
-                slot=slot,
-                slots=slots,
-                generation=generation,
-                transactional_id=producer.transactional_id,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
-                positions=() if runs else mine,
-                runs=runs,
-                inferred=is_inferred,
-                closed=bool(added.closes),
-                closed_for=added.closes,
-                gaps=()
-                if runs
-                else tuple(
-                    gap
-                    for gap in added.gaps
-                    if (key := (gap.topic, gap.partition)) in new and positions[key].slot == slot
-                ),
-                producer_ids=tuple(producer_ids),
-                topics_shared=flow.topics_shared,
-                promoted_topics=tuple(sorted(promoted)),
-            )
-            if not _write(target, flow, producer=producer, state=state, after=ends[slot], sequence=sequence):
-                return False
+        for at in range(0, len(runs), RUNS_AT_ONCE):
+            yield replace(state, runs=tuple(runs[at : at + RUNS_AT_ONCE]), inferred=True)
+        yield replace(state, positions=mine, gaps=tuple(gaps.get(slot, ())))
+
+    if not _write_all(target, flow, {producer: opening(slot, producer) for slot, producer in producers.items()}, ends):
+        return False
     failpoint("driver.stated")
-    for slot, producer in producers.items():
-        outcome = transaction.end(target, producer, commit=True, timeout_ms=transaction.END_TIMEOUT_MS)
-        failpoint("driver.opening")
+    outcomes = transaction.end_all(
+        target,
+        begun,
+        commit=True,
+        timeout_ms=transaction.END_TIMEOUT_MS,
+        ended=lambda: failpoint("driver.opening"),
+    )
+    for (slot, producer), outcome in zip(producers.items(), outcomes, strict=True):
+        if isinstance(outcome, MirrorlakeError):
+            raise outcome
         if outcome is transaction.Outcome.DEAD and not offset_syncs.find_state(
             target, flow.offset_syncs_topic, slot=slot, producer=producer, timeout_ms=flow.connect_timeout_ms
         ):
@@ -278,23 +285,49 @@ def in_incarnations_of(known: Mapping[PartitionKey, Position], added: Beginning)
     return replace(added, positions=positions, inferred=inferred)
 
 
-def _write(
-    target: Cluster, flow: Flow, producer: transaction.Producer, state: SlotState, after: int, sequence: int
+def _by_slot(
+    found: Iterable[Part], new: Container[PartitionKey], positions: Mapping[PartitionKey, Position]
+) -> dict[int, list[Part]]:
+    """Groups runs or gaps of new positions by the slots that own them."""
+    by_slot: dict[int, list[Part]] = {}
+    for one in found:
+        key = one.topic, one.partition
+        if key in new:
+            by_slot.setdefault(positions[key].slot, []).append(one)
+    return by_slot
+
+
+def _write_all(
+    target: Cluster,
+    flow: Flow,
+    states: Mapping[transaction.Producer, Iterator[SlotState]],
+    ends: Mapping[int, int],
 ) -> bool:
-    """Writes one state; returns False if another job has ended the transaction."""
-    try:
-        target.net.run(lambda: write_state(target, flow, producer, state, after=after, sequence=sequence))
-    except ResponseError as error:
-        if error.code in TRANSACTION_OVER:
-            return False
-        raise target.explained(
-            f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)", error
-        ) from None
-    except WireError as error:
-        raise target.explained(
-            f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True
-        ) from None
-    return True
+    """Writes the states of each producer in their order, several producers at the same time.
+
+    Returns False if another job has ended one of the transactions.
+    """
+
+    async def written(producer: transaction.Producer) -> bool:
+        for sequence, state in enumerate(states[producer]):
+            try:
+                await write_state(target, flow, producer, state, after=ends[state.slot], sequence=sequence)
+            except ResponseError as error:
+                if error.code in TRANSACTION_OVER:
+                    return False
+                raise target.explained(
+                    f"flow {flow.name}: writing topic {flow.offset_syncs_topic} (needs WRITE)",
+                    error,
+                    retriable=error.code in ATTEMPT_OVER,
+                ) from None
+            except WireError as error:
+                raise target.explained(
+                    f"flow {flow.name}: writing topic {flow.offset_syncs_topic}", error, retriable=True
+                ) from None
+        return True
+
+    attempts = [partial(written, producer) for producer in states]
+    return all(target.net.run(lambda: target.each(attempts, WRITTEN_AT_ONCE)))
 
 
 def _of(generation: int, states: dict[int, SlotState]) -> list[SlotState]:

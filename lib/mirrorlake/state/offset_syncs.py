@@ -1,9 +1,10 @@
 """The offset-syncs topic of a flow, on the target: one partition for each slot, one record for each transaction.
 
-A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with gzip. Most records have only
+A record has the key `slot-<n>` and the JSON of `SlotState` as its value, compressed with zstd. Most records have only
 what has changed (`model/changes.py`). Functions of this module return whole states. The topic keeps all
 records (`cleanup.policy=delete`, no retention), so that the ledger can be rebuilt from it at any time, and so that a
 snapshot stays as long as the changes that name it. Only the flow's own principal should have the right to write to it.
+A record of another program, which has another key, is passed over by all readers.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from functools import partial
 
 from mirrorlake.errors import TargetError
 from mirrorlake.model.changes import as_snapshot, whole
-from mirrorlake.model.slot import SlotState
+from mirrorlake.model.slot import SlotState, parsed
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.messages import encode_message, read_messages
+from mirrorlake.protocol.batches.messages import Message, encode_message, read_messages
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import FETCH_WAIT_MS, read_stretch
@@ -84,10 +85,14 @@ def encode(state: SlotState, base_sequence: int) -> bytes:
         producer,
         base_sequence,
         timestamp=state.created_ms,
-        key=f"slot-{state.slot}".encode(),
+        key=key_of(state.slot),
         value=state.to_json(),
-        limit_bytes=LARGEST_RECORD_BYTES,
     )
+
+
+def key_of(slot: int) -> bytes:
+    """Returns the key of the states of a slot."""
+    return f"slot-{slot}".encode()
 
 
 def read_states(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, SlotState]:
@@ -136,9 +141,9 @@ async def states_and_ends(
         if isinstance(seen, Seen) and seen.log == logs[key] != UNKNOWN_LOG and seen.end == stable[key]:
             return seen
         end, batches = newest.get(key, (-1, ()))
-        records = [_record(batches[-1])] if batches and end == stable[key] else []
-        if records and SlotState.from_json(records[0][1], with_positions=False).number:
-            records = [_record(batch) for batch in batches]
+        records = _records(batches[-1:], key[1]) if end == stable[key] else []
+        if records and parsed(records[0][1]).get("number"):  # changes, which others may precede
+            records = _records(batches, key[1])
         elif not records:
             _, records = await _last_values(target, key, first[key], stable[key], LOOK_BACK, timeout_ms)
         return await _seen(target, key, logs[key], first[key], stable[key], records, timeout_ms)
@@ -189,8 +194,15 @@ async def _seen(
     """
     if not records:
         return Seen(end, log, -1, 0, None)
-    offset, value = records[-1]
-    last, size = SlotState.from_json(value), max(len(value) for _, value in records[-LOOK_BACK:])
+    decoded: dict[int, SlotState] = {}
+
+    def state_at(offset: int, value: bytes) -> SlotState:
+        if offset not in decoded:
+            decoded[offset] = SlotState.from_json(value)
+        return decoded[offset]
+
+    offset, size = records[-1][0], max(len(value) for _, value in records[-LOOK_BACK:])
+    last = state_at(*records[-1])
     if not last.number:
         return Seen(end, log, offset, size, as_snapshot(offset, last))
     before = _followed_by(target.states_seen.get(key), log, offset, last)
@@ -199,12 +211,12 @@ async def _seen(
     else:
         base, known = None, last.snapshot - 1
     changes = [(at, value) for at, value in records if at > known]
-    number = SlotState.from_json(changes[0][1], with_positions=False).number if changes else last.number
+    number = state_at(*changes[0]).number if changes else last.number
     if number != (base.number + 1 if base else 0):  # some are before `records`
         changes = await committed_values_async(target, key, max(known + 1, first), offset + 1, timeout_ms)
-    decoded = [(at, SlotState.from_json(value)) for at, value in changes]
+    following = [(at, state_at(at, value)) for at, value in changes]
     if base is None:
-        (at, snapshot), *decoded = decoded or [(-1, last)]
+        (at, snapshot), *following = following or [(-1, last)]
         if snapshot.number or at != last.snapshot:
             raise TargetError(
                 f"{key[0]}-{key[1]}: the state at offset {offset} has changes since the snapshot at offset "
@@ -212,7 +224,7 @@ async def _seen(
                 "Restore the topic, then start the job again"
             )
         base = as_snapshot(at, snapshot)
-    return Seen(end, log, offset, size, whole(key[0], base, decoded))
+    return Seen(end, log, offset, size, whole(key[0], base, following))
 
 
 def _followed_by(seen: object, log: tuple[str, int], offset: int, last: SlotState) -> Seen | None:
@@ -272,10 +284,39 @@ def _committed_batches(fetched: Fetched) -> tuple[int, Sequence[Batch]]:
     return end, found
 
 
-def _record(batch: Batch) -> StateRecord:
-    """Reads the last record of a batch; a state has a batch of its own."""
-    *_, last = read_messages(batch)
-    return last.offset, last.value or b""
+def _records(batches: Iterable[Batch], slot: int) -> list[StateRecord]:
+    """Reads the states of batches; a state has a batch of its own."""
+    last = [[*read_messages(batch)][-1] for batch in batches]
+    return [(one.offset, one.value or b"") for one in last if is_state(one, slot)]
+
+
+def is_state(message: Message, slot: int) -> bool:
+    """Returns False for a record that another program has written: a slot's states have its name as their key."""
+    return message.key == key_of(slot)
+
+
+def foreign_records(target: Cluster, topic: str, slots: Iterable[int], timeout_ms: int) -> dict[int, int]:
+    """Finds records near the ends of slots that are no states, which all readers pass over.
+
+    Args:
+        target: the cluster that has the topic.
+        topic: the offset-syncs topic.
+        slots: the numbers of the slots.
+        timeout_ms: the deadline of each request.
+
+    Returns:
+        The last such offset of each slot that has one.
+    """
+    keys = [(topic, slot) for slot in slots]
+    first, ends = (target.offsets(keys, at, timeout_ms) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP))
+    found = dict[int, int]()
+    for key in keys:
+        start = max(first[key], ends[key] - LOOK_BACK)
+        read: list[Message] = target.net.run(partial(_messages, target, key, start, ends[key], timeout_ms))
+        for one in read:
+            if not is_state(one, key[1]):
+                found[key[1]] = one.offset
+    return found
 
 
 def read_all_states(target: Cluster, topic: str, timeout_ms: int) -> dict[int, SlotState]:
@@ -366,39 +407,37 @@ class NewStates:
             if keys
             else {}
         )
-        states: list[SlotState] = []
-        for key, end in sorted(stable.items()):
-            records = (
-                self._newest(key, first[key], end)
-                if key in first
-                else _values(self._target, key, start=self._next[key], end=end, timeout_ms=self._timeout_ms)
+        read: list[list[SlotState]] = self._target.net.run(
+            lambda: self._target.each(
+                [partial(self._states, key, logs[key], first.get(key), end) for key, end in sorted(stable.items())],
+                AT_ONCE,
             )
-            states += [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
-            if records:
-                log = _same(logs[key], _log(self._target, key))
-                states.append(self._whole(key, log, first.get(key, 0), end, records))
-        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
-        return states, is_continued
-
-    def _whole(
-        self, key: PartitionKey, log: tuple[str, int], first: int, end: int, records: Sequence[StateRecord]
-    ) -> SlotState:
-        seen: Seen = self._target.net.run(lambda: _seen(self._target, key, log, first, end, records, self._timeout_ms))
-        self._target.states_seen[key] = seen
-        assert seen.state is not None
-        return seen.state
-
-    def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
-        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
-        start: int
-        found: list[StateRecord]
-        start, found = self._target.net.run(
-            lambda: _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         )
+        self._topic_id, self._next = topic_id, stable  # only now: an error must not lose states
+        return [state for of_slot in read for state in of_slot], is_continued
+
+    async def _states(self, key: PartitionKey, log: tuple[str, int], first: int | None, end: int) -> list[SlotState]:
+        """Reads the new states of a slot, or the newest ones if `first` is given; the last one whole."""
+        target, timeout_ms = self._target, self._timeout_ms
+        if first is None:
+            records = await committed_values_async(target, key, self._next[key], end, timeout_ms)
+        else:
+            records = await self._newest(key, first, end)
+        if not records:
+            return []
+        earlier = [SlotState.from_json(value, with_positions=False) for _, value in records[:-1]]
+        seen = await _seen(target, key, _same(log, _log(target, key)), first or 0, end, records, timeout_ms)
+        target.states_seen[key] = seen
+        assert seen.state is not None
+        return [*earlier, seen.state]
+
+    async def _newest(self, key: PartitionKey, first: int, end: int) -> list[StateRecord]:
+        """Reads the last record of a slot, wherever it is, and earlier ones as far as they are quick to read."""
+        start, found = await _last_values(self._target, key, first, end, STATE_AND_MARKER, self._timeout_ms)
         if not found:
             return []
         earlier = max(first, start - min(AT_FIRST, AT_FIRST_BYTES // max(len(value) for _, value in found)))
-        return _values(self._target, key, start=earlier, end=start, timeout_ms=self._timeout_ms) + found
+        return await committed_values_async(self._target, key, earlier, start, self._timeout_ms) + found
 
 
 async def _last_values(
@@ -417,15 +456,10 @@ async def _last_values(
     return start, found
 
 
-def _values(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[StateRecord]:
-    """Reads the committed records of `[start, end)`, in order."""
-    return committed_values(target, key, start=start, end=end, timeout_ms=timeout_ms)
-
-
 def committed_values(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
-    """Reads the committed records of `[start, end)` in order: their offsets and values.
+    """Reads the committed states of `[start, end)` in order: their offsets and values.
 
     Raises:
         TargetError: the log can't be read, or a record is corrupt.
@@ -438,9 +472,15 @@ async def committed_values_async(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
     """Does the same as `committed_values`, for use inside the event loop."""
+    found = await _messages(target, key, start, end, timeout_ms)
+    return [(one.offset, one.value or b"") for one in found if is_state(one, key[1])]
 
-    async def values() -> list[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
+
+async def _messages(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[Message]:
+    """Reads the committed records of `[start, end)` in order, with those of other programs."""
+
+    async def messages() -> list[Message]:
+        found = list[Message]()
         async for batch, is_aborted in read_stretch(target, key, start=start, end=end, max_bytes=LARGEST_RECORD_BYTES):
             if is_aborted or batch.is_control:
                 continue
@@ -449,9 +489,9 @@ async def committed_values_async(
                     f"{key[0]}-{key[1]}, offset {batch.base_offset}: the record is corrupt (CRC). Check the target's "
                     "disks"
                 )
-            found += [(message.offset, message.value or b"") for message in read_messages(batch)]
+            found += read_messages(batch)
         return found
 
     if start >= end:
         return []
-    return await target.retry(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", values, timeout_ms)
+    return await target.retry(f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", messages, timeout_ms)

@@ -19,6 +19,7 @@ from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.requests.metadata import Topic
+from mirrorlake.state.offset_syncs import is_state
 
 LOOK_BACK = 8
 FETCH_BYTES = 64 << 20
@@ -133,8 +134,10 @@ class Provenance:
             self._source, key, start=start, end=end, max_bytes=FETCH_BYTES, isolation=READ_UNCOMMITTED
         ):
             if not batch.is_control:
-                self._mirrored.add(batch.producer_id)
                 for message in read_messages(batch):
+                    if not is_state(message, key[1]):
+                        continue
+                    self._mirrored.add(batch.producer_id)
                     try:
                         state = SlotState.from_json(message.value or b"", with_positions=False)
                     except TargetError as error:  # of another flow, whose target this cluster is

@@ -16,11 +16,17 @@ from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.translation.positions import ReaderPosition, Translated, Translation
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, resumptions, translate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+HIDDEN = (
+    "Its position at a time is not known. If the right can't be granted, translate from the ledger alone (parameter "
+    "source_is_gone = true)"
+)
 
 
 class Translator:
@@ -85,6 +91,9 @@ class Translator:
         """Returns the position of the first record at or after a time, in each partition of the flow.
 
         Without the source, returns the start of the first run that holds such a record, from the ledger.
+
+        Raises:
+            SourceError: the principal may not describe a topic that was mirrored, or the source can't be read.
         """
         return self._at_source(timestamp_ms) if self.ask_source else self._at_runs(timestamp_ms)
 
@@ -156,11 +165,12 @@ class Translator:
         return {key: (first[key], stable[key]) for key in found if key in first and key in stable}
 
     def _at_source(self, timestamp_ms: int) -> list[ReaderPosition]:
-        source, timeout_ms = self._source(), self.flow.connect_timeout_ms
+        source, timeout_ms, known = self._source(), self.flow.connect_timeout_ms, self._known()
         try:
             topics = {
                 name: topic for name, topic in source.refresh(None, timeout_ms).items() if self.flow.mirrors_topic(name)
             }
+            require_visible(source, self.flow, {topic for topic, _ in known} - topics.keys(), HIDDEN)
             keys = [
                 (name, partition) for name, topic in sorted(topics.items()) for partition in range(topic.partitions)
             ]

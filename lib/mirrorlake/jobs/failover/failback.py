@@ -55,6 +55,7 @@ from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for
 from mirrorlake.state.generation import Beginning, begin_again, begin_generation
@@ -66,6 +67,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DROP, REAPPLY = "drop", "reapply"
+HIDES_RECORDS = (
+    "Without it, nobody can tell whether records of the topic have diverged or are lost. Nothing was changed. If it "
+    "can't be granted, exclude the topic (topics.exclude)"
+)
 MODES = (FailoverMode.PLAN, FailoverMode.REHEARSE, FailoverMode.BEGIN, FailoverMode.RUN)
 # A failback reads positions on the live clusters, and principals have their access on the source.
 OF_FAILOVER = ("topics", "at", "source", "max_position_age_seconds", "access")
@@ -197,7 +202,9 @@ class Failback:
             states = self._require_failed_over(here)
             require_same_cluster(self.away, there, max(states.values(), key=_generation).source_cluster_id)
             self._catch_up(here, there)  # records that the ledger doesn't know would count as diverged
-            lost = lost_ends(self.away, self.ledger, there, merge_positions(states.values()))
+            positions = merge_positions(states.values())
+            require_visible(there, self.away, {topic for topic, _ in positions}, HIDES_RECORDS)
+            lost = lost_ends(self.away, self.ledger, there, positions)
             differs_from = {one.key: one.from_offset for one in lost}
             divergence = diverged(self.away, self.ledger, there, here, differs_from)
             if choice.mode == FailoverMode.PLAN and lost:

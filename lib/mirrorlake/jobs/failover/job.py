@@ -348,6 +348,14 @@ class Failover:
         log.info(event("topics_closed", flow=self.flow.name, generation=generation, topics=",".join(sorted(topics))))
         if self._back is not None and situation.source is not None:
             self._open_back(self._back, situation.source, {self.flow.policy.remote_topic(topic) for topic in topics})
+        elif self._back is not None:
+            detail = (
+                f"cluster {self.flow.source} is dead, so topics of {self._back.name} that were promoted before stay "
+                "closed there. Once it is alive, promote the same topics again, with partial = true and close = true"
+            )
+            log.warning(
+                event("topics_not_opened", flow=self._back.name, topics=",".join(sorted(topics)), detail=detail)
+            )
         return generation
 
     def _open_back(self, back: Flow, source: Cluster, topics: set[str]) -> None:

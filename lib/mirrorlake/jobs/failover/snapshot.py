@@ -16,8 +16,6 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint.group_positions import ends_seen
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
-from mirrorlake.jobs.mirror.planning.readiness import lacks
-from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger import views
@@ -25,7 +23,7 @@ from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.requests.metadata import DESCRIBE
+from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
 from mirrorlake.state.closure import is_closed, promoted_topics
@@ -45,6 +43,10 @@ WHERE NOT f.passed AND f.status NOT IN ({not_covered}, {not_comparable}) AND NOT
       AND p.upstream_to >= f.upstream_to)
 )
 """
+HIDES_GROUPS = (
+    "Without it, the source hides the offsets of groups in the topic. If it can't be granted, run with source = dead: "
+    "the last offsets that were read count then"
+)
 AUTO_DEADLINE_MS = 5_000  # time limit for a source that may be dead
 
 
@@ -161,7 +163,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     }
     promoted = promoted_topics(states.values())
     if source is not None:
-        require_visible(flow, source, {topic for topic, _ in positions} - promoted)
+        require_visible(source, flow, {topic for topic, _ in positions} - promoted, HIDES_GROUPS)
     first, ends, lags = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
     carried = _carried(flow, target, positions, ends)
@@ -204,20 +206,6 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         failed=_failed(ledger, flow),
         looked_at=datetime.now(UTC).replace(tzinfo=None),
     )
-
-
-def require_visible(flow: Flow, source: Cluster, mirrored: Set[str]) -> None:
-    """Checks that the source shows each mirrored topic that it has, and so the offsets of groups in it.
-
-    Raises:
-        SourceError: the principal may not describe one.
-    """
-    for name, topic in source_topics(source, flow, mirrored).items():
-        if not topic.allows(DESCRIBE):
-            raise SourceError(
-                f"{lacks(flow, 'DESCRIBE', name, flow.source)}. Without it, the source hides the offsets of groups in "
-                "the topic. If it can't be granted, run with source = dead: the last offsets that were read count then"
-            )
 
 
 def _logs(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import TargetError
 from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
-from mirrorlake.model.slot import NO_STATE, ClosedFor, SlotState
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
+from mirrorlake.model.slot import NO_STATE, ClosedFor, SlotState, merge_positions
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_requests import list_groups
 from mirrorlake.protocol.probes.facts import (
@@ -22,7 +23,7 @@ from mirrorlake.protocol.probes.facts import (
 from mirrorlake.protocol.probes.permissions import denied_commits, denied_transactions
 from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.state.closure import closed_for, promoted_topics
-from mirrorlake.state.offset_syncs import read_all_states
+from mirrorlake.state.offset_syncs import foreign_records, read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause
 
 NAMES = {READ: "READ", WRITE: "WRITE", DESCRIBE: "DESCRIBE", DESCRIBE_CONFIGS: "DESCRIBE_CONFIGS", CREATE: "CREATE"}
@@ -103,14 +104,19 @@ def topics(at: Peers) -> Looks:
 
 def source_permissions(at: Peers) -> Looks:
     """Compares what the principal may do on the source's topics with what the flow needs."""
-    flow, source, timeout_ms = at.flow, at.source, at.timeout_ms
-    found = {
-        name: topic
-        for name, topic in source.refresh(None, timeout_ms, operations=True).items()
-        if flow.mirrors_topic(name)
-    }
-    needed = [READ, DESCRIBE, *([DESCRIBE_CONFIGS] if flow.sync_topic_configs_enabled else [])]
+    flow = at.flow
+    found = source_topics(at.source, replace(flow, connect_timeout_ms=at.timeout_ms), _mirrored(at))
+    needed = [DESCRIBE, READ, *([DESCRIBE_CONFIGS] if flow.sync_topic_configs_enabled else [])]
     yield from _lacking(flow, flow.source, found, needed)
+
+
+def _mirrored(at: Peers) -> set[str]:
+    """Returns the topics that the flow has mirrored and goes on to; none if its states can't be read (`state`)."""
+    try:
+        states = read_all_states(at.target, at.flow.offset_syncs_topic, at.timeout_ms).values()
+    except TargetError:
+        return set()
+    return {topic for topic, _ in merge_positions(states)} - promoted_topics(states)
 
 
 def target_permissions(at: Peers) -> Looks:
@@ -257,6 +263,15 @@ def state(at: Peers) -> Looks:
             return
         yield problem(Check.STATE, flow.name, error.message, "Grant READ on the TOPIC, or upgrade mirrorlake")
         return
+    strays = foreign_records(target, topic, target.topics[topic].leaders, timeout_ms) if states else {}
+    for slot, offset in strays.items():
+        yield warning(
+            Check.STATE,
+            flow.name,
+            f"another program has written to {flow.target}: {topic}-{slot}, offset {offset} is no state. All jobs pass "
+            "over it",
+            "Revoke that program's WRITE on the topic: nobody but the flow's own principal needs it",
+        )
     pause = read_pause(target, flow, timeout_ms)
     if pause is not None:
         yield warning(Check.STATE, flow.name, str(pause), f"mirrorlake resume --flow '{flow.name}'")

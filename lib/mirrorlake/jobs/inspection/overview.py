@@ -53,13 +53,14 @@ MEANINGS: Mapping[Condition, str] = {
     Condition.CLOSED: "the flow was failed over, or handed back to MirrorMaker 2",
     Condition.PAUSED: "the flow is paused, by an operator or by its property file",
     Condition.NEW: "the flow has never run",
-    Condition.STANDBY: "the flow was failed over, and the one the other way mirrors",
+    Condition.STANDBY: "the flow was failed over, and the one the other way has mirrored since",
     Condition.BEHIND: "records wait, and commits go on",
     Condition.OK: "everything that the source has is mirrored",
 }
 ORDER = {condition: number for number, condition in enumerate(Condition)}
 ATTENTION = frozenset(Condition) - {Condition.OK, Condition.BEHIND, Condition.STANDBY}
-AT_WORK = frozenset({Condition.OK, Condition.BEHIND, Condition.PAUSED, Condition.STALLED})
+MIRRORS = frozenset({Condition.OK, Condition.BEHIND})
+AT_WORK = MIRRORS | {Condition.PAUSED, Condition.STALLED}
 FAILED_OVER = "failed over: groups continue on the target"
 
 
@@ -152,14 +153,20 @@ def overview(
 
 
 def _paired(told: Sequence[FlowOverview]) -> list[FlowOverview]:
-    """Returns what was told, where flows are known to belong together: of two ways, one mirrors and one is at rest."""
+    """Returns what was told, where flows are known to belong together: of two ways, one mirrors and one is at rest.
+
+    Where both ways mirror, the one that was failed over is not at rest before the other one has committed something
+    since: until then, nothing says that anybody has looked at it.
+    """
     by_name = {one.flow: one for one in told}
 
     def paired(one: FlowOverview) -> FlowOverview:
         other = by_name.get("->".join(reversed(one.flow.split("->"))))
-        if other is None or other.generation is None or other.condition not in AT_WORK:
+        if other is None or other.committed_s is None or other.condition not in AT_WORK:
             return one
         if one.condition is Condition.CLOSED and one.detail == FAILED_OVER:
+            if one.committed_s is None or other.condition not in MIRRORS or other.committed_s >= one.committed_s:
+                return one
             detail = f"failed over, and {other.flow} mirrors"
             return replace(one, condition=Condition.STANDBY, detail=detail, next=f"To go back: {one.next}")
         if one.condition is Condition.NEW:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,8 +28,11 @@ ANSWER_TICK_S = 0.1  # seconds without an answer, after which None is yielded
 class CopyTasks(Protocol):
     """Runs the copying tasks of one micro-batch."""
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+    def run(self, flow: Flow, plan: MirrorPlan) -> Generator[TaskAnswer | None]:
         """Runs one task for each slot of the plan; yields each answer as it comes, and None while none has come.
+
+        If it is closed before, it starts no more tasks. It waits for those that run only where it can't end them: until
+        their time, `mirrorlake.batch.max.ms`, is up.
 
         Raises:
             MirrorlakeError: a task was lost, so that its open transaction is unknown.
@@ -49,6 +52,7 @@ class JobRun:
     Attributes:
         config: path of the property file, which the planner reads.
         flow: the flow at the start of the run.
+        slots: the number of slots that can have work, as the start has counted them.
         interval_s: least seconds from the begin of a micro-batch to the next one; None to mirror what the source has
             now, and end.
         run_for_s: seconds after which to stop; None for no limit.
@@ -59,6 +63,7 @@ class JobRun:
 
     config: str
     flow: Flow
+    slots: int
     interval_s: float | None
     run_for_s: float | None
     handle: HandlePlan

@@ -7,9 +7,10 @@ tests of the protocol, and for small flows without transforms.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
+from threading import Event
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -72,14 +73,17 @@ class InProcessTasks:
         self._failpoint = failpoint
         self._copiers = [Copier() for _ in range(lanes)]
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+    def run(self, flow: Flow, plan: MirrorPlan) -> Generator[TaskAnswer | None]:
         """See `CopyTasks.run`."""
         by_lane: dict[int, list[tuple[int, list[Range]]]] = {}
+        is_over = Event()
         for slot, ranges in plan.by_slot().items():
             by_lane.setdefault(self._lane(slot, by_lane), []).append((slot, ranges))
 
         def copied(lane: int) -> Iterator[TaskAnswer]:
             for slot, ranges in by_lane[lane]:
+                if is_over.is_set():
+                    return
                 yield self._copiers[lane].copy(flow, plan, slot, ranges, self._failpoint)
 
         if len(by_lane) < 2:  # in this thread, which an interrupt reaches
@@ -93,7 +97,10 @@ class InProcessTasks:
                 answers.put(answer)
 
         with ThreadPoolExecutor(len(by_lane)) as pool:
-            yield from _as_they_come([pool.submit(answered, lane) for lane in by_lane], answers)
+            try:
+                yield from _as_they_come([pool.submit(answered, lane) for lane in by_lane], answers)
+            finally:
+                is_over.set()
 
     def _lane(self, slot: int, taken: Mapping[int, Sequence[object]]) -> int:
         """Returns the lane of a slot: its usual one, whose connections know it, unless others have fewer slots."""

@@ -26,6 +26,7 @@ import time
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -75,6 +76,7 @@ from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, s
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
+from mirrorlake.state.giving_way import GivingWay
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, PauseWatch
 from mirrorlake.state.slot_report import SlotReport
@@ -136,6 +138,7 @@ class MirrorJob:
         self._generation = 0
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
+        self._giving_way = GivingWay(self._stopping.wait)
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
@@ -231,6 +234,7 @@ class MirrorJob:
                 JobRun(
                     config=self.config,
                     flow=self.flow,
+                    slots=self._live.slots,
                     interval_s=interval_s,
                     run_for_s=run_for_s,
                     handle=self._mirror,
@@ -315,7 +319,8 @@ class MirrorJob:
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
         topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
-        require_rates(flow, min(slots, max(1, sum(topics.values()))))
+        self._live.slots = min(slots, max(1, sum(topics.values())))
+        require_rates(flow, self._live.slots)
         remote_topics = flow.remote_topics(topics)
         if self._source.cluster_id == self._target.cluster_id:
             unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
@@ -331,6 +336,7 @@ class MirrorJob:
         )
         self._topology.promoted = promoted
         sync_partitions = self._topology.ensure_offset_syncs(slots)
+        self._live.flow = self._topology.flow = flow = replace(flow, loses_states=self._topology.loses_states)
         if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
             self._topology.ensure_dead_letters(self._target)
         self._ensure_topics(topics, unnamed)
@@ -389,11 +395,11 @@ class MirrorJob:
         """Prepares remote topics. A topic that is held is logged and recorded, and the others continue.
 
         Raises:
-            TargetError: no topic can be mirrored.
+            TargetError: no topic can be mirrored. That may pass if it was possible before, as when brokers are away.
         """
         failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
         if topics and topics.keys() <= failures.keys():
-            raise TargetError(next(iter(failures.values())))
+            raise TargetError(next(iter(failures.values())), retriable=self._generation > 0)
         self._holdups.topics(failures)
         self._topics = topics
 
@@ -460,6 +466,8 @@ class MirrorJob:
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
         if outcome.failures:
+            if any(failure.contested for failure in outcome.failures):
+                self._giving_way.pause()
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
                 raise worst
@@ -497,6 +505,8 @@ class MirrorJob:
                 retriable=True,
             )
         self._paused(plan.paused)
+        if plan.is_lingering and not plan.ranges:
+            self._telemetry.health.progressed()  # it waits as it was told
         self._lag = plan.lag
         self._metrics.lag_records.labels(self.flow.name).set(self._lag)
         for notice in plan.notices:

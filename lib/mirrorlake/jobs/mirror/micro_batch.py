@@ -2,7 +2,8 @@
 
 The transactions of all slots are checked by the gate and committed together. Those that have waited HELD_S for slower
 slots are not held any longer: they are checked and committed without them. So a slow slot, or more slots than cores,
-lets no transaction time out.
+lets no transaction time out. If the gate refuses some, the tasks of slower slots are ended, and their transactions
+aborted.
 
 Readers of the target wait for an open transaction until it ends or times out. The driver ends the transactions of the
 reports that tasks return. If a task is lost or a retry can't help, the driver aborts all transactions that it can, and
@@ -14,8 +15,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
@@ -99,27 +100,24 @@ class MicroBatch:
         refused: MirrorlakeError | None = None
         with self._aborting_if_interrupted({one.slot for one in plan.ranges}):
             try:
-                for reports in self._copied(plan, tasks, failures):
-                    clock.lap("copy")
-                    if refused is not None:  # it says why; what can't be aborted times out
-                        with suppress(TargetError):
-                            self._reject(reports)
-                        continue
-                    self._failpoint("driver.copied")
-                    moved = [report for report in reports if report.is_open]
-                    try:
-                        if moved:
-                            self._pass_gate(moved, cycle_id, evaluated)
-                    except MirrorlakeError as error:
-                        refused = error  # what other slots still copy is aborted, too
-                        continue
-                    clock.lap("gate")
-                    self._failpoint("driver.gated")
-                    done, aborted = self._commit(moved)
-                    committed += done
-                    failures += aborted
-                    self._failpoint("driver.committed")
-                    clock.lap("commit")
+                with closing(self._copied(plan, tasks, failures)) as copied:
+                    for reports in copied:
+                        clock.lap("copy")
+                        self._failpoint("driver.copied")
+                        moved = [report for report in reports if report.is_open]
+                        try:
+                            if moved:
+                                self._pass_gate(moved, cycle_id, evaluated)
+                        except MirrorlakeError as error:
+                            refused = error
+                            break  # nothing that other slots still copy may be committed
+                        clock.lap("gate")
+                        self._failpoint("driver.gated")
+                        done, aborted = self._commit(moved)
+                        committed += done
+                        failures += aborted
+                        self._failpoint("driver.committed")
+                        clock.lap("commit")
                 if refused is not None:
                     raise refused
             except MirrorlakeError as error:
@@ -144,8 +142,10 @@ class MicroBatch:
 
     def _copied(
         self, plan: MirrorPlan, tasks: CopyTasks, failures: list[MirrorlakeError]
-    ) -> Iterator[list[SlotReport]]:
+    ) -> Generator[list[SlotReport]]:
         """Runs one task for each slot; yields the reports of slots whose transactions should end, and those left last.
+
+        If it is closed before, it ends the tasks that still run, and aborts what they have open.
 
         Args:
             plan: offsets to copy.
@@ -157,21 +157,22 @@ class MicroBatch:
         ended: set[int] = set()
         held_since: float | None = None
         try:
-            for answer in tasks.run(self._flow.shared_by(len(slots)), plan):
-                if answer is not None:
-                    answered.append(answer.slot)
-                    if isinstance(outcome := answer.outcome, SlotReport):
-                        waiting.append(outcome)
-                        if held_since is None and outcome.is_open:
-                            held_since = self._now()
-                    else:
-                        (failures if outcome.retriable else final).append(outcome)
-                is_over = held_since is not None and self._now() >= held_since + self._held_s
-                if is_over and not final and len(answered) < len(slots):
-                    ended |= {report.slot for report in waiting}
-                    yield waiting
-                    waiting, held_since = [], None
-        except MirrorlakeError:
+            with closing(tasks.run(self._flow.shared_by(len(slots)), plan)) as answers:
+                for answer in answers:
+                    if answer is not None:
+                        answered.append(answer.slot)
+                        if isinstance(outcome := answer.outcome, SlotReport):
+                            waiting.append(outcome)
+                            if held_since is None and outcome.is_open:
+                                held_since = self._now()
+                        else:
+                            (failures if outcome.retriable else final).append(outcome)
+                    is_over = held_since is not None and self._now() >= held_since + self._held_s
+                    if is_over and not final and len(answered) < len(slots):
+                        ended |= {report.slot for report in waiting}
+                        yield waiting
+                        waiting, held_since = [], None
+        except (MirrorlakeError, GeneratorExit):
             self._abort(slots - ended)
             raise
         if sorted(answered) != sorted(slots):
@@ -255,6 +256,7 @@ class MicroBatch:
             f"mirrorlake.transaction.timeout.ms={self._flow.transaction_timeout_ms}, or another job began one); its "
             "records are copied again",
             retriable=True,
+            contested=True,
         )
 
     def _reject(self, reports: Iterable[SlotReport]) -> None:

@@ -43,22 +43,22 @@ class PlanLoop:
         Raises:
             MirrorlakeError: the error of a plan or micro-batch that is final.
         """
-        planner = Planner(LiveFlow(run.config, run.flow), until_now=run.interval_s is None)
+        planner = Planner(LiveFlow(run.config, run.flow, run.slots), until_now=run.interval_s is None)
         retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
         seen, number, pause_s = 0, 0, run.interval_s or 0.0
         try:
             while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
-                began, values = time.monotonic(), planner.latest()
-                is_new = values.get("plan", 0) != seen
+                began, plan = time.monotonic(), planner.latest()
+                is_new = plan.number != seen
                 if is_new:
-                    seen = values["plan"]
-                    planner.committed(self._handle(run, MirrorPlan.from_values(values), tasks, number, retries))
+                    seen = plan.number
+                    planner.committed(self._handle(run, plan, tasks, number, retries))
                     number += 1
                 if run.interval_s is None:
                     if not is_new:
                         return
-                    if not values.get("ranges"):  # it waits for an election, or for a topic to be created
+                    if not plan.ranges:  # it waits for an election, or for a topic to be created
                         self._stopping.wait(POLL_S)
                     continue
                 pause_s = run.interval_s if is_new else longer(run.interval_s, pause_s)

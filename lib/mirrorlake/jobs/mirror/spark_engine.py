@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from mirrorlake.errors import (
     without_contents,
 )
 from mirrorlake.failpoint import never
-from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task
+from mirrorlake.jobs.mirror.copy.task import REPORT_SCHEMA, copy_task, packed
 from mirrorlake.jobs.mirror.early_answers import EarlyAnswers
 from mirrorlake.jobs.mirror.engine import ANSWER_TICK_S, CopyTasks, JobRun, TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
@@ -43,7 +44,7 @@ from mirrorlake.transforms.frame import with_records
 from mirrorlake.transforms.validate import validate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ class SparkTasks:
         self._here = InProcessTasks(never, lanes=LANES)
         self._early = EarlyAnswers(spark)
 
-    def run(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+    def run(self, flow: Flow, plan: MirrorPlan) -> Generator[TaskAnswer | None]:
         """See `CopyTasks.run`."""
         return self._here.run(small(flow), plan) if self._is_small(flow, plan) else self._as_spark_job(flow, plan)
 
@@ -175,23 +176,33 @@ class SparkTasks:
             and not any(flow.transform_of(one.topic) for one in plan.ranges)
         )
 
-    def _as_spark_job(self, flow: Flow, plan: MirrorPlan) -> Iterator[TaskAnswer | None]:
+    def _as_spark_job(self, flow: Flow, plan: MirrorPlan) -> Generator[TaskAnswer | None]:
         """Runs a Spark job. Its result has all answers in the end; until then, the accumulator has those that came."""
-        by_slot, known = plan.by_slot(), set[int]()
+        by_slot, known, tag = plan.by_slot(), set[int](), f"mirrorlake-copy-{uuid.uuid4().hex}"
+        context = self._spark.sparkContext
         if any(flow.transform_of(one.topic) for one in plan.ranges):
             work = with_records(self._spark, flow, plan.ranges, plan.slots)
             task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
         else:  # one row for each slot, in a partition of its own
             work = self._spark.range(0, len(by_slot), 1, len(by_slot))
-            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, tuple(by_slot.values()))
+            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, [*map(packed, by_slot.values())])
+
+        def collected(reports: DataFrame) -> list[Row]:
+            context.addJobTag(tag)
+            return reports.collect()
+
         try:
             with ThreadPoolExecutor(1) as pool:
-                job = pool.submit(work.mapInArrow(self._early.of(task), REPORT_SCHEMA).collect)
-                while not wait([job], ANSWER_TICK_S).done:
-                    early = [_answer(row) for row in self._early.take()]
-                    known |= {answer.slot for answer in early}
-                    yield from early
-                    yield None
+                job = pool.submit(collected, work.mapInArrow(self._early.of(task), REPORT_SCHEMA))
+                try:
+                    while not wait([job], ANSWER_TICK_S).done:
+                        early = [_answer(row) for row in self._early.take()]
+                        known |= {answer.slot for answer in early}
+                        yield from early
+                        yield None
+                finally:
+                    if not job.done():
+                        context.cancelJobsWithTag(tag)
             rows = job.result()
         except Exception as error:
             if corrupt := corrupt_batch(error):

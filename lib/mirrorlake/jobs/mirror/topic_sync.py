@@ -73,6 +73,7 @@ class Topology:
         self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
         self._new_configs: dict[str, dict[str, str]] = {}
         self._known_properties: frozenset[str] = frozenset()
+        self.loses_states = False  # whether states have to be snapshots, as the offset-syncs topic loses records
         self.promoted: frozenset[str] = frozenset()  # topics that follow the source no more; readers keep their access
 
     # -- topics that the mirror job needs -----------------------------------------------------------
@@ -84,7 +85,7 @@ class Topology:
             The number of partitions of the topic.
 
         Raises:
-            ConfigurationError: the topic loses records, but states are to be written as changes.
+            ConfigurationError: the topic loses records, but the property file asks for states that are changes.
         """
         topic = self.flow.offset_syncs_topic
         have = self._target.partitions().get(topic, 0)
@@ -101,17 +102,28 @@ class Topology:
         return max(have, slots)
 
     def _require_kept(self, topic: str) -> None:
-        """Checks that snapshots stay as long as the changes that name them; does nothing without DESCRIBE_CONFIGS."""
+        """Checks that snapshots stay as long as the changes that name them; does nothing without DESCRIBE_CONFIGS.
+
+        If they don't, a flow whose file does not ask for changes goes on with snapshots.
+        """
         found = self._target.configs([topic]).get(topic, {})
         wanted = {name: TOPIC_CONFIG[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")}
         wrong = [name for name, value in wanted.items() if name in found and found[name].value != value]
-        if wrong:
-            values = ", ".join(f"{name} = {found[name].value}" for name in wrong)
+        if not wrong:
+            return
+        values = ", ".join(f"{name} = {found[name].value}" for name in wrong)
+        better = ", ".join(f"{name} = {wanted[name]}" for name in wrong)
+        if self.flow.state_changes_required:
             raise ConfigurationError(
                 f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} has {values}, so it loses states "
-                f"that later ones are based on. Set {', '.join(f'{name} = {wanted[name]}' for name in wrong)} on the "
-                "topic, or mirrorlake.state.changes.enabled = false"
+                f"that later ones are based on. Set {better} on the topic, or mirrorlake.state.changes.enabled = false"
             )
+        self.loses_states = True
+        reason = (
+            f"it has {values}, so it loses records that the ledger may have to be rebuilt from. Each transaction "
+            f"writes all positions of its slot meanwhile. Set {better}, and start the job again"
+        )
+        log.warning(event("states_not_kept", flow=self.flow.name, topic=topic, reason=reason))
 
     def ensure_dead_letters(self, target: Cluster) -> None:
         """Creates the flow's dead-letter topic if it does not exist, and requires that it may be written.
@@ -152,9 +164,12 @@ class Topology:
             return {}
         remote_of = self.flow.remote_topics(topics)
         refusals = self._apply(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
+        refused_of: dict[str, dict[Change, TargetError]] = {}
+        for change, error in refusals.items():
+            refused_of.setdefault(change.target_topic, {})[change] = error
         failures: Refusals = {}
         for topic, partitions in new.items():
-            refused = {change: error for change, error in refusals.items() if change.target_topic == remote_of[topic]}
+            refused = refused_of.get(remote_of[topic], {})
             stamping = next(
                 (error for change, error in refused.items() if change.name == "message.timestamp.type"), None
             )
@@ -244,10 +259,13 @@ class Topology:
         deciding = {
             remote: topic for topic, remote in reversed(remote_of.items())
         }  # the first topic decides if several share a remote topic
+        sharing: dict[str, list[str]] = {}
+        for topic in wanted:
+            sharing.setdefault(remote_of[topic], []).append(topic)
         changes: list[Change] = []
         for remote, topic in deciding.items():
             if remote in target:
-                merged = [source.get(other, {}) for other in wanted if remote_of[other] == remote]
+                merged = [source.get(other, {}) for other in sharing[remote]]
                 config = {**source.get(topic, {}), **largest_message(merged)}
                 changes += config_changes(self.flow, topic, remote=remote, source=config, target=target[remote])
         return changes

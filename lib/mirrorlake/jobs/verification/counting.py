@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
-from mirrorlake.errors import MirrorlakeError, without_contents
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.bookmark import Bookmark, CountRange, LogBounds
 from mirrorlake.jobs.verification.completeness import (
@@ -36,12 +36,14 @@ from mirrorlake.jobs.verification.completeness import (
 )
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.ledger import views
+from mirrorlake.ledger.offset_sync_rows import YEAR_1_MS, YEAR_9999_MS
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.spark.kafka_frames import log_records, why_unread
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import read_all_states
 
@@ -51,8 +53,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WINDOW_MS = 3_600_000  # the same for ever: counts of windows of two sizes can't be compared
+FIRST_MS, LAST_MS = YEAR_1_MS + 24 * WINDOW_MS, YEAR_9999_MS - 24 * WINDOW_MS  # a day less, for any time zone
 UNEQUAL_SHOWN = 10
 KEYS = ("source", "target", "topic", "counting")
+HIDDEN = (
+    "Its records can't be counted, and what was counted before must not stand for them. Nothing was counted. If the "
+    "right can't be granted, exclude the topic (topics.exclude)"
+)
 COUNTED = "topic STRING, window_ms BIGINT, records BIGINT"
 
 
@@ -160,9 +167,9 @@ class Counting:
         timeout_ms = self.flow.connect_timeout_ms
         states = read_all_states(target, self.flow.offset_syncs_topic, timeout_ms).values()
         promoted, mirrored = promoted_topics(states), {topic for topic, _ in merge_positions(states)}
-        names = [
-            name for name in source.refresh(None, timeout_ms) if self.flow.mirrors_topic(name) and name not in promoted
-        ]
+        listed = source.refresh(None, timeout_ms).keys()
+        require_visible(source, self.flow, mirrored - promoted - listed, HIDDEN)
+        names = [name for name in listed if self.flow.mirrors_topic(name) and name not in promoted]
         remote = {name: self.flow.policy.remote_topic(name) for name in sorted(names)}
         unnamed = self.flow.unnamed(remote, mirrored)  # these have no mirror, and a broker may refuse to look for one
         there = _bounds(target, {remote[name] for name in remote if name not in unnamed}, since, timeout_ms)
@@ -274,7 +281,7 @@ class Counting:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
-                f"flow {self.flow.name}: the records can't be counted: {without_contents(error)}. Nothing was stored"
+                f"flow {self.flow.name}: the records can't be counted: {why_unread(error)}. Nothing was stored"
             ) from None
         self.ledger.insert_missing("counts", rows, KEYS)
         return (new[0], new[1]) if new else (0, 0)
@@ -304,7 +311,7 @@ class Counting:
             isolation="read_committed",
             names={name: name for name in names},
         )
-        at_ms = F.unix_millis("timestamp")
+        at_ms = F.least(F.greatest(F.unix_millis("timestamp"), F.lit(FIRST_MS)), F.lit(LAST_MS))
         counted = records.groupBy("topic", (at_ms - F.pmod(at_ms, F.lit(WINDOW_MS))).alias("window_ms")).agg(
             F.count("*").alias(count)
         )

@@ -57,6 +57,7 @@ from mirrorlake.metrics import of_process
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import NotCompared
+from mirrorlake.spark.kafka_frames import why_unread
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 from mirrorlake.translation.versioned_map import Versions, current_map, last_states
 
@@ -191,7 +192,7 @@ class Verification:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
             raise MirrorlakeError(
-                f"flow {self.flow.name}: the logs can't be compared: {without_contents(error)}. Nothing was stored"
+                f"flow {self.flow.name}: the logs can't be compared: {why_unread(error)}. Nothing was stored"
             ) from None
         return sorted([*partitions, *uncovered.values()], key=lambda one: (one.topic, one.partition)), wrong
 

@@ -25,6 +25,7 @@ from mirrorlake.protocol.cluster import (
     Cluster,
 )
 from mirrorlake.protocol.open_transactions import settled_ends
+from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state.backlog import unmirrored
 from mirrorlake.state.closure import promoted_topics
@@ -37,6 +38,10 @@ KAFKA = """
   key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT,
     headers ARRAY<STRUCT<key: STRING, value: BINARY>>
 """
+HIDDEN = (
+    "Nobody can tell whether all its records are mirrored. Nothing was compared. If the right can't be granted, verify "
+    "the other topics (parameter topics)"
+)
 Bounds = Mapping[PartitionKey, tuple[int, int]]  # from and to (exclusive), by topic and partition
 
 
@@ -116,12 +121,18 @@ class FlowLogs:
         """Returns the partitions of wanted topics whose first record that is not mirrored is older than a time.
 
         Where a partition begins is only known once the flow has begun it, unless it begins at the earliest offset.
+
+        Raises:
+            SourceError: the principal may not describe a wanted topic that was mirrored, or the source can't be read.
         """
         states = self._states()
         positions, promoted = merge_positions(states.values()), promoted_topics(states.values())
+        there = self.source_partitions()
+        unseen = {topic for topic, _ in positions if is_wanted(topic)} - promoted - {topic for topic, _ in there}
+        require_visible(self._source, self._flow, unseen, HIDDEN)
         bounds = {
             key: bound
-            for key, bound in self.source_partitions().items()
+            for key, bound in there.items()
             if is_wanted(key[0])
             and key[0] not in promoted
             and (key in positions or self._flow.start.of(key[0], is_first=False) == StartSpec())

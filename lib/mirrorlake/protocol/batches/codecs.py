@@ -23,10 +23,12 @@ CODECS = {"none": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD
 
 XERIAL = b"\x82SNAPPY\0"
 XERIAL_HEADER_BYTES = 16
+GZIP_LEVEL = 6  # Kafka's own; 9 takes three times the CPU for a hundredth of the bytes
 GZIP_FORMAT = 31  # for zlib: a gzip header, and the largest window
 LZ4_CONTENT_SIZE = 0x08
 ZSTD_STEP_BYTES = 256  # one byte may become 64 KiB
 ZSTD_GUESS = 16  # the ratio up to which a batch is decompressed in one go
+ZSTD_BEST, ZSTD_BEST_BYTES, ZSTD_GOOD = 19, 16 << 10, 9  # levels, and the bytes up to which the first one is quick
 LZ4_MOST = 255  # one byte becomes no more than that
 LZ4_SMALL_BYTES = 64 << 10  # a frame for more has larger blocks, which compress faster and better
 
@@ -113,7 +115,7 @@ def compressed(payload: bytes | bytearray, codec: int) -> bytes | bytearray:
         case 0:
             return payload
         case 1:
-            return gzip.compress(payload, mtime=0)
+            return gzip.compress(payload, GZIP_LEVEL, mtime=0)
         case 2:
             return bytes(snappy_encode(payload))
         case 3:  # brokers refuse blocks that depend on each other
@@ -123,6 +125,12 @@ def compressed(payload: bytes | bytearray, codec: int) -> bytes | bytearray:
         case 4:
             return zstandard.ZstdCompressor().compress(payload)
     raise CorruptBatchError(f"compression codec {codec} is unknown")
+
+
+def compressed_well(payload: bytes | bytearray) -> bytes:
+    """Compresses by zstd what is written once and kept for ever: a little better, for a little more CPU."""
+    level = ZSTD_BEST if len(payload) <= ZSTD_BEST_BYTES else ZSTD_GOOD
+    return zstandard.ZstdCompressor(level=level).compress(payload)
 
 
 def with_right_checksum(payload: bytes) -> bytes:

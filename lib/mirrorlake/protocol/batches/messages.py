@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from kafka.record import MemoryRecords
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from mirrorlake.protocol.batches.codecs import ZSTD, compressed_well
 from mirrorlake.protocol.batches.record_batch import Batch
+from mirrorlake.protocol.batches.records import Record, pack, rest_of
 from mirrorlake.protocol.transaction import Producer
-
-GZIP = 1
 
 
 class Message(NamedTuple):
@@ -39,10 +38,8 @@ def read_messages(batch: Batch) -> Iterator[Message]:
         )
 
 
-def encode_message(
-    producer: Producer, base_sequence: int, timestamp: int, key: bytes, value: bytes, limit_bytes: int
-) -> bytes:
-    """Encodes one record as a gzip batch of a producer with an open transaction.
+def encode_message(producer: Producer, base_sequence: int, timestamp: int, key: bytes, value: bytes) -> bytes:
+    """Encodes one record as a zstd batch of a producer with an open transaction.
 
     Args:
         producer: the producer whose transaction the record belongs to.
@@ -50,19 +47,9 @@ def encode_message(
         timestamp: the timestamp of the record in ms.
         key: the key of the record.
         value: the value of the record.
-        limit_bytes: the size limit of the batch.
 
     Returns:
         The batch, ready to be produced.
     """
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=GZIP,
-        is_transactional=True,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=base_sequence,
-        batch_size=limit_bytes,
-    )
-    builder.append(0, timestamp, key, value, [])
-    return bytes(builder.build())
+    batch = pack([Record(0, timestamp, rest_of(key, value, ()))], ZSTD, compressed_well)
+    return bytes(batch.sealed(producer.producer_id, producer.producer_epoch, base_sequence))

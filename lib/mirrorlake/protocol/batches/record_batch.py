@@ -214,10 +214,11 @@ class FetchedLog:
         bounds: where the batches begin, and where the last one ends. A batch whose length is wrong ends with the log.
         whole: the number of batches before the one whose length is wrong.
         stable_end: the last stable offset, before which all of the log lies; -1 if it is unknown.
+        leader_epoch: the epoch of the leader, which no batch is behind; -1 if it is unknown.
     """
 
-    def __init__(self, data: bytes | bytearray | memoryview, stable_end: int = -1) -> None:
-        self.view, self.stable_end = memoryview(data), stable_end
+    def __init__(self, data: bytes | bytearray | memoryview, stable_end: int = -1, leader_epoch: int = -1) -> None:
+        self.view, self.stable_end, self.leader_epoch = memoryview(data), stable_end, leader_epoch
         bounds, at, end, is_broken = [0], 0, len(data), False
         last, length_at = end - PREFIX.size, LENGTH.unpack_from
         while at <= last and not is_broken:
@@ -242,7 +243,9 @@ class FetchedLog:
         return _old_entry(raw, offset) if magic < 2 else _batch(raw)
 
     def fits(self, batch: Batch, number: int, offset: int) -> bool:
-        """Returns False if a batch can't have its offsets, of which the CRC does not cover the first one.
+        """Returns False if a batch can't have its offsets, or its leader epoch.
+
+        The CRC covers neither the first offset nor the epoch.
 
         Offsets grow from batch to batch, up to the last stable offset. That one may have been read just before the log,
         so a batch that does not fit may do so when it is fetched again.
@@ -253,7 +256,7 @@ class FetchedLog:
             offset: the offset that is to be read next: that of the Fetch request, or the end of the batch before.
         """
         start, end = batch.base_offset, batch.end_offset
-        if 0 <= self.stable_end < end:
+        if 0 <= self.stable_end < end or 0 <= self.leader_epoch < batch.leader_epoch:
             return False
         if start == offset:
             return True

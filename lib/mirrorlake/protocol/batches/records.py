@@ -8,7 +8,7 @@ zigzag varints. Brokers require the offset deltas of a produced batch to count f
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from crc32c import crc32c
@@ -176,10 +176,11 @@ def rest_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str,
     return b"".join(parts)
 
 
-def pack(records: Sequence[Record], codec: int) -> Batch:
+def pack(records: Sequence[Record], codec: int, compress: Callable[[bytes], bytes] | None = None) -> Batch:
     """Packs records in the order of their offsets into one batch without holes, for `Batch.sealed`.
 
-    `pieces` of the batch holds the offsets that the records had, if offsets were missing in between.
+    `pieces` of the batch holds the offsets that the records had, if offsets were missing in between. `compress`
+    compresses for the codec, in the place of its usual settings.
     """
     first = records[0]
     packed: list[bytes] = []
@@ -201,11 +202,15 @@ def pack(records: Sequence[Record], codec: int) -> Batch:
         length = len(head) + len(record.rest)
         packed += (SMALL[length] if length < size else varint(length), head, record.rest)
     pieces.append((start, follows))
-    return batch_of(b"".join(packed), codec, (first.timestamp, newest), pieces)
+    return batch_of(b"".join(packed), codec, (first.timestamp, newest), pieces, compress)
 
 
 def batch_of(
-    records: bytes | bytearray, codec: int, timestamps: tuple[int, int], pieces: Sequence[tuple[int, int]]
+    records: bytes | bytearray,
+    codec: int,
+    timestamps: tuple[int, int],
+    pieces: Sequence[tuple[int, int]],
+    compress: Callable[[bytes], bytes] | None = None,
 ) -> Batch:
     """Returns the batch of encoded records, for `Batch.sealed`.
 
@@ -214,8 +219,10 @@ def batch_of(
         codec: the codec of the batch.
         timestamps: the timestamp of the first record, and the largest one.
         pieces: the offsets that the records had, as `[start, end)`.
+        compress: compresses for the codec, in the place of its usual settings.
     """
-    payload, count = compressed(records, codec), sum(end - start for start, end in pieces)
+    payload = compress(bytes(records)) if compress else compressed(records, codec)
+    count = sum(end - start for start, end in pieces)
     raw = bytearray(HEADER_BYTES + len(payload))
     length, delta = len(raw) - OVERHEAD_BYTES, count - 1
     HEADER.pack_into(raw, 0, pieces[0][0], length, -1, 2, 0, codec, delta, *timestamps, -1, -1, -1, count)

@@ -29,7 +29,7 @@ from mirrorlake.protocol.network.frames import Lane, Manager
 from mirrorlake.protocol.network.response_error import SilentBrokerError, WireError, may_pass
 from mirrorlake.protocol.network.socket_options import socket_options
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 IN_FLIGHT = 5  # requests in flight on one connection; a broker remembers as many batches of a producer
 MOST_IN_FLIGHT = 64  # on one connection, for those who count bytes instead of requests
@@ -255,7 +255,7 @@ class NetworkClient:
         """
         return await self.each(attempts, len(attempts))
 
-    async def each(self, attempts: Iterable[Callable[[], Awaitable[T]]], at_once: int) -> list[T]:
+    async def each(self, attempts: Iterable[Callable[[], Awaitable[Result]]], at_once: int) -> list[Result]:
         """Does the same as `together`, with at most `at_once` of them under way."""
         futures = deque[Any]()
         ended = []

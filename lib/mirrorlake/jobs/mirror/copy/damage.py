@@ -12,7 +12,7 @@ def damage_of(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
     """
     if not batch.crc_is_right:
         return "CRC"
-    return "" if log.fits(batch, number, offset) else "its offsets do not fit into the log"
+    return "" if log.fits(batch, number, offset) else "its offsets or its leader epoch do not fit into the log"
 
 
 def doubt_about(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:

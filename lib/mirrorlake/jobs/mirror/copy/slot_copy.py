@@ -431,6 +431,7 @@ class SlotCopy:
             f"flow {self.flow.name}, slot {self.slot}: the transaction was ended while {self._where()} was copied: "
             f"{error}",
             retriable=True,
+            contested=True,
         )
 
     # -- after the copy -----------------------------------------------------------------------------
@@ -498,7 +499,7 @@ class SlotCopy:
             promoted_topics=before.promoted_topics,
             topics_shared=self.flow.topics_shared,
         )
-        record = as_written(before, state) if self.flow.state_changes_enabled else state
+        record = as_written(before, state) if self.flow.writes_changes else state
         self.target.net.run(lambda: write_state(self.target, self.flow, producer, record, after=self._state_end))
 
     def _throttled_ms(self) -> dict[str, float]:

@@ -65,6 +65,8 @@ class SmallBatches:
         other_us = PASSED_US + np.where(is_stamped, STAMPED_US * records, 0.0)
         is_plain = (attributes & ~(CODEC | TIMESTAMP_TYPE | TRANSACTIONAL)) == 0
         is_data = is_plain & (records > 0) & (deltas + 1 == records) & (merged_us < other_us)
+        if log.leader_epoch >= 0:
+            is_data &= rows["leader_epoch"] <= log.leader_epoch
         if left_out:
             is_data &= ((attributes & TRANSACTIONAL) == 0) | ~np.isin(rows["producer_id"], list(left_out))
         starts = _starts(rows["base_offset"].astype(np.int64), deltas, codecs, is_data)

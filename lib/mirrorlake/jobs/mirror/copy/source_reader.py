@@ -228,7 +228,7 @@ class Intake:
     async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
         answers = [
-            (fetched, FetchedLog(fetched.records, fetched.last_stable_offset))
+            (fetched, FetchedLog(fetched.records, fetched.last_stable_offset, self.source.leader_epoch(*key)))
             for fetched in self.source.fetched(response)
             if self._stretches[key := (fetched.topic, fetched.partition)].upstream_next == asked.get(key)
         ]
@@ -311,14 +311,16 @@ class Intake:
 
     async def _read_batch(self, stretch: Stretch, log: FetchedLog, number: int, aborted: AbortedTransactions) -> bool:
         """Takes one batch of a log; returns False if the transaction should hold no more of the stretch."""
+        if self._is_full(stretch):  # what follows is looked at later, also if it is damaged, or behind a hole
+            return False
         batch, before = log[number], stretch.upstream_next
         if damage := damage_of(log, number, batch, before):
-            if not stretch.is_done and self._may_be_whole(stretch, batch, damage):
+            if self._may_be_whole(stretch, batch, damage):
                 return False  # the next Fetch asks for it once more
             following = log[number + 1].base_offset if number + 1 < len(log) else None
             self._corrupt(stretch, batch, following, damage)
             return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
-        doubt = "" if stretch.is_done else doubt_about(log, number, batch, before)
+        doubt = doubt_about(log, number, batch, before)
         if doubt and self._may_be_whole(stretch, batch, doubt, sightings=2):
             return False
         is_aborted = aborted.drops(batch)
@@ -420,7 +422,7 @@ class Intake:
                 stretch.upstream_next < batch.end_offset <= min(stretch.planned_end, batch.base_offset + len(batch.raw))
             )
             next_offset = batch.end_offset if is_plausible else stretch.upstream_next + 1
-        if not stretch.is_done and next_offset > stretch.upstream_next:
+        if next_offset > stretch.upstream_next:
             self.gaps.lose(
                 stretch,
                 GapKind.CORRUPT,

@@ -300,8 +300,9 @@ class Outlet:
             )
             if not self.flow.passes_over_losses:
                 raise TargetError(
-                    f"{detail}. Revoke that program's WRITE permission, or set mirrorlake.topics.shared = true if "
-                    "the writes are intended",
+                    f"{detail}. Nothing was copied. Revoke that program's WRITE permission. Its record stays: to "
+                    "mirror on behind it, set mirrorlake.on.loss = continue until the flow has copied records of this "
+                    "partition. If such writes are intended, set mirrorlake.topics.shared = true",
                     anomaly=about(AnomalyKind.FOREIGN, stretch.key, stretch.upstream_from, stretch.upstream_from),
                 )
             found.append(detail)

@@ -6,6 +6,7 @@ A task turns rows of ranges into one row for its slot.
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import lru_cache
@@ -29,7 +30,7 @@ REPORT_SCHEMA = "slot INT, report STRING, error STRING"
 
 
 def copy_task(
-    flow: Flow, slots: int, generation: int, failpoint: str, planned: Sequence[Sequence[Range]] | None = None
+    flow: Flow, slots: int, generation: int, failpoint: str, planned: Sequence[bytes] | None = None
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """Returns the function of a Spark task, which turns its input into the slot's row (REPORT_SCHEMA).
 
@@ -41,7 +42,7 @@ def copy_task(
         slots: number of slots in the plan.
         generation: generation of the plan.
         failpoint: step at which tests let the task die.
-        planned: the ranges of each slot that has some, if no topic among them has a transform.
+        planned: the ranges of each slot that has some, packed, if no topic among them has a transform.
     """
 
     def task(batches: Iterable[Any]) -> Iterator[Any]:
@@ -78,10 +79,15 @@ def copy_task(
     return task
 
 
-def _chosen(batches: Iterable[Any], planned: Sequence[Sequence[Range]]) -> list[Range]:
+def packed(ranges: Sequence[Range]) -> bytes:
+    """Packs the ranges of a slot. Spark gives each task the whole plan, of which the task reads only its own part."""
+    return pickle.dumps(ranges)
+
+
+def _chosen(batches: Iterable[Any], planned: Sequence[bytes]) -> list[Range]:
     """Returns the ranges whose number is the only value of a task's input."""
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-    return [one for number in numbers for one in planned[number]]
+    return [one for number in numbers for one in pickle.loads(planned[number])]
 
 
 def connect(flow: Flow, limits: Limits) -> Connections:

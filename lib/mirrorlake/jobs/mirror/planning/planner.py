@@ -7,16 +7,17 @@ offsets. Planning reads no records of the source and has no side effects.
 from __future__ import annotations
 
 import time
-from collections.abc import Set
-from dataclasses import asdict
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.jobs.mirror.planning.linger import Linger
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
@@ -26,15 +27,14 @@ from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
 from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
-from mirrorlake.model.slot import Position, SlotState, merge_positions
+from mirrorlake.model.merged_positions import MergedPositions
+from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, connect_both
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.pause import PauseWatch
-
-VOLATILE = ("plan", "lag", "plan_ms")  # fields that may differ between two plans without news
 
 RETRY_TOPICS_S = 5.0
 RETRY_HELD_S = 30.0
@@ -52,20 +52,19 @@ class Planner:
         self._live = live
         self._until_now = until_now
         self._until: dict[PartitionKey, int] | None = {} if until_now else None
-        self._number = 0
-        self._last: dict[str, Any] = {}
+        self._last = MirrorPlan()
         self._topics: dict[str, Topic] = {}
         self._unnamed: dict[str, str] = {}  # topics without a remote name, and why
         self._remote_ids: dict[str, str] = {}
         self._readiness = Readiness()
         self._looked_again = 0.0
         self._generation = 0
-        self._states: dict[int, SlotState] = {}
-        self._positions: dict[PartitionKey, Position] = {}
+        self._merged = MergedPositions()
         self._slot_of: dict[PartitionKey, int] = {}
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
+        self._linger = Linger()
         self._turns = Turns()
         self._uncommitted = Uncommitted()
         self._pause = PauseWatch()
@@ -75,12 +74,8 @@ class Planner:
     def flow(self) -> Flow:
         return self._live.flow
 
-    def latest(self) -> dict[str, Any]:
-        """Makes a new plan; returns the last one again if there is no work and no news.
-
-        Returns:
-            The plan as plain values, for `MirrorPlan.from_values`; an error is a plan, too.
-        """
+    def latest(self) -> MirrorPlan:
+        """Makes a new plan; returns the last one again if there is no work and no news. An error is a plan, too."""
         began = time.perf_counter()
         try:
             plan = self._plan()
@@ -88,20 +83,9 @@ class Planner:
             plan = self._failed(error)
         except Exception as error:
             plan = self._failed(errors.unexpected(f"flow {self.flow.name}: planning", error))
-        # Work and errors always make a new batch; other fields only when they change.
-        if (
-            "error" in plan
-            or plan["ranges"]
-            or plan["waiting"]
-            or plan
-            != {name: value for name, value in self._last.items() if name not in VOLATILE} | {"lag": plan["lag"]}
-        ):
-            self._number += 1
-            self._last = {
-                **plan,
-                "plan": self._number,
-                "plan_ms": 1000 * (time.perf_counter() - began),
-            }
+        if plan.has_news(self._last):
+            plan_ms = 1000 * (time.perf_counter() - began)
+            self._last = replace(plan, number=self._last.number + 1, plan_ms=plan_ms)
         return self._last
 
     def committed(self, slots: set[int]) -> None:
@@ -114,15 +98,15 @@ class Planner:
             cluster.close()
         self._clusters = None
 
-    def _failed(self, error: MirrorlakeError) -> dict[str, Any]:
-        """Returns an error as a plan, so that the driver receives it with its type."""
+    def _failed(self, error: MirrorlakeError) -> MirrorPlan:
+        """Returns an error as a plan."""
         self.close()
         self._topics_due = 0.0  # new connections know no topics yet
-        return {"error": errors.to_json(error)}
+        return MirrorPlan(error=error)
 
     # -- making a plan ------------------------------------------------------------------------------
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self) -> MirrorPlan:
         notices = self._live.poll()
         if notices:
             self._topics_due = 0.0
@@ -142,7 +126,7 @@ class Planner:
                 "have been deleted while the job was running. Restore it. To start the flow anew instead, delete the "
                 "topic together with the flow's remote topics"
             )
-        positions = self._merged(states)
+        positions = self._merged.of(states)
         promoted = promoted_topics(states.values())
         self._find_topics(source, target, {topic for topic, _ in positions}, promoted)
         is_settled = partial(offset_syncs.is_settled, target, topic, stable, timeout_ms)
@@ -150,14 +134,11 @@ class Planner:
         waiting = self._readiness.waiting
         left_out = held.keys() | promoted
         wanted = [topic for topic in self._topics if not (topic in left_out or self.flow.is_paused(topic))]
-        offered, silent = self._offered(source, positions, wanted)
+        offered, stable_ends, silent = self._offered(source, positions, wanted)
         lag = total_lag(offered, positions)
-        self._uncommitted.look(
-            source, {(one.topic, one.partition): one.stable for one in offered}, is_only_look=self._until_now
-        )
-        if self._until is not None:
-            for partition in offered:  # a topic may be offered later than in the first plan
-                self._until.setdefault((partition.topic, partition.partition), partition.stable)
+        self._uncommitted.look(source, stable_ends, is_only_look=self._until_now)
+        if self._until is not None:  # a topic may be offered later than in the first plan
+            self._until = stable_ends | self._until
         if newest.generation != self._generation:
             self._generation, self._slot_of, self._is_settled = newest.generation, {}, False
         unplaced = {(one.topic, one.partition) for one in offered} - positions.keys() - self._slot_of.keys()
@@ -166,13 +147,14 @@ class Planner:
         is_placing = self._is_settled or not unplaced
         if not is_placing:  # a slot may have begun them already, by a commit that can't be read yet
             offered = [one for one in offered if (one.topic, one.partition) not in unplaced]
+        due = offered if self._until_now else self._linger.due(offered, positions, self.flow.linger_ms)
         limit = (
             (lambda topic: self.flow.transform_of(topic) is not None, self.flow.batch_max_transformed_records)
             if self.flow.transforms
             else None
         )
         ranges = make_plan(
-            offered,
+            due,
             positions,
             slots=newest.slots,
             max_records=self.flow.batch_max_records,
@@ -199,52 +181,48 @@ class Planner:
             self._readiness.forget()
         # A plan is news then, so that the driver tries again what is held, and knows the lag of a flow that is paused.
         retry = int(time.monotonic() / RETRY_HELD_S) if (held or pause) and not self._until_now else 0
-        return {
-            "generation": newest.generation,
-            "slots": newest.slots,
-            "lag": lag,
-            "notices": [asdict(notice) for notice in notices],
-            "held": {topic: why for topic, why in held.items() if topic not in waiting},
-            "waiting": pause is None
+        return MirrorPlan(
+            generation=newest.generation,
+            slots=newest.slots,
+            lag=lag,
+            ranges=tuple(ranges),
+            topics={name: topic.partitions for name, topic in self._topics.items()},
+            topic_ids={name: topic.topic_id for name, topic in self._topics.items()},
+            held={topic: why for topic, why in held.items() if topic not in waiting},
+            stuck=stuck,
+            uncommitted=self._uncommitted.records,
+            waiting_for=self._uncommitted.waiting_for,
+            is_waiting=pause is None
             and (bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing))),
-            "stuck": [[*key, why] for key, why in sorted(stuck.items())],
-            "uncommitted": self._uncommitted.records,
-            "waiting_for": [asdict(one) for one in self._uncommitted.waiting_for],
-            "retry": retry,
-            "paused": asdict(pause) if pause else None,
-            "topics": {name: [topic.partitions, topic.topic_id] for name, topic in self._topics.items()},
-            "ranges": [asdict(planned) for planned in ranges],
-        }
-
-    def _merged(self, states: dict[int, SlotState]) -> dict[PartitionKey, Position]:
-        """Merges the positions of all slots, if one of them has a new state."""
-        known = self._states
-        if states.keys() != known.keys() or any(states[slot] is not known[slot] for slot in states):
-            self._states, self._positions = states, merge_positions(states.values())
-        return self._positions
+            is_lingering=pause is None and len(due) < len(offered),
+            notices=tuple(notices),
+            paused=pause,
+            retry=retry,
+        )
 
     def _offered(
-        self, source: Cluster, positions: dict[PartitionKey, Position], topics: list[str]
-    ) -> tuple[list[Partition], dict[PartitionKey, str]]:
-        """Returns the partitions that can be copied now, and the reasons of those whose leader does not answer."""
+        self, source: Cluster, positions: Mapping[PartitionKey, Position], topics: list[str]
+    ) -> tuple[list[Partition], dict[PartitionKey, int], dict[PartitionKey, str]]:
+        """Finds what can be copied now.
+
+        Returns:
+            The partitions with something to copy or to look into; the last stable offset of every partition; and the
+            reasons of those whose leader does not answer.
+        """
         wanted = [(topic, partition) for topic in topics for partition in range(self._topics[topic].partitions)]
         ends, failed = source.stable_ends(wanted, self.flow.connect_timeout_ms) if wanted else ({}, {})
         if gone := {topic for topic, _ in failed if topic not in source.topics}:
             self._topics = {name: topic for name, topic in self._topics.items() if name not in gone}
             self._topics_due = 0.0
-        keys = [key for key in wanted if key in ends]
+            ends = {key: end for key, end in ends.items() if key[0] not in gone}
         silent = {key: why for key, why in failed.items() if key[0] not in gone}
-        stable = {key: offset for key, (offset, _) in ends.items()}
-        behind = {
-            topic
-            for topic, partition in keys
-            if (topic, partition) in positions and stable[topic, partition] < positions[topic, partition].upstream_next
-        }
+        behind = {key[0] for key, (end, _) in ends.items() if key in positions and end < positions[key].upstream_next}
         if behind:  # a shorter log may be that of a new topic with the same name, or of a broker that led it before
             self._topics.update(source.refresh(behind, self.flow.connect_timeout_ms, operations=True))
-            again, _ = source.stable_ends([key for key in keys if key[0] in behind], self.flow.connect_timeout_ms)
+            again, _ = source.stable_ends([key for key in ends if key[0] in behind], self.flow.connect_timeout_ms)
             ends.update(again)
-            stable.update({key: offset for key, (offset, _) in again.items()})
+        stable = {key: end for key, (end, _) in ends.items()}
+        keys = self._changed(stable, positions)
         replaced = {key for key in keys if key in positions and _is_replaced(positions[key], self._topics[key[0]])}
         new = [key for key in keys if key not in positions or key in replaced]
         first = source.offsets(new, EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms) if new else {}
@@ -258,11 +236,7 @@ class Planner:
             is_set_back = key in positions and key not in replaced and stable[key] < positions[key].upstream_next
             if (is_set_back or key in replaced) and not self.flow.passes_over_losses:
                 raise self._not_the_same_log(positions[key], topic_id, stable[key])
-            is_set_back = is_set_back or (
-                key in positions
-                and positions[key].target_topic_id
-                not in ("", self._remote_ids.get(positions[key].target_topic, positions[key].target_topic_id))
-            )
+            is_set_back = is_set_back or (key in positions and self._is_recreated(positions[key]))
             replaced_at = first.get(key, 0) if key in replaced else None
             offered.append(
                 Partition(
@@ -277,7 +251,29 @@ class Planner:
                     leader_epoch=ends[key][1],
                 )
             )
-        return offered, self._stuck.silent(silent)
+        return offered, stable, self._stuck.silent(silent)
+
+    def _changed(
+        self, stable: Mapping[PartitionKey, int], positions: Mapping[PartitionKey, Position]
+    ) -> list[PartitionKey]:
+        """Returns the partitions that don't end at their positions, or whose topics may be others than before.
+
+        Of many thousands, most are idle. They cost a look into two mappings each.
+        """
+        ids, remote_ids = {name: topic.topic_id for name, topic in self._topics.items()}, self._remote_ids
+        return [
+            key
+            for key, end in stable.items()
+            if (known := positions.get(key)) is None
+            or end != known.upstream_next
+            or (known.topic_id and known.topic_id != ids[key[0]])
+            or (known.target_topic_id and known.target_topic_id != remote_ids.get(known.target_topic, ""))
+        ]
+
+    def _is_recreated(self, position: Position) -> bool:
+        """Returns true if the remote topic is another one than that of the position, by its id."""
+        now = self._remote_ids.get(position.target_topic, position.target_topic_id)
+        return position.target_topic_id not in ("", now)
 
     def _not_the_same_log(self, position: Position, topic_id: str, stable: int) -> SourceError:
         key = (position.topic, position.partition)

@@ -76,33 +76,36 @@ class Readiness:
             return held
         remote_of = flow.remote_topics(topics)
         remotes = target.refresh({remote_of[topic] for topic in unknown}, flow.connect_timeout_ms, operations=True)
+        asked: dict[str, list[PartitionKey]] = {}
         for topic in unknown:
-            why = self._why_not(
-                flow,
-                topic,
-                partitions=topics[topic].partitions,
-                remote=remote_of[topic],
-                found=remotes.get(remote_of[topic]),
-                target=target,
-                positions=positions,
-                is_settled=is_settled,
-            )
+            remote, partitions = remote_of[topic], topics[topic].partitions
+            why = self._why_not_writable(flow, topic, partitions, remote, remotes.get(remote))
             if why is None:
-                self._ready[topic] = topics[topic].partitions
+                asked[topic] = _unwritten(flow, topic, partitions, remote, positions)
             else:
                 held[topic] = why
+        occupied = {} if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms)
+        is_passing = bool(occupied) and not is_settled()
+        for topic in asked:
+            if topic in occupied:
+                _, partition = occupied[topic]
+                held[topic] = TopicHeld.OCCUPIED.about(
+                    flow=flow.name,
+                    remote=remote_of[topic],
+                    partition=partition,
+                    target=flow.target,
+                    offset_syncs=flow.offset_syncs_topic,
+                )
+            else:
+                self._ready[topic] = topics[topic].partitions
+            if topic in occupied and is_passing:  # its own records, by a commit whose positions can't be read yet
+                self._waiting_since.setdefault(topic, time.monotonic())
+            else:
+                self._waiting_since.pop(topic, None)
         return held
 
-    def _why_not(
-        self,
-        flow: Flow,
-        topic: str,
-        partitions: int,
-        remote: str,
-        found: Topic | None,
-        target: Cluster,
-        positions: Mapping[PartitionKey, Position],
-        is_settled: Callable[[], bool],
+    def _why_not_writable(
+        self, flow: Flow, topic: str, partitions: int, remote: str, found: Topic | None
     ) -> str | None:
         for operation, number in (("DESCRIBE", DESCRIBE), ("WRITE", WRITE)):
             if found is not None and not found.allows(number):
@@ -112,37 +115,20 @@ class Readiness:
             return TopicHeld.FEWER_PARTITIONS.about(
                 flow=flow.name, remote=remote, target=flow.target, partitions=partitions
             )
-        why = self._occupied(flow, topic, partitions, remote, target, positions)
-        if why is None or is_settled():
-            self._waiting_since.pop(topic, None)
-        else:  # the records may be the flow's own, by a commit whose positions can't be read yet
-            self._waiting_since.setdefault(topic, time.monotonic())
-        return why
+        return None
 
-    def _occupied(
-        self,
-        flow: Flow,
-        topic: str,
-        partitions: int,
-        remote: str,
-        target: Cluster,
-        positions: Mapping[PartitionKey, Position],
-    ) -> str | None:
-        if flow.scatters(topic) and any(known == topic for known, _ in positions):
-            return None  # the transform chooses the partitions of its records
-        new = [
-            (remote, partition)
-            for partition in range(partitions)
-            if (topic, partition) not in positions or positions[topic, partition].downstream_next == 0
-        ]
-        occupied = None if flow.topics_shared else first_record(target, new, flow.connect_timeout_ms)
-        if occupied is None:
-            return None
-        remote, partition = occupied
-        syncs = flow.offset_syncs_topic
-        return TopicHeld.OCCUPIED.about(
-            flow=flow.name, remote=remote, partition=partition, target=flow.target, offset_syncs=syncs
-        )
+
+def _unwritten(
+    flow: Flow, topic: str, partitions: int, remote: str, positions: Mapping[PartitionKey, Position]
+) -> list[PartitionKey]:
+    """Returns the remote partitions of a topic that must hold no record, as the flow has mirrored none to them."""
+    if flow.scatters(topic) and any(known == topic for known, _ in positions):
+        return []  # the transform chooses the partitions of its records
+    return [
+        (remote, partition)
+        for partition in range(partitions)
+        if (topic, partition) not in positions or positions[topic, partition].downstream_next == 0
+    ]
 
 
 def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
@@ -157,17 +143,36 @@ def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
     return TopicHeld.NOT_PERMITTED.about(flow=flow.name, topic=topic, operation=operation, cluster=cluster)
 
 
-def first_record(cluster: Cluster, keys: list[PartitionKey], timeout_ms: int) -> PartitionKey | None:
-    """Returns the first of these partitions that holds a committed record, or None; aborted records don't count."""
+def first_records(
+    cluster: Cluster, topics: Mapping[str, list[PartitionKey]], timeout_ms: int
+) -> dict[str, PartitionKey]:
+    """Returns the first partition of each topic that holds a committed record; aborted records don't count.
+
+    The ends of all partitions are listed with one request to each leader.
+
+    Args:
+        cluster: cluster of the partitions.
+        topics: partitions that are looked at, by what they belong to.
+        timeout_ms: deadline of each request.
+    """
+    keys = [key for of_topic in topics.values() for key in of_topic]
     ends = cluster.offsets(keys, LATEST_TIMESTAMP, timeout_ms) if keys else {}
-    first = (
-        cluster.offsets([key for key in keys if ends[key] > 0], EARLIEST_TIMESTAMP, timeout_ms)
-        if any(ends.values())
-        else {}
-    )
-    for key in sorted(first):
+    written = [key for key in keys if ends[key] > 0]
+    first = cluster.offsets(written, EARLIEST_TIMESTAMP, timeout_ms) if written else {}
+    found = {topic: _first_record(cluster, of_topic, first, ends, timeout_ms) for topic, of_topic in topics.items()}
+    return {topic: key for topic, key in found.items() if key is not None}
+
+
+def _first_record(
+    cluster: Cluster,
+    keys: list[PartitionKey],
+    first: Mapping[PartitionKey, int],
+    ends: Mapping[PartitionKey, int],
+    timeout_ms: int,
+) -> PartitionKey | None:
+    for key in keys:
         try:
-            if cluster.call(
+            if key in first and cluster.call(
                 f"checking {key[0]}-{key[1]} for records (needs READ)",
                 partial(_holds_record, cluster, key, first[key], ends[key]),
                 timeout_ms,

@@ -1,0 +1,150 @@
+"""The work of a plan: requests, and partitions that are looked into. It must not grow with what has not changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
+from mirrorlake.config.reload import LiveFlow
+from mirrorlake.errors import SourceError
+from mirrorlake.jobs.mirror.planning import planner as planner_module
+from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.planner import Planner
+from mirrorlake.model.copy_plan import Partition
+from mirrorlake.model.slot import Position, SlotState
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Topic
+
+PER_TOPIC, RECORDS = 4, 7
+FLOW = Flow.from_properties(
+    Properties(
+        {
+            "clusters": "a, b",
+            "a.bootstrap.servers": "h:1",
+            "b.bootstrap.servers": "h:2",
+            "a->b.enabled": "true",
+            "topics": ".*",
+        }
+    ),
+    "a->b",
+)
+
+
+class Side:
+    """A cluster without a broker, which counts what it is asked for."""
+
+    def __init__(self, topics: Iterable[str], records: int) -> None:
+        leaders = dict.fromkeys(range(PER_TOPIC), 1)
+        self.topics = {name: Topic(name, f"id-{name}", leaders) for name in topics}
+        self.ends = {(name, index): records for name in self.topics for index in leaders}
+        self.asked = Counter[str]()
+
+    def refresh(self, topics: Iterable[str] | None, *_: object, **__: object) -> dict[str, Topic]:
+        self.asked["Metadata"] += 1
+        return {name: self.topics[name] for name in (self.topics if topics is None else topics)}
+
+    def offsets(self, keys: Iterable[PartitionKey], at: int, _: int) -> dict[PartitionKey, int]:
+        self.asked["ListOffsets"] += 1
+        return {key: 0 if at == EARLIEST_TIMESTAMP else self.ends[key] for key in keys}
+
+    def stable_ends(self, keys: Iterable[PartitionKey], _: int) -> tuple[dict[PartitionKey, Any], dict[Any, str]]:
+        self.asked["ListOffsets"] += 1
+        return {key: (self.ends[key], 0) for key in keys}, {}
+
+    def high_watermarks(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        self.asked["ListOffsets"] += 1
+        return {key: self.ends[key] for key in keys}
+
+    def close(self) -> None:
+        """It has no connections."""
+
+
+class Planned:
+    """A planner of a flow with that many topics, whose slots have the given positions."""
+
+    def __init__(self, topics: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        names = [f"t{number}" for number in range(topics)]
+        self.source, self.target = Side(names, RECORDS), Side([f"a.{name}" for name in names], 0)
+        self.target.topics[FLOW.offset_syncs_topic] = Topic(FLOW.offset_syncs_topic, "id", {0: 1})
+        self.state = SlotState("a", "b", "c", 0, 1, 1, "x", 1, 0)
+        self.looked_into = list[Partition]()
+        monkeypatch.setattr(planner_module.offset_syncs, "read_states_and_ends", lambda *_: ({0: self.state}, {0: 1}))
+        monkeypatch.setattr(planner_module.offset_syncs, "is_settled", lambda *_: True)
+        monkeypatch.setattr(planner_module, "Partition", self._partition)
+        config = tmp_path / "mm2.properties"
+        config.write_text("")
+        self.planner = cast("Any", Planner(LiveFlow(config, FLOW), until_now=False))
+        self.planner._clusters = self.source, self.target
+        self.planner._pause = SimpleNamespace(look=lambda *_: None)
+
+    def _partition(self, *key: Any, **values: Any) -> Partition:
+        self.looked_into.append(Partition(*key, **values))
+        return self.looked_into[-1]
+
+    def copied(self) -> None:
+        """Lets the slot commit all that the source has."""
+        positions = tuple(
+            Position(*key, f"id-{key[0]}", f"a.{key[0]}", key[1], end, end, 0, 0, 0, f"id-a.{key[0]}", 0)
+            for key, end in self.source.ends.items()
+        )
+        self.state = SlotState("a", "b", "c", 0, 1, 1, "x", 1, 1, positions)
+
+    def next(self) -> tuple[MirrorPlan, dict[str, int], int]:
+        """Makes a plan; returns it, what was asked for, and the number of partitions that were looked into."""
+        self.source.asked, self.target.asked, self.looked_into = Counter(), Counter(), []
+        plan: MirrorPlan = self.planner.latest()
+        if plan.error:
+            raise plan.error
+        return plan, self.source.asked + self.target.asked, len(self.looked_into)
+
+
+def test_a_plan_sends_as_many_requests_for_many_topics_as_for_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Idle partitions cost a look at their ends, and nothing else."""
+    asked = []
+    for topics in (1, 50):
+        planned = Planned(topics, monkeypatch, tmp_path)
+        plan, first, looks = planned.next()
+        assert (len(plan.ranges), plan.lag, looks) == (
+            topics * PER_TOPIC,
+            topics * PER_TOPIC * RECORDS,
+            topics * PER_TOPIC,
+        )
+        planned.copied()
+        idle, then, looks = planned.next()
+        assert (idle.ranges, idle.lag, looks) == ((), 0, 0)
+        again, _, _ = planned.next()
+        assert again is idle, "no news"
+        planned.source.ends["t0", 2] += 3
+        news, _, looks = planned.next()
+        assert [(one.topic, one.partition, one.start, one.end) for one in news.ranges] == [("t0", 2, 7, 10)]
+        assert (looks, news.number) == (1, idle.number + 1)
+        asked.append((first, then))
+    assert asked[0] == asked[1]
+    assert sum(asked[0][1].values()) == 1, "the ends on the source"
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_partition_is_looked_into_whose_topic_is_another_one_at_the_same_end(
+    side: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = Planned(3, monkeypatch, tmp_path)
+    planned.copied()
+    planned.next()
+    recreated = getattr(planned, side).topics
+    name = {"source": "t1", "target": "a.t1"}[side]
+    recreated[name] = Topic(name, "another", recreated[name].leaders)
+    planned.planner._topics_due = 0.0
+    if side == "source":
+        with pytest.raises(SourceError, match=r"topic t1, partition 0: the topic was deleted and created anew"):
+            planned.next()
+    else:
+        plan, _, looks = planned.next()
+        assert ([one.is_set_back for one in plan.ranges], looks) == ([True] * PER_TOPIC, PER_TOPIC)
