@@ -330,7 +330,7 @@ def test_new_states_are_all_read_though_a_read_fails_half_way_and_a_topic_create
         eventually(lambda: target.refresh([flow.offset_syncs_topic], 10_000)[flow.offset_syncs_topic].partitions == 1)
         producer = Producer({"bootstrap.servers": world.target_servers, "log_level": 0})
         for _ in range(ends[flow.offset_syncs_topic, 0] + 5):  # longer than it was
-            producer.produce(flow.offset_syncs_topic, states[0].to_json(), partition=0)
+            producer.produce(flow.offset_syncs_topic, states[0].to_json(), b"slot-0", partition=0)
         assert producer.flush(30) == 0
         again, is_continued = reader.read()
         assert not is_continued
