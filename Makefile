@@ -182,7 +182,7 @@ bench-memory: setup  ## The most memory a copying task takes, while the backlog 
 	@$(BENCH).memory
 
 .PHONY: bench-growth
-bench-growth: setup  ## What a micro-batch costs beside many idle partitions, and with 1, 2 and 4 slots
+bench-growth: setup  ## What starts and micro-batches cost with many partitions and slots
 	@$(BENCH).growth
 
 .PHONY: bench-linger

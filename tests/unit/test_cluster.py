@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import socket
@@ -215,7 +216,9 @@ class ChangesLog(Cluster):
         return iter(response)
 
 
-def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election() -> None:
+def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     target, positions = ChangesLog([]), (Position("t", 0, "id", "b.t", 0, 0, 0, 0),)
 
     def write(upstream_next: int, epoch: int) -> None:
@@ -233,7 +236,10 @@ def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_electio
     for number in range(12):
         write(number, number)
     del target.starts[:]
+    decode, decoded = SlotState.from_json, list[bytes]()
+    monkeypatch.setattr(SlotState, "from_json", lambda value: decoded.append(value) or decode(value))  # type: ignore[func-returns-value]
     (state,) = read_states_and_ends(target, "t", [0], 1_000)[0].values()
+    assert len(decoded) == 1, "what was read before is not decoded again"
     assert (state.number, state.snapshot, state.positions[0].upstream_next, target.starts) == (11, 0, 11, [13])
     assert read_states_and_ends(target, "t", [0], 1_000)[0][0] is state, "nothing has changed"
     del target.starts[:]
@@ -305,3 +311,38 @@ def test_a_topic_that_may_not_be_described_any_more_does_not_keep_the_leaders_of
     assert cluster.call("asking", attempt, 1_000) == 2
     assert asked == [1, 2]
     cluster.close()
+
+
+def test_the_offsets_of_a_wide_group_are_committed_in_portions_that_a_coordinator_takes() -> None:
+    """A broker refuses 300 positions with metadata of 4,000 bytes at once, as their batch is above 1 MiB."""
+    wide = {("t", index): (index, "é" * 2_000) for index in range(300)} | {("u", 0): (7, "x" * (1 << 20))}
+    sent = list[dict[Any, Any]]()
+
+    class Coordinator:
+        max_version = staticmethod(lambda *_: 4)
+
+        async def send_any(self, request: Any) -> Any:
+            of_all = [SimpleNamespace(error_code=0, key=key, node_id=1) for key in request.coordinator_keys]
+            return SimpleNamespace(coordinators=of_all)
+
+        def send(self, request: Any, node: int) -> Any:
+            sent.append(
+                {
+                    (topic.name, one.partition_index): (one.committed_offset, one.committed_metadata)
+                    for topic in request.topics
+                    for one in topic.partitions
+                }
+            )
+            return Future().success(SimpleNamespace(topics=[]))
+
+        def call(self, what: str, make: Any, timeout_ms: int) -> Any:
+            return asyncio.run(make())
+
+    commit_group_offsets(Coordinator(), {"g": wide, "small": {("t", 0): (1, "")}}, 1)  # type: ignore[arg-type]
+    *portions, small = sent
+    assert {key: place for portion in portions for key, place in portion.items()} == wide
+    assert sum(map(len, portions)) == len(wide)
+    assert small == {("t", 0): (1, "")}
+    sizes = [sum(len(metadata.encode()) for _, metadata in portion.values()) for portion in portions[:-1]]
+    assert 3 < len(sizes) < 9
+    assert max(sizes) < 256 << 10

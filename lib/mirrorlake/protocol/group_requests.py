@@ -7,7 +7,7 @@ process (2.16.1: rd_kafka_handle_OffsetFetch needs a consumer group, which an ad
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,8 @@ from mirrorlake.protocol.requests.grouping import by
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
+PORTION_BYTES = 256 << 10  # of one commit; a batch of __consumer_offsets has at most 1 MiB by default
+POSITION_BYTES = 128  # of a position in that log, without names and metadata
 SHARE = "share"
 # Protocols whose groups commit an offset for each partition, unlike those of Connect's workers.
 WITH_OFFSETS = ("consumer", "streams", "")
@@ -139,10 +141,30 @@ async def _commit_group_offsets(
 
     for node, members in (await group_coordinators(cluster, list(offsets))).items():
         for group in members:
-            await settle(IN_FLIGHT - 1)
-            under_way.append((group, cluster.send(offset_commit(group, offsets[group]), node)))
+            for portion in _portions(group, offsets[group]):
+                await settle(IN_FLIGHT - 1)
+                under_way.append((group, cluster.send(offset_commit(group, portion), node)))
     await settle(0)
     return refused
+
+
+def _portions(
+    group: str, offsets: Mapping[PartitionKey, tuple[int, str]]
+) -> Iterator[dict[PartitionKey, tuple[int, str]]]:
+    """Yields the offsets of a group in portions that fit into one batch of the coordinator's log, at least one.
+
+    The members of a group commit their own partitions each. All of them at once may be more than a batch can have.
+    The coordinator refuses that as a whole, with an unknown error.
+    """
+    portion, size = dict[PartitionKey, tuple[int, str]](), 0
+    for key, place in offsets.items():
+        needed = POSITION_BYTES + len(group.encode()) + len(key[0].encode()) + len(place[1].encode())
+        if portion and size + needed > PORTION_BYTES:
+            yield portion
+            portion, size = {}, 0
+        portion[key] = place
+        size += needed
+    yield portion
 
 
 async def group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
