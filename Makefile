@@ -182,7 +182,7 @@ bench-memory: setup  ## The most memory a copying task takes, while the backlog 
 	@$(BENCH).memory
 
 .PHONY: bench-growth
-bench-growth: setup  ## What a micro-batch costs beside many idle partitions, and with 1, 2 and 4 slots
+bench-growth: setup  ## What starts and micro-batches cost with many partitions and slots
 	@$(BENCH).growth
 
 .PHONY: bench-linger
@@ -194,7 +194,7 @@ bench-folding: setup  ## What a source with many small transactions leaves in th
 	@$(BENCH).folding
 
 .PHONY: bench-barrier
-bench-barrier: setup  ## How long records take beside a slow slot, and transactions beside slots without a core
+bench-barrier: setup  ## How long records take beside a slow slot
 	@$(BENCH).barrier
 
 .PHONY: bench-quota

@@ -1,18 +1,13 @@
-"""`make bench-barrier`: what slots cost each other in a micro-batch, which ends with its slowest slot.
+"""`make bench-barrier`: how long records take beside a slow slot, as a micro-batch ends with its slowest slot.
 
-- `beside`: the time that records of three slots take, alone and beside a fourth slot that copies a backlog at a low
-  rate, so that it takes all the time of each micro-batch.
-- `waves`: 16 slots with a backlog on two cores. Their transactions wait for each other for two seconds, or, as a
-  comparison, for all.
-
-The results are a line for each case and .local/bench/barrier.json.
+Three slots copy records of a steady stream, alone and beside a fourth one with a backlog. A low rate for each slot lets
+the fourth take all the time of each micro-batch. The results are a line for each case and .local/bench/barrier.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import shutil
 import statistics
 import sys
@@ -20,7 +15,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from mirrorlake.jobs.mirror import micro_batch
 from mirrorlake.jobs.mirror.job import INTERVAL_S
 from mirrorlake.local.session import local_session
 from mirrorlake.log import configure
@@ -40,12 +34,6 @@ BESIDE: Mapping[str, Mapping[str, str]] = {
     "batch.max.ms = 1000": {"mirrorlake.batch.max.ms": "1000"},
     "backfill.topics": {"mirrorlake.backfill.topics": BULK},
 }
-WAVES = {
-    "mirrorlake.slots": "16",
-    "mirrorlake.batch.max.ms": "2000",
-    "mirrorlake.transaction.timeout.ms": "10000",
-    "mirrorlake.max.bytes.per.second": str(16_000_000),
-}
 
 
 class Running(Background):
@@ -53,7 +41,8 @@ class Running(Background):
 
     def __init__(self, job: Any) -> None:
         super().__init__()
-        self.job, self.result = job, Any
+        self.job = job
+        self.result: Any = None
 
     def work(self) -> None:
         self.result = self.job.run(INTERVAL_S)
@@ -63,28 +52,15 @@ class Running(Background):
         super().stop()
 
 
-class Expired(logging.Handler):
-    """Counts the micro-batches of which a transaction timed out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.count += "was aborted before" in record.getMessage()
-
-
 def main() -> int:
     configure(level="ERROR")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=40, help="for which records are sent beside a slow slot")
-    parser.add_argument("--records", type=int, default=6_000, help="of each of 16 slots")
     given = parser.parse_args()
     shutil.rmtree(HOME / "warehouse", ignore_errors=True)
     with two_clusters(HOME / "barrier") as clusters:
         spark = local_session(ROOT, "bench")
         rows = [_beside(spark, clusters, name, settings, given.seconds) for name, settings in BESIDE.items()]
-        rows += _waves(spark, clusters, given.records)
         spark.stop()
     (HOME / "barrier.json").write_text(json.dumps({"case": vars(given), "rows": rows}, indent=1))
     return 0
@@ -130,27 +106,6 @@ def _beside(spark: Any, clusters: Clusters, name: str, settings: Mapping[str, st
             "micro_batch_s": statistics.median(took),
         }
     )
-
-
-def _waves(spark: Any, clusters: Clusters, records: int) -> list[dict[str, Any]]:
-    """Measures what becomes of the transactions of slots that wait for others without a core."""
-    source, found, expired = clusters.source.bootstrap_servers, [], Expired()
-    create(source, "waves", 16)
-    fill(source, "waves", Load(16 * records, 512, "none", 16))
-    logger, held = logging.getLogger("mirrorlake"), (micro_batch.HELD_S, micro_batch.HELD_SHARE)
-    configure(level="WARNING")
-    logger.addHandler(expired)
-    for name, limits in (("wait for two seconds", held), ("wait for all", (float("inf"), float("inf")))):
-        micro_batch.HELD_S, micro_batch.HELD_SHARE = limits
-        expired.count, began = 0, time.monotonic()
-        try:
-            copied = mirror_job(spark, clusters, "waves", f"w{len(found)}", **WAVES).run(None).records
-        finally:
-            micro_batch.HELD_S, micro_batch.HELD_SHARE = held
-        row = {"case": name, "records": copied, "seconds": time.monotonic() - began, "expired": expired.count}
-        found.append(_said(row))
-    logger.removeHandler(expired)
-    return found
 
 
 def _said(row: dict[str, Any]) -> dict[str, Any]:

@@ -216,7 +216,9 @@ class ChangesLog(Cluster):
         return iter(response)
 
 
-def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election() -> None:
+def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_election(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     target, positions = ChangesLog([]), (Position("t", 0, "id", "b.t", 0, 0, 0, 0),)
 
     def write(upstream_next: int, epoch: int) -> None:
@@ -234,7 +236,10 @@ def test_changes_are_read_once_and_again_from_their_snapshot_on_after_an_electio
     for number in range(12):
         write(number, number)
     del target.starts[:]
+    decode, decoded = SlotState.from_json, list[bytes]()
+    monkeypatch.setattr(SlotState, "from_json", lambda value: decoded.append(value) or decode(value))  # type: ignore[func-returns-value]
     (state,) = read_states_and_ends(target, "t", [0], 1_000)[0].values()
+    assert len(decoded) == 1, "what was read before is not decoded again"
     assert (state.number, state.snapshot, state.positions[0].upstream_next, target.starts) == (11, 0, 11, [13])
     assert read_states_and_ends(target, "t", [0], 1_000)[0][0] is state, "nothing has changed"
     del target.starts[:]

@@ -8,10 +8,12 @@ from itertools import accumulate, repeat
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from mirrorlake.errors import LedgerError, MirrorlakeError, SourceError
 from mirrorlake.failpoint import never
 from mirrorlake.jobs.mirror import spark_engine
+from mirrorlake.jobs.mirror.copy.task import chosen, packed
 from mirrorlake.jobs.mirror.engine import TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
 from mirrorlake.jobs.mirror.plan_loop import IDLE_S, PlanLoop, longer
@@ -166,3 +168,9 @@ def test_slots_are_shared_out_evenly_over_the_lanes(slots: tuple[int, ...], lane
     answers = tasks.run(SimpleNamespace(), MirrorPlan(1, 20, ranges=ranges))  # type: ignore[arg-type]
     assert sorted(answer.slot for answer in answers if answer is not None) == [*slots]
     assert copied == lanes
+
+
+def test_a_task_of_spark_decodes_only_its_own_part_of_a_plan() -> None:
+    own = [Range("t", partition, "", 20, 1, 0, 1) for partition in range(3)]
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int64())})
+    assert chosen([rows], [b"the ranges of another slot", packed(own)]) == own

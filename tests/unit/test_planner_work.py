@@ -14,6 +14,7 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.planning import planner as planner_module
+from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.model.copy_plan import Partition
@@ -47,7 +48,8 @@ class Side:
 
     def refresh(self, topics: Iterable[str] | None, *_: object, **__: object) -> dict[str, Topic]:
         self.asked["Metadata"] += 1
-        return {name: self.topics[name] for name in (self.topics if topics is None else topics)}
+        names = self.topics if topics is None else topics
+        return {name: self.topics[name] for name in names if name in self.topics}
 
     def offsets(self, keys: Iterable[PartitionKey], at: int, _: int) -> dict[PartitionKey, int]:
         self.asked["ListOffsets"] += 1
@@ -148,3 +150,18 @@ def test_a_partition_is_looked_into_whose_topic_is_another_one_at_the_same_end(
     else:
         plan, _, looks = planned.next()
         assert ([one.is_set_back for one in plan.ranges], looks) == ([True] * PER_TOPIC, PER_TOPIC)
+
+
+@pytest.mark.parametrize(("missing", "waited_s", "is_waiting"), [(1, 14, True), (1, 16, False), (100, 20, True)])
+def test_many_remote_topics_are_waited_for_for_longer(
+    missing: int, waited_s: int, is_waiting: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = Planned(missing + 1, monkeypatch, tmp_path)
+    for number in range(missing):
+        del planned.target.topics[f"a.t{number}"]
+    now_s = 100.0
+    monkeypatch.setattr(readiness.time, "monotonic", lambda: now_s)
+    assert planned.next()[0].is_waiting
+    now_s += waited_s
+    plan, _, _ = planned.next()
+    assert (plan.is_waiting, len(plan.held)) == (is_waiting, 0 if is_waiting else missing)

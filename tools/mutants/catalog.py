@@ -159,14 +159,14 @@ COPYING = (
     ),
     Mutant(
         "a hole in front of the last batch of a response is believed",
-        f"{COPY}/source_reader.py",
+        f"{COPY}/damage.py",
         '    return "it is behind a hole, and nothing is behind it" if is_last else ""\n',
         '    return ""\n',
         WRONG_BIT,
     ),
     Mutant(
         "a batch that begins before the position is believed at once",
-        f"{COPY}/source_reader.py",
+        f"{COPY}/damage.py",
         '        return "it begins before the position"\n',
         '        return ""\n',
         WRONG_BIT,
@@ -435,11 +435,10 @@ COPYING = (
     ),
     Mutant(
         "records that were lost are passed over without leave",
-        f"{COPY}/source_reader.py",
-        "    def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:\n"
-        "        if not self.flow.passes_over_losses:\n",
-        "    def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:\n"
-        "        if stretch is None:\n",
+        f"{COPY}/gap_recorder.py",
+        '            SourceError: the flow does not continue after losses.\n        """\n'
+        "        if not self._flow.passes_over_losses:\n",
+        '            SourceError: the flow does not continue after losses.\n        """\n        if stretch is None:\n',
         (
             f"{LOSSES}::test_records_deleted_before_they_were_mirrored_are_passed_over_where_the_flow_says_so_and_"
             "written_down",
@@ -447,7 +446,7 @@ COPYING = (
     ),
     Mutant(
         "a hole in a log that is not compacted is explained by compaction",
-        f"{COPY}/source_reader.py",
+        f"{COPY}/gap_recorder.py",
         "        if await self._is_compacted(stretch):\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
         "        if stretch:\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
         (f"{MIRRORING}::test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record",),

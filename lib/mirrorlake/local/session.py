@@ -96,6 +96,9 @@ def local_session(
         "spark.databricks.delta.autoCompact.enabled": "false",
         # A checkpoint of Delta's log takes 5 s of CPU, and the ledger's tables get a commit every few seconds.
         "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
+        # The default store for files starts four processes (readlink) for each commit. Neither store keeps out other
+        # processes on a local disk; the ledger's lock does.
+        "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
         # Tasks in which VACUUM lists files: 10,000 take a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",

@@ -111,7 +111,7 @@ class CheckpointJob:
         self._journal = Journal(ledger)
         self._job_id = uuid.uuid4().hex[:8]
         self._history = History(ledger, flow)
-        self._progress = CycleCounts(flow, self._telemetry, self._metrics)
+        self._counts = CycleCounts(flow, self._telemetry, self._metrics)
         self._pause_watch = PauseWatch(holds_s=LOOK_S)
         self._pause: Pause | None = None
         self._is_emitted = False
@@ -181,7 +181,7 @@ class CheckpointJob:
         finally:
             self._target.close()
             self._journal.write()
-        counts = self._progress
+        counts = self._counts
         return CheckpointResult(
             flow=flow.name,
             cycles=counts.cycles,
@@ -252,8 +252,8 @@ class CheckpointJob:
             self._is_emitted = False  # all positions are due after the pause
         clock.lap("append")
         history.note(synced, whole, gone)
-        self._progress.count(len(listed), synced, rows=len(changed), batch_id=batch_id, seconds=clock.total_ms / 1000)
-        self._progress.measure(clock, synced)
+        self._counts.count(len(listed), synced, rows=len(changed), batch_id=batch_id, seconds=clock.total_ms / 1000)
+        self._counts.measure(clock, synced)
         cycle = Cycle(
             self.flow.source,
             self.flow.target,
@@ -262,7 +262,7 @@ class CheckpointJob:
             duration_ms=clock.total_ms,
             stages_ms=clock.laps_ms,
             positions=len(synced),
-            unfinished=self._progress.statuses[Status.CLAMPED],
+            unfinished=self._counts.statuses[Status.CLAMPED],
         )
         self._journal.note("cycles", [cycle])
         self._journal.write_if_due()

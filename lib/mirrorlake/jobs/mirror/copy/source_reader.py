@@ -16,18 +16,19 @@ from typing import Any
 from crc32c import crc32c
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.errors import MirrorlakeError, SourceError
+from mirrorlake.jobs.mirror.copy.damage import damage_of, doubt_about
+from mirrorlake.jobs.mirror.copy.gap_recorder import GapRecorder, limit_bytes, place
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
 from mirrorlake.jobs.mirror.copy.throttle import Throttle
-from mirrorlake.model.anomaly import about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
 from mirrorlake.protocol.batches.merging import join, producer_ids
 from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.batches.records import Record, read_records
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
 from mirrorlake.protocol.limits import Limits
 from mirrorlake.protocol.log_reader import read_stretch
@@ -48,7 +49,6 @@ FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
 SIGHTINGS = 5  # of the same damage, until it is the log that is damaged, and not what was sent of it
 GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's state holds all of them
-NO_LIMIT = float("inf")
 
 
 @dataclass(frozen=True)
@@ -100,19 +100,18 @@ class Intake:
         self._stretches = stretches
         # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
         self._order = dict.fromkeys(random.sample(list(stretches), k=len(stretches)))
-        self._gaps = 0
+        self.gaps = GapRecorder(flow, source, limits)
         self._connections = connections
         self._lanes: dict[PartitionKey, int] = {}
         self._used: Counter[int] = Counter()  # partitions that have a connection, by leader
         self._under_way: dict[tuple[int, int], PendingFetch] = {}
         self._late: dict[tuple[int, int], PendingFetch] = {}  # of leaders that are silent
-        self._compacted: dict[str, bool] = {}
         self._damaged = limits.damaged
 
     @property
     def is_full(self) -> bool:
         """True if the transaction should hold no more."""
-        return self.bytes >= self.flow.batch_max_bytes or self._gaps >= GAPS_AT_ONCE
+        return self.bytes >= self.flow.batch_max_bytes or self.gaps.count >= GAPS_AT_ONCE
 
     @property
     def is_under_way(self) -> bool:
@@ -277,11 +276,11 @@ class Intake:
     async def _read(self, fetched: Fetched, log: FetchedLog) -> None:
         stretch = self._stretches[fetched.topic, fetched.partition]
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            await self.out_of_range(stretch)
+            await self.gaps.out_of_range(stretch)
             return
         check(fetched.error_code, f"{fetched.topic}-{fetched.partition}")
         if fetched.diverges_at is not None:
-            await self.diverged(stretch, fetched)
+            await self.gaps.diverged(stretch, fetched)
             return
         if len(fetched.records):
             self._order[stretch.key] = self._order.pop(stretch.key)
@@ -292,10 +291,10 @@ class Intake:
 
     def _require_progress(self, stretch: Stretch, before: int, fetched_bytes: int) -> None:
         """Raises SourceError if nothing of an answer with bytes was read, and for no reason."""
-        has_reason = self._gaps >= GAPS_AT_ONCE or self._damaged.get(stretch.key, (-1,))[0] == before
+        has_reason = self.gaps.count >= GAPS_AT_ONCE or self._damaged.get(stretch.key, (-1,))[0] == before
         if fetched_bytes and stretch.upstream_next == before and not has_reason:
             raise SourceError(
-                f"{self._name(stretch)}: cluster {self.flow.source} returned {fetched_bytes:,} bytes for offset "
+                f"{place(stretch, self.flow)}: cluster {self.flow.source} returned {fetched_bytes:,} bytes for offset "
                 f"{before}, and none of them is a record at or after it",
                 retriable=True,
             )
@@ -315,20 +314,20 @@ class Intake:
         if self._is_full(stretch):  # what follows is looked at later, also if it is damaged, or behind a hole
             return False
         batch, before = log[number], stretch.upstream_next
-        if damage := _damage(log, number, batch, before):
+        if damage := damage_of(log, number, batch, before):
             if self._may_be_whole(stretch, batch, damage):
                 return False  # the next Fetch asks for it once more
             following = log[number + 1].base_offset if number + 1 < len(log) else None
             self._corrupt(stretch, batch, following, damage)
             return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
-        doubt = _doubt(log, number, batch, before)
+        doubt = doubt_about(log, number, batch, before)
         if doubt and self._may_be_whole(stretch, batch, doubt, sightings=2):
             return False
         is_aborted = aborted.drops(batch)
         if batch.end_offset <= stretch.upstream_next:
             return True  # for a compacted log, a batch may end before the requested offset
         if batch.magic == 2:  # the first offset of an older batch is known only after opening it
-            await self.pass_hole(stretch, batch.base_offset)
+            await self.gaps.pass_hole(stretch, batch.base_offset)
         if self._is_full(stretch):
             return False
         await self._take(stretch, batch, is_aborted)
@@ -338,11 +337,11 @@ class Intake:
 
     def _is_full(self, stretch: Stretch) -> bool:
         """Returns True if the transaction should hold no more of a stretch."""
-        return stretch.is_done or self._gaps >= GAPS_AT_ONCE
+        return stretch.is_done or self.gaps.count >= GAPS_AT_ONCE
 
     def _merged_bytes(self, stretch: Stretch) -> int:
         """Returns the size up to which small batches are merged."""
-        return int(max(1, min(PACK_BYTES, self._limit(stretch))))
+        return int(max(1, min(PACK_BYTES, limit_bytes(self.limits, stretch))))
 
     def _merge(self, stretch: Stretch, small: SmallBatches, at: int) -> int:
         """Merges small batches from number `at` on; returns how many, 0 if the first one has to go another way."""
@@ -361,7 +360,7 @@ class Intake:
             return 0
         numbers = numbers[: joined.batches]
         self.pack(stretch)
-        stretch.take_merged(joined.packed(self._limit(stretch)), small.end_offset(numbers[-1]))
+        stretch.take_merged(joined.packed(limit_bytes(self.limits, stretch)), small.end_offset(numbers[-1]))
         for epoch, offset in small.epochs(numbers):
             stretch.see_epoch(epoch, offset)
         self.bytes += small.bytes(numbers)
@@ -377,15 +376,15 @@ class Intake:
 
     async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
         if not is_aborted and (refill := self._refill_within(stretch, batch)):
-            self.skip(stretch, max(batch.base_offset, refill.from_offset), GapKind.MIRRORED)
+            self.gaps.skip(stretch, max(batch.base_offset, refill.from_offset), GapKind.MIRRORED)
             await self._open(stretch, batch, refill.to_offset)
-            self.skip(stretch, batch.end_offset, GapKind.MIRRORED)
+            self.gaps.skip(stretch, batch.end_offset, GapKind.MIRRORED)
         elif (kind := self._nothing_to_copy(stretch, batch, is_aborted)) is not None:
-            self.skip(stretch, batch.end_offset, kind)
+            self.gaps.skip(stretch, batch.end_offset, kind)
         elif (
             batch.passes_unopened
             and batch.base_offset == stretch.upstream_next
-            and len(batch.raw) <= self._limit(stretch)
+            and len(batch.raw) <= limit_bytes(self.limits, stretch)
             and (*stretch.key, batch.base_offset) not in self.limits.refused
         ):
             self.pack(stretch)
@@ -407,8 +406,8 @@ class Intake:
         if seen >= sightings:
             return False
         self.problem = SourceError(
-            f"{self._name(stretch)}: the batch of offset {stretch.upstream_next} has arrived damaged from cluster "
-            f"{self.flow.source} ({damage}); it is fetched again",
+            f"{place(stretch, self.flow)}: the batch of offset {stretch.upstream_next} has arrived damaged from "
+            f"cluster {self.flow.source} ({damage}); it is fetched again",
             retriable=True,
         )
         return True
@@ -424,7 +423,7 @@ class Intake:
             )
             next_offset = batch.end_offset if is_plausible else stretch.upstream_next + 1
         if next_offset > stretch.upstream_next:
-            self._lose(
+            self.gaps.lose(
                 stretch,
                 GapKind.CORRUPT,
                 next_offset,
@@ -474,17 +473,17 @@ class Intake:
             ]
         except OversizedBatchError as error:
             what = f"the batch can't be opened: {error}. Raise mirrorlake.batch.max.decompressed.bytes to copy it"
-            self._lose(stretch, GapKind.TOO_LARGE, batch.end_offset, what)
+            self.gaps.lose(stretch, GapKind.TOO_LARGE, batch.end_offset, what)
             return
         except CorruptBatchError as error:
             what = f"the batch can't be read although its CRC is right: {error}"
-            self._lose(stretch, GapKind.CORRUPT, batch.end_offset, what)
+            self.gaps.lose(stretch, GapKind.CORRUPT, batch.end_offset, what)
             return
         for record in records:
             if record.offset != stretch.upstream_next:
-                await self.pass_hole(stretch, record.offset)
+                await self.gaps.pass_hole(stretch, record.offset)
             self.add(stretch, record, batch.attributes & CODEC, stretch.partition)
-        await self.pass_hole(stretch, end)
+        await self.gaps.pass_hole(stretch, end)
 
     def add(self, stretch: Stretch, record: Record, codec: int, target_partition: int) -> None:
         """Adds a record to be packed into a batch.
@@ -496,33 +495,14 @@ class Intake:
             target_partition: partition of the target.
         """
         if (*stretch.key, record.offset) in self.limits.refused:
-            self._refuse(stretch, record)
+            self.gaps.refuse(stretch, record)
             return
-        self._gaps += self.flow.scatters(stretch.topic)  # in such topics, each record may start a run
-        stretch.add(record, codec, target_partition, self._limit(stretch))
+        self.gaps.count += self.flow.scatters(stretch.topic)  # in such topics, each record may start a run
+        stretch.add(record, codec, target_partition, limit_bytes(self.limits, stretch))
 
     def pack(self, stretch: Stretch) -> None:
         """Packs the added records into batches."""
-        stretch.pack(self._limit(stretch))
-
-    def _refuse(self, stretch: Stretch, record: Record) -> None:
-        if not self.flow.passes_over_losses:
-            raise TargetError(
-                f"{self._name(stretch)}, offset {record.offset}: the record of {len(record.rest):,} bytes is larger "
-                f"than topic {stretch.target_topic} on cluster {self.flow.target} allows. Raise the topic's "
-                "max.message.bytes. To skip such records instead, set mirrorlake.on.loss = continue",
-                anomaly=_anomaly(GapKind.TOO_LARGE, stretch, record.offset, record.offset + 1),
-            )
-        self.skip(stretch, record.offset + 1, GapKind.TOO_LARGE)
-
-    def _limit(self, stretch: Stretch) -> float:
-        return self.limits.bytes.get(stretch.target_topic, NO_LIMIT)
-
-    def skip(self, stretch: Stretch, end: int, kind: GapKind) -> None:
-        """Records that the offsets up to `end` hold nothing to copy."""
-        before = len(stretch.gaps)
-        stretch.skip_to(end, kind)
-        self._gaps += len(stretch.gaps) - before
+        stretch.pack(limit_bytes(self.limits, stretch))
 
     async def causes(self, stretch: Stretch, start: int, end: int) -> AsyncIterator[tuple[int, int, GapKind | None]]:
         """Reads the log at `[start, end)`, to explain offsets that Spark has not delivered.
@@ -555,90 +535,6 @@ class Intake:
                     yield max(at, first), last, cause
                 at = max(at, last)
 
-    # -- missing offsets ----------------------------------------------------------------------------
-
-    async def pass_hole(self, stretch: Stretch, end: int) -> None:
-        """Skips a hole: explained by compaction in compacted topics, a loss in others."""
-        if end <= stretch.upstream_next:
-            return
-        if await self._is_compacted(stretch):
-            self.skip(stretch, end, GapKind.COMPACTED)
-        else:
-            self._lose(
-                stretch,
-                GapKind.HOLE,
-                end,
-                "the log has a hole although the topic isn't compacted (reading cleanup.policy needs "
-                "DESCRIBE_CONFIGS). If the topic was compacted before, set cleanup.policy = compact while it is "
-                f"mirrored. Otherwise check the disks of cluster {self.flow.source}",
-            )
-
-    async def _is_compacted(self, stretch: Stretch) -> bool:
-        if stretch.topic not in self._compacted:
-            self._compacted[stretch.topic] = "compact" in (
-                await self.source.topic_config(stretch.topic, "cleanup.policy") or ""
-            )
-        return self._compacted[stretch.topic]
-
-    async def out_of_range(self, stretch: Stretch) -> None:
-        """Handles a position that is before the log's start or after its end."""
-        first = (await self.source.list_offsets([stretch.key], EARLIEST_TIMESTAMP))[stretch.key]
-        end = (await self.source.list_offsets([stretch.key], LATEST_TIMESTAMP, READ_UNCOMMITTED))[stretch.key]
-        if first > stretch.upstream_next:
-            self.pack(stretch)
-            self._lose(
-                stretch,
-                GapKind.RETENTION,
-                first,
-                f"the log start offset is {first} now: retention, DeleteRecords or a truncation has deleted records "
-                "before they were mirrored",
-            )
-        else:  # the log ends before the position, or does not know its epoch
-            await self.truncated(stretch, min(end, stretch.upstream_next) if end < stretch.upstream_next else first)
-
-    async def diverged(self, stretch: Stretch, fetched: Fetched) -> None:
-        """Handles a response that says that the log is not the one that was read before."""
-        start = fetched.diverges_at or 0
-        if start < stretch.upstream_next:
-            start = fetched.differs_from(stretch.leader_epoch, stretch.epoch_from) or 0
-        await self.truncated(stretch, start)
-
-    async def truncated(self, stretch: Stretch, start: int) -> None:
-        """Handles a log that differs from the mirrored one from `start` on.
-
-        If `start` is after the position, the log does not know the leader epoch of the last batch read. In a compacted
-        topic, compaction may have removed that batch. In any other, everything read with that epoch is in question.
-        """
-        if start >= stretch.upstream_next:
-            if await self._is_compacted(stretch):
-                stretch.see_epoch(-1, -1)
-                return
-            start = min(stretch.epoch_from, stretch.upstream_next) if stretch.epoch_from >= 0 else stretch.upstream_next
-        what = f"{self._name(stretch)}: the log of cluster {self.flow.source} was truncated at offset {start}"
-        if not stretch.is_untouched:
-            raise SourceError(f"{what} during the copy", retriable=True)
-        if not self.flow.passes_over_losses:
-            raise SourceError(
-                f"{what}, but the flow has mirrored up to {stretch.upstream_next} (unclean leader election, or "
-                "restored disks). Compare both clusters. To mirror the records that the source has now, after those "
-                "mirrored before, set mirrorlake.on.loss = continue",
-                anomaly=_anomaly(GapKind.TRUNCATED, stretch, start, stretch.upstream_next),
-            )
-        stretch.reset(start, GapKind.TRUNCATED, start)
-        stretch.planned_end = (await self.source.list_offsets([stretch.key], LATEST_TIMESTAMP))[stretch.key]
-
-    def _lose(self, stretch: Stretch, kind: GapKind, end: int, why: str) -> None:
-        if not self.flow.passes_over_losses:
-            raise SourceError(
-                f"{self._name(stretch)}, offsets {stretch.upstream_next} to {end}: {why}. No record was skipped. "
-                "Check whether these records matter. To continue without them, set mirrorlake.on.loss = continue",
-                anomaly=_anomaly(kind, stretch, stretch.upstream_next, end),
-            )
-        self.skip(stretch, end, kind)
-
-    def _name(self, stretch: Stretch) -> str:
-        return f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}"
-
     def _where(self) -> str:
         return where(self._stretches.values())
 
@@ -648,34 +544,6 @@ def where(stretches: Any) -> str:
     return ", ".join(
         f"{stretch.topic}-{stretch.partition} from offset {stretch.upstream_from}" for stretch in list(stretches)[:5]
     )
-
-
-def _damage(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
-    """Returns what is wrong with a batch, of which `offset` or a later one is to be read next; empty if nothing is.
-
-    The target gets another CRC and other offsets, so a corrupt batch would look healthy there.
-    """
-    if not batch.crc_is_right:
-        return "CRC"
-    return "" if log.fits(batch, number, offset) else "its offsets or its leader epoch do not fit into the log"
-
-
-def _doubt(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
-    """Returns why a batch whose offsets fit is believed only if it comes a second time; empty if there is no reason.
-
-    Positions are at the ends of batches, except where a flow begins. Behind a hole, the next batch shows that the first
-    offset is right, if the response has it.
-    """
-    if batch.magic < 2 or batch.base_offset == offset or batch.end_offset <= offset:
-        return ""
-    if batch.base_offset < offset:
-        return "it begins before the position"
-    is_last = number + 1 == len(log) and batch.end_offset < log.stable_end
-    return "it is behind a hole, and nothing is behind it" if is_last else ""
-
-
-def _anomaly(kind: GapKind, stretch: Stretch, from_offset: int, to_offset: int) -> dict[str, object]:
-    return about(kind, stretch.key, from_offset, to_offset, records=to_offset - from_offset)
 
 
 def _committed(log: FetchedLog, listed: Iterable[tuple[int, int]]) -> Iterator[Batch]:

@@ -49,7 +49,7 @@ def copy_task(
         import pyarrow as pa
 
         quiet_kafka()
-        ranges, records = split(iter(batches)) if planned is None else (_chosen(batches, planned), iter(()))
+        ranges, records = split(iter(batches)) if planned is None else (chosen(batches, planned), iter(()))
         for slot in sorted({planned.slot for planned in ranges}):  # one, or none
             answer = copy_slot(
                 flow,
@@ -84,7 +84,7 @@ def packed(ranges: Sequence[Range]) -> bytes:
     return pickle.dumps(ranges)
 
 
-def _chosen(batches: Iterable[Any], planned: Sequence[bytes]) -> list[Range]:
+def chosen(batches: Iterable[Any], planned: Sequence[bytes]) -> list[Range]:
     """Returns the ranges whose number is the only value of a task's input."""
     numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
     return [one for number in numbers for one in pickle.loads(planned[number])]

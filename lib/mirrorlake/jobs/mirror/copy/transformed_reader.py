@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
 from mirrorlake.errors import SourceError
+from mirrorlake.jobs.mirror.copy.gap_recorder import NO_LIMIT
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, NO_LIMIT, Intake
+from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, Intake
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
@@ -130,9 +131,9 @@ class TransformedIntake:
                 )
             )
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                await self._intake.out_of_range(stretch)
+                await self._intake.gaps.out_of_range(stretch)
             elif fetched.diverges_at is not None:
-                await self._intake.diverged(stretch, fetched)
+                await self._intake.gaps.diverged(stretch, fetched)
             else:
                 check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
             # Spark has read the planned offsets; only for a topic that was created anew do they begin at the log's
@@ -177,7 +178,7 @@ class TransformedIntake:
         assert transform is not None
         self._intake.bytes += len(record.key or b"") + len(record.value or b"")
         if record.outcome == FILTERED:
-            self._intake.skip(stretch, record.offset + 1, GapKind.FILTERED)
+            self._intake.gaps.skip(stretch, record.offset + 1, GapKind.FILTERED)
             return
         reason = record.reason if record.outcome == FAILED else self._why_not(stretch, record)
         if reason is None and transform.translated_ids:
@@ -189,7 +190,7 @@ class TransformedIntake:
             self._intake.add(stretch, content, CODECS[transform.compression_type], record.target_partition or 0)
         elif transform.on_error == DEAD_LETTER:
             self.dead_letters.add(self.flow.name, record, reason)
-            self._intake.skip(stretch, record.offset + 1, GapKind.DEAD_LETTER)
+            self._intake.gaps.skip(stretch, record.offset + 1, GapKind.DEAD_LETTER)
         else:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offset {record.offset}: "
@@ -231,7 +232,7 @@ class TransformedIntake:
         found = await self._cause_at(stretch) if self.flow.minds_provenance else None
         if found is None or found[2] != GapKind.MIRRORED:
             return stretch.upstream_next == offset
-        self._intake.skip(stretch, offset + 1, GapKind.MIRRORED)
+        self._intake.gaps.skip(stretch, offset + 1, GapKind.MIRRORED)
         return False
 
     async def _account(self, stretch: Stretch, end: int) -> None:
@@ -249,9 +250,9 @@ class TransformedIntake:
                     retriable=True,
                 )
             if kind == GapKind.HOLE:
-                await self._intake.pass_hole(stretch, upto)
+                await self._intake.gaps.pass_hole(stretch, upto)
             else:
-                self._intake.skip(stretch, upto, kind)
+                self._intake.gaps.skip(stretch, upto, kind)
 
     async def _cause_at(self, stretch: Stretch) -> tuple[int, int, GapKind | None] | None:
         """Returns the log's content at the stretch's next offset; None if the log now begins later and the stretch was
@@ -271,7 +272,7 @@ class TransformedIntake:
                 raise self.source.explained(
                     f"flow {self.flow.name}: reading topic {stretch.topic} (needs READ)", error
                 ) from None
-            await self._intake.out_of_range(stretch)
+            await self._intake.gaps.out_of_range(stretch)
             return None
 
     async def _finish(self, key: PartitionKey) -> None:

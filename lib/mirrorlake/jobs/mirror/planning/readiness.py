@@ -24,6 +24,7 @@ from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.reasons import TopicHeld
 
 WAIT_S = 15.0  # until every broker knows a new topic, or the markers of a commit are in the logs
+WAIT_S_PER_PARTITION = 0.02  # of those that are missing: a busy broker makes 200 logs in a second
 FETCH_BYTES = 1 << 20
 
 
@@ -33,6 +34,7 @@ class Readiness:
     def __init__(self) -> None:
         self._ready: dict[str, int] = {}
         self._waiting_since: dict[str, float] = {}
+        self._wait_s = WAIT_S
 
     def forget(self) -> None:
         self._ready.clear()
@@ -40,7 +42,7 @@ class Readiness:
     @property
     def waiting(self) -> set[str]:
         """Held topics that may be ready at any moment: remote topic or positions have been missing for a short time."""
-        return {topic for topic, since in self._waiting_since.items() if time.monotonic() - since < WAIT_S}
+        return {topic for topic, since in self._waiting_since.items() if time.monotonic() - since < self._wait_s}
 
     def held(
         self,
@@ -77,6 +79,9 @@ class Readiness:
         remote_of = flow.remote_topics(topics)
         remotes = target.refresh({remote_of[topic] for topic in unknown}, flow.connect_timeout_ms, operations=True)
         asked: dict[str, list[PartitionKey]] = {}
+        missing = sum(topics[topic].partitions for topic in unknown if remote_of[topic] not in remotes)
+        # While there are fewer and fewer, as long as for all of them.
+        self._wait_s = max(self._wait_s if self._waiting_since else 0, WAIT_S + WAIT_S_PER_PARTITION * missing)
         for topic in unknown:
             remote, partitions = remote_of[topic], topics[topic].partitions
             why = self._why_not_writable(flow, topic, partitions, remote, remotes.get(remote))
