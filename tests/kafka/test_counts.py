@@ -109,7 +109,7 @@ def test_each_record_is_counted_once_and_is_missed_when_it_is_due(world: World) 
     assert whole.passed
     assert (whole.new_source_records, whole.new_target_records) == (0, 3)
     write(world.source_servers, held, 1, age_ms=THIS_HOUR_MS - (2**63 - 1))
-    with pytest.raises(MirrorlakeError, match=r"can't be counted: long overflow: .* the year 294,247"):
+    with pytest.raises(MirrorlakeError, match=r"can't be counted: long overflow: .*the year 294,247"):
         count(world)
 
 
