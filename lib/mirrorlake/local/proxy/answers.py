@@ -168,7 +168,7 @@ def _add_partitions(request: Request, _response: Any) -> Any:
         results_by_topic_v3_and_below=[
             topic(
                 name=one.name,
-                results_by_partition_v3_and_below=[
+                results_by_partition=[
                     topic.AddPartitionsToTxnPartitionResult(partition_index=index) for index in one.partitions
                 ],
             )
