@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.notebook.runtime import Parameters, parameters
+from mirrorlake.notebook.runtime import Parameters, finish, parameters
 from mirrorlake.parameters import resolve, seconds
 
 from tests.canary import CANARY, leaks
@@ -193,7 +194,7 @@ def test_topics_mirror_checkpoint_and_audit_run_by_papermill_and_move_a_group(
     assert re.search(r"\d\d:\d\d:\d\d micro_batch_committed .* batch=0 records=500 ", printed(mirrored))
     assert images(mirrored) == 1
 
-    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="2 seconds", run_for="20")
+    translated = run("checkpoint", tmp_path / "checkpoint.ipynb", jvm, **given, trigger="8 seconds", run_for="20")
     assert result(translated)["syncs"] in (
         {"committed": 2},
         {"in_step": 2},
@@ -391,6 +392,13 @@ def test_a_parameter_comes_from_papermill_then_the_environment_then_the_default(
         {"flow": "x->y", "schema": "mirrorlake"}, {"MIRRORLAKE_FLOW": "e->e", "MIRRORLAKE_SCHEMA": "other"}
     )
     assert (found.flow, found.schema, found.catalog) == ("x->y", "other", "spark_catalog")
+
+
+def test_the_result_is_written_at_once_so_that_it_is_one_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append))
+    finish({}, {"records": 1})
+    assert written == ['{"records": 1}\n']
 
 
 def test_on_databricks_a_parameter_comes_from_its_widget() -> None:

@@ -30,8 +30,15 @@ WORKER_PYTHON = Path(__file__).with_name("worker_python")
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
 # With the C1 compiler alone the code cache is 48 MB. Spark fills it within a minute of work, and the JVM stops
-# compiling then.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m", "-XX:+UseSerialGC")
+# compiling then. With the default sizes, the JVM collects garbage again and again while Spark's classes and the heap of
+# a small query make them grow, which takes more than a second.
+QUICK_START = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=256m",
+    "-XX:+UseSerialGC",
+    "-XX:MetaspaceSize=256m",
+    "-Xms768m",
+)
 
 # Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
 SMALL_QUERIES = {

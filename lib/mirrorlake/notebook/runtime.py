@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -191,4 +192,4 @@ def finish(namespace: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     dbutils = namespace.get("dbutils")
     if dbutils is not None:
         dbutils.notebook.exit(text)
-    print(text)
+    sys.stdout.write(f"{text}\n")  # at once: between two writes, a kernel may end the output and begin another
