@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from mirrorlake.errors import LedgerError, MirrorlakeError, SourceError
+from mirrorlake.errors import LedgerError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.failpoint import never
-from mirrorlake.jobs.mirror import spark_engine
+from mirrorlake.jobs.mirror import plan_loop, spark_engine
 from mirrorlake.jobs.mirror.copy.task import chosen, packed
 from mirrorlake.jobs.mirror.engine import TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
@@ -174,3 +174,22 @@ def test_a_task_of_spark_decodes_only_its_own_part_of_a_plan() -> None:
     own = [Range("t", partition, "", 20, 1, 0, 1) for partition in range(3)]
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int64())})
     assert chosen([rows], [b"the ranges of another slot", packed(own)]) == own
+
+
+def test_a_drain_ends_with_the_error_of_a_plan_that_nothing_has_changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that all topics are held: without the error, nothing that was copied would look like all."""
+    plan, held = MirrorPlan(1, 1, number=1), TargetError("all topics are held", retriable=True)
+    planner = SimpleNamespace(latest=lambda: plan, committed=lambda _: None, close=lambda: None)
+    monkeypatch.setattr(plan_loop, "Planner", lambda *_, **__: planner)
+    monkeypatch.setattr(plan_loop, "LiveFlow", lambda *_: None)
+    monkeypatch.setattr(plan_loop, "Retries", lambda *_: SimpleNamespace(may_go_on=lambda _: True))
+
+    def handle(*_: object) -> set[int]:
+        raise held
+
+    flow = SimpleNamespace(name="a->b", retry_timeout_ms=1)
+    run: Any = SimpleNamespace(
+        config="", flow=flow, slots=1, interval_s=None, run_for_s=None, metrics=None, handle=handle
+    )
+    with pytest.raises(TargetError, match="all topics are held"):
+        PlanLoop().run(run, SimpleNamespace())  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ class PlanLoop:
 
     def __init__(self) -> None:
         self._stopping = threading.Event()
+        self._failure: MirrorlakeError | None = None  # of the last plan, if it may pass
 
     def stop(self) -> None:
         """Ends the run after the micro-batch under way; any thread may call it."""
@@ -57,6 +58,8 @@ class PlanLoop:
                     number += 1
                 if run.interval_s is None:
                     if not is_new:
+                        if self._failure is not None:  # what the plan needed has not come meanwhile
+                            raise self._failure
                         return
                     if not plan.ranges:  # it waits for an election, or for a topic to be created
                         self._stopping.wait(POLL_S)
@@ -74,7 +77,9 @@ class PlanLoop:
         except MirrorlakeError as error:
             if not retries.may_go_on(error):
                 raise
+            self._failure = error
             return set()
+        self._failure = None
         return committed
 
     def _wait_until(self, due: float, deadline: float | None, watch: Callable[[], None] | None) -> None:
