@@ -395,11 +395,11 @@ class MirrorJob:
         """Prepares remote topics. A topic that is held is logged and recorded, and the others continue.
 
         Raises:
-            TargetError: no topic can be mirrored. That may pass if it was possible before, as when brokers are away.
+            TargetError: no topic can be mirrored.
         """
         failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
         if topics and topics.keys() <= failures.keys():
-            raise TargetError(next(iter(failures.values())), retriable=self._generation > 0)
+            raise TargetError(next(iter(failures.values())))
         self._holdups.topics(failures)
         self._topics = topics
 
