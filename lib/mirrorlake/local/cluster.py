@@ -164,7 +164,8 @@ class LocalCluster:
     def stop_broker(self, node_id: int, *, kill: bool = False) -> None:
         """Stops one broker: cleanly, or with SIGKILL as in a crash."""
         broker = self._broker(node_id)
-        os.kill(broker.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        if _is_alive(broker.pid):  # a process id is given to other programs as soon as it is free
+            os.kill(broker.pid, signal.SIGKILL if kill else signal.SIGTERM)
         _wait_gone(broker.pid)
         broker.pid = 0
         self._save()
@@ -196,7 +197,7 @@ class LocalCluster:
 
     def _signal(self, node_id: int, number: signal.Signals) -> None:
         pid = self._broker(node_id).pid
-        if not pid:  # as a process id, 0 stands for all processes of this one's group
+        if not _is_alive(pid):
             raise ConfigurationError(f"cluster {self.name}: broker {node_id} does not run")
         os.kill(pid, number)
 
