@@ -309,16 +309,13 @@ def test_a_takeover_that_died_half_way_is_completed_by_the_next(world: World, mo
     source = world.source_records(topic)
     for partition, records in source.items():
         copy(world, topic, partition, records[:50])
-    ends: list[object] = []
-    real = generation.transaction.end
+    real = generation.transaction.end_all
 
-    def die_after_the_first(*arguments: Any, **options: Any) -> Any:
-        if ends:
-            raise RuntimeError("killed")
-        ends.append(real(*arguments, **options))
-        return ends[0]
+    def die_after_the_first(target: Any, producers: Any, **options: Any) -> Any:
+        real(target, producers[:1], **options)
+        raise RuntimeError("killed")
 
-    monkeypatch.setattr(generation.transaction, "end", die_after_the_first)
+    monkeypatch.setattr(generation.transaction, "end_all", die_after_the_first)
     with pytest.raises(RuntimeError, match="killed"):
         take_over(world)
     monkeypatch.undo()

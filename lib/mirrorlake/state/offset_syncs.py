@@ -312,7 +312,7 @@ def foreign_records(target: Cluster, topic: str, slots: Iterable[int], timeout_m
     found = dict[int, int]()
     for key in keys:
         start = max(first[key], ends[key] - LOOK_BACK)
-        read: list[Message] = target.net.run(partial(_messages, target, key, start, ends[key], timeout_ms))
+        read: list[Message] = target.net.run(partial(committed_messages, target, key, start, ends[key], timeout_ms))
         for one in read:
             if not is_state(one, key[1]):
                 found[key[1]] = one.offset
@@ -472,12 +472,14 @@ async def committed_values_async(
     target: Cluster, key: tuple[str, int], start: int, end: int, timeout_ms: int
 ) -> list[tuple[int, bytes]]:
     """Does the same as `committed_values`, for use inside the event loop."""
-    found = await _messages(target, key, start, end, timeout_ms)
+    found = await committed_messages(target, key, start, end, timeout_ms)
     return [(one.offset, one.value or b"") for one in found if is_state(one, key[1])]
 
 
-async def _messages(target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int) -> list[Message]:
-    """Reads the committed records of `[start, end)` in order, with those of other programs."""
+async def committed_messages(
+    target: Cluster, key: PartitionKey, start: int, end: int, timeout_ms: int
+) -> list[Message]:
+    """Reads the committed records of `[start, end)` of any topic in order; for use inside the event loop."""
 
     async def messages() -> list[Message]:
         found = list[Message]()

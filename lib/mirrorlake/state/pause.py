@@ -21,7 +21,7 @@ from mirrorlake.printable import printable
 from mirrorlake.protocol.admin import Admin, NewTopic
 from mirrorlake.protocol.clients.record import append_record
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.state.offset_syncs import committed_values_async, topic_config
+from mirrorlake.state.offset_syncs import committed_messages, topic_config
 
 PREFIX, SUFFIX = "mirrorlake.pause.", ".internal"
 VERSION = 1
@@ -107,8 +107,8 @@ async def _read_order(target: Cluster, flow: Flow, timeout_ms: int) -> bytes | N
         )
     first, end = await listed(EARLIEST_TIMESTAMP), await listed(LATEST_TIMESTAMP)
     for start in range(end - 1, first - 1, -1):
-        for _, value in await committed_values_async(target, key, start, start + 1, timeout_ms):
-            return value
+        for message in await committed_messages(target, key, start, start + 1, timeout_ms):
+            return message.value or b""
     return None
 
 
