@@ -19,6 +19,7 @@ from mirrorlake.jobs.mirror.in_process import InProcessTasks
 from mirrorlake.jobs.mirror.plan_loop import IDLE_S, PlanLoop, longer
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.spark_engine import Running, SparkEngine
+from mirrorlake.metrics import Metrics
 from mirrorlake.model.copy_plan import Range
 
 
@@ -193,3 +194,29 @@ def test_a_drain_ends_with_the_error_of_a_plan_that_nothing_has_changed_since(mo
     )
     with pytest.raises(TargetError, match="all topics are held"):
         PlanLoop().run(run, SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_a_job_that_runs_handles_a_plan_again_that_has_failed_though_it_has_no_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the job would idle without a word, and its next failure, hours later, would be one without a success since
+    then: the last one that it survives."""
+    plan, away = MirrorPlan(1, 1, number=1), TargetError("the controller is away", retriable=True)
+    planner = SimpleNamespace(latest=lambda: plan, committed=lambda _: None, close=lambda: None)
+    monkeypatch.setattr(plan_loop, "Planner", lambda *_, **__: planner)
+    monkeypatch.setattr(plan_loop, "LiveFlow", lambda *_: None)
+    loop, failures, handled = PlanLoop(), [away, away], 0
+
+    def handle(*_: object) -> set[int]:
+        nonlocal handled
+        handled += 1
+        if failures:
+            raise failures.pop()
+        return set()
+
+    flow, metrics = SimpleNamespace(name="a->b", retry_timeout_ms=60_000), Metrics()
+    run: Any = SimpleNamespace(
+        config="", flow=flow, slots=1, interval_s=0.01, run_for_s=1.0, metrics=metrics, handle=handle
+    )
+    loop.run(run, SimpleNamespace())  # type: ignore[arg-type]
+    assert handled == 3, "until it succeeds, and not again"

@@ -45,10 +45,16 @@ class Job:
         self.stuck = StuckPartitions(self.clock)
         self.states = {0: state(0), 1: state(1)}
 
-    def plan(self, *, fails: tuple[int, ...] = (), work: tuple[int, ...] = (0, 1)) -> list[int]:
+    def plan(
+        self,
+        *,
+        fails: tuple[int, ...] = (),
+        work: tuple[int, ...] = (0, 1),
+        lingering: frozenset[int] = frozenset(),
+    ) -> list[int]:
         """Plans once, and lets the attempts of the planned slots succeed unless they fail."""
         self.stuck.observe(self.states)
-        slots = [one.slot for one in self.stuck.planned([planned(slot) for slot in work], self.states)]
+        slots = [one.slot for one in self.stuck.planned([planned(slot) for slot in work], self.states, lingering)]
         for slot in slots:
             if slot not in fails:
                 self.states[slot] = replace(self.states[slot], producer_epoch=self.states[slot].producer_epoch + 1)
@@ -109,6 +115,31 @@ def test_nobody_rests_where_nothing_advances_or_nothing_else_is_to_be_done() -> 
     job.plan(fails=(0,))
     assert job.plan(fails=(0,)) == [1]
     assert job.plan(fails=(0,), work=(0,)) == [0], "the other has nothing to do now"
+
+
+def test_a_slot_that_fails_rests_also_while_the_others_linger() -> None:
+    """An attempt may take half a minute, for which they would wait beside the time for which they linger."""
+    job, tried, lingering = Job(), 0, frozenset({1})
+    for second in range(3_600):
+        is_due = second % 10 == 0
+        work = (0, 1) if is_due else (0,)
+        found = job.plan(fails=(0,), work=work, lingering=frozenset() if is_due else lingering)
+        assert not is_due or 1 in found
+        tried += 0 in found
+        job.clock.now += 1
+    assert 15 < tried < 30, "1 + 2 + 4 + ... + 256 s, then every 300 s"
+    job.clock.now += LONGEST_REST_S
+    assert job.plan(fails=(0,), work=(0,), lingering=lingering) == [0]
+    assert job.plan(fails=(0, 1), work=(0, 1)) == [1]
+    assert all(job.plan(fails=(0, 1), work=(0, 1)) == [0, 1] for _ in range(10)), "nothing advances any more"
+    assert job.plan(fails=(0,), work=(0,), lingering=lingering) == [0]
+
+
+def test_a_slot_that_fails_does_not_rest_for_its_own_partitions_that_linger() -> None:
+    job = Job()
+    job.plan(fails=(0,))
+    assert job.plan(fails=(0,)) == [1]
+    assert job.plan(fails=(0,), work=(0,), lingering=frozenset({0})) == [0]
 
 
 def test_partitions_of_a_slot_that_keeps_failing_are_named_after_the_retry_timeout_in_the_same_words() -> None:

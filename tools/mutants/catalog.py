@@ -125,15 +125,15 @@ COPYING = (
     Mutant(
         "a batch behind the last stable offset is believed",
         "protocol/batches/record_batch.py",
-        "if 0 <= self.stable_end < end or ",
-        "if ",
+        "        if 0 <= self.stable_end < end:\n            return False\n",
+        "",
         WRONG_BIT,
     ),
     Mutant(
         "a batch of an epoch behind that of the leader is believed",
         "protocol/batches/record_batch.py",
-        " or 0 <= self.leader_epoch < batch.leader_epoch:",
-        ":",
+        "        return 0 <= self.leader_epoch < batch.leader_epoch\n",
+        "        return False\n",
         (f"{SMALL}::test_a_batch_with_an_epoch_behind_that_of_the_leader_is_fetched_again",),
     ),
     Mutant(

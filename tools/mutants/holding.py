@@ -190,6 +190,13 @@ HOLDING = (
         ("tests/unit/test_linger.py",),
     ),
     Mutant(
+        "a slot that fails is tried while the others linger",
+        "jobs/mirror/planning/stuck.py",
+        "        if not (chosen or lingering - resting):\n",
+        "        if not chosen:\n",
+        ("tests/unit/test_stuck.py::test_a_slot_that_fails_rests_also_while_the_others_linger",),
+    ),
+    Mutant(
         "a run that is to copy all leaves behind what waits",
         "jobs/mirror/planning/planner.py",
         "        due = offered if self._until_now else self._linger.due(",

@@ -19,7 +19,7 @@ IDLE_S, SLOWER = 1.0, 1.5  # the longest wait for news of an idle source, and ho
 
 
 class PlanLoop:
-    """Plans one flow repeatedly, and handles each plan that has work or news.
+    """Plans one flow repeatedly, and handles each plan that has work or news, or that has failed the last time.
 
     The next micro-batch begins an interval after the last one has begun, or at once if that took longer. While the
     source has nothing new, the job asks it less often: after a second at the latest.
@@ -51,7 +51,9 @@ class PlanLoop:
         try:
             while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
                 began, plan = time.monotonic(), planner.latest()
-                is_new = plan.number != seen
+                # A run that drains the source ends with the error of a plan that nothing has changed since.
+                is_again = self._failure is not None and run.interval_s is not None
+                is_new = plan.number != seen or is_again
                 if is_new:
                     seen = plan.number
                     planner.committed(self._handle(run, plan, tasks, number, retries))

@@ -215,10 +215,12 @@ class FetchedLog:
         whole: the number of batches before the one whose length is wrong.
         stable_end: the last stable offset, before which all of the log lies; -1 if it is unknown.
         leader_epoch: the epoch of the leader, which no batch is behind; -1 if it is unknown.
+        believed_epoch: an epoch behind that one, which a batch has though it came a second time; -1 for none.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, stable_end: int = -1, leader_epoch: int = -1) -> None:
         self.view, self.stable_end, self.leader_epoch = memoryview(data), stable_end, leader_epoch
+        self.believed_epoch = -1
         bounds, at, end, is_broken = [0], 0, len(data), False
         last, length_at = end - PREFIX.size, LENGTH.unpack_from
         while at <= last and not is_broken:
@@ -243,9 +245,7 @@ class FetchedLog:
         return _old_entry(raw, offset) if magic < 2 else _batch(raw)
 
     def fits(self, batch: Batch, number: int, offset: int) -> bool:
-        """Returns False if a batch can't have its offsets, or its leader epoch.
-
-        The CRC covers neither the first offset nor the epoch.
+        """Returns False if a batch can't have its offsets, of which the CRC does not cover the first one.
 
         Offsets grow from batch to batch, up to the last stable offset. That one may have been read just before the log,
         so a batch that does not fit may do so when it is fetched again.
@@ -256,7 +256,7 @@ class FetchedLog:
             offset: the offset that is to be read next: that of the Fetch request, or the end of the batch before.
         """
         start, end = batch.base_offset, batch.end_offset
-        if 0 <= self.stable_end < end or 0 <= self.leader_epoch < batch.leader_epoch:
+        if 0 <= self.stable_end < end:
             return False
         if start == offset:
             return True
@@ -268,6 +268,10 @@ class FetchedLog:
         if end <= offset:
             return following.magic < 2 or following.base_offset <= offset
         return not offset <= following.base_offset < end
+
+    def is_ahead(self, batch: Batch) -> bool:
+        """Returns True if the leader can't have given a batch its leader epoch, which the CRC does not cover."""
+        return 0 <= self.leader_epoch < batch.leader_epoch
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[number] for number in range(len(self)))

@@ -12,16 +12,22 @@ def damage_of(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
     """
     if not batch.crc_is_right:
         return "CRC"
-    return "" if log.fits(batch, number, offset) else "its offsets or its leader epoch do not fit into the log"
+    return "" if log.fits(batch, number, offset) else "its offsets do not fit into the log"
 
 
 def doubt_about(log: FetchedLog, number: int, batch: Batch, offset: int) -> str:
     """Returns why a batch whose offsets fit is believed only if it comes a second time; empty if there is no reason.
 
+    A leader epoch that the leader can't have given yet is on the disk then. The records are whole, as the CRC says.
+
     Positions are at the ends of batches, except where a flow begins. Behind a hole, the next batch shows that the first
     offset is right, if the response has it.
     """
-    if batch.magic < 2 or batch.base_offset == offset or batch.end_offset <= offset:
+    if batch.magic < 2 or batch.end_offset <= offset:
+        return ""
+    if log.is_ahead(batch) and batch.leader_epoch != log.believed_epoch:
+        return "the leader can't have given it its leader epoch"
+    if batch.base_offset == offset:
         return ""
     if batch.base_offset < offset:
         return "it begins before the position"

@@ -331,7 +331,9 @@ class Intake:
         if self._is_full(stretch):
             return False
         await self._take(stretch, batch, is_aborted)
-        stretch.see_epoch(batch.leader_epoch, batch.base_offset)
+        if log.is_ahead(batch):  # the leader would take it for that of a log that was truncated
+            log.believed_epoch = batch.leader_epoch
+        stretch.see_epoch(-1 if log.is_ahead(batch) else batch.leader_epoch, batch.base_offset)
         self.bytes += len(batch.raw)
         return True
 

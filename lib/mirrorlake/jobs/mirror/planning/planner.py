@@ -173,7 +173,11 @@ class Planner:
         )
         self._stuck.observe(states)
         stuck = silent | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
-        ranges = self._stuck.planned(self._turns.taken(self.flow, ranges), states)
+        going = {(one.topic, one.partition) for one in due}
+        lingering = {key for one in offered if (key := (one.topic, one.partition)) not in going}
+        ranges = self._stuck.planned(
+            self._turns.taken(self.flow, ranges), states, {positions[key].slot for key in lingering}
+        )
         if (
             self._stuck.begins_again(ranges) and time.monotonic() > self._looked_again + RETRY_TOPICS_S
         ):  # no progress: a topic or a permission may be missing by now
@@ -194,7 +198,7 @@ class Planner:
             waiting_for=self._uncommitted.waiting_for,
             is_waiting=pause is None
             and (bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing))),
-            is_lingering=pause is None and len(due) < len(offered),
+            is_lingering=pause is None and bool(lingering),
             notices=tuple(notices),
             paused=pause,
             retry=retry,

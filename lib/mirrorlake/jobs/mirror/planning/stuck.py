@@ -7,7 +7,7 @@ slow all others down. While the others make progress, such a slot rests, longer 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -111,6 +111,7 @@ class StuckPartitions:
     def observe(self, states: Mapping[int, SlotState]) -> None:
         """Compares the states of the slots that were planned last with what they were."""
         now, advanced = self._clock(), False
+        has_others = bool(self._planned.keys() - self._failing.keys())
         for slot, before in self._planned.items():
             if slot not in states or _identity(states[slot]) != before:
                 self._failing.pop(slot, None)
@@ -120,7 +121,7 @@ class StuckPartitions:
             failing.attempts += 1
             doublings = min(failing.attempts - 1, MOST_DOUBLINGS)
             failing.rests_until = now + min(LONGEST_REST_S, FIRST_REST_S * 2**doublings)
-        if self._planned:
+        if advanced or has_others:  # a slot that is tried alone after its rest says nothing of the others
             self._others_advance = advanced
 
     def failing(self, ranges: Iterable[Range], after_s: float) -> dict[PartitionKey, str]:
@@ -138,11 +139,22 @@ class StuckPartitions:
         self._starts = starts
         return reasons
 
-    def planned(self, ranges: list[Range], states: Mapping[int, SlotState]) -> list[Range]:
-        """Leaves out the slots that rest, while others advance; returns what is to be copied now."""
+    def planned(
+        self, ranges: list[Range], states: Mapping[int, SlotState], lingering: Set[int] = frozenset()
+    ) -> list[Range]:
+        """Leaves out the slots that rest, while others advance; returns what is to be copied now.
+
+        Args:
+            ranges: what a plan would copy.
+            states: the states of all slots.
+            lingering: slots with partitions that linger. If others than those that rest have some, nobody is tried in
+                their place: they would wait for the attempt, too.
+        """
         now = self._clock()
         resting = {slot for slot, one in self._failing.items() if now < one.rests_until and self._others_advance}
-        chosen = [planned for planned in ranges if planned.slot not in resting] or ranges
+        chosen = [planned for planned in ranges if planned.slot not in resting]
+        if not (chosen or lingering - resting):
+            chosen = ranges
         self._planned = {slot: _identity(states[slot]) for slot in {one.slot for one in chosen} if slot in states}
         self._committed = set()
         return chosen
