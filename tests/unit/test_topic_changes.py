@@ -224,7 +224,6 @@ class Syncs:
 @pytest.mark.parametrize(
     ("config", "wrong"),
     [
-        ({}, None),
         ({"cleanup_policy": "delete", "retention_ms": "-1", "retention_bytes": "-1"}, None),
         ({"cleanup_policy": "compact", "retention_ms": "-1"}, "cleanup.policy = compact, so"),
         ({"cleanup_policy": "delete", "retention_ms": "604800000", "retention_bytes": "9"}, "retention.bytes = 9, so"),
@@ -246,6 +245,14 @@ def test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots
     else:
         with pytest.raises(ConfigurationError, match=wrong):
             topology.ensure_offset_syncs(1)
+
+
+def test_states_are_written_as_changes_to_a_topic_that_may_not_be_described_only_if_the_file_asks_for_it() -> None:
+    target: Any = Syncs()  # compacted, perhaps: the snapshot of changes would be gone at the next start
+    for given, loses_states in ((dict[str, str](), True), ({"mirrorlake.state.changes.enabled": "true"}, False)):
+        topology = Topology(flow(**given), target, target, MemoryLedger())
+        assert topology.ensure_offset_syncs(1) == 2
+        assert topology.loses_states == loses_states
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ class Flow:
         refills: records that are copied although another flow has brought them; never from properties.
         ignores_pause: whether a job goes on although an operator has paused the flow, as a failover does; never from
             properties.
-        loses_states: whether the offset-syncs topic loses records, so that every state has to be a snapshot; never from
-            properties.
+        loses_states: whether the offset-syncs topic may lose records, so that every state has to be a snapshot; never
+            from properties.
     """
 
     source: str

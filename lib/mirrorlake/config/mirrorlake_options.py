@@ -128,8 +128,8 @@ BATCHES = (
         "true",
         "Whether a transaction writes only what it has changed of a slot's [state](design.md#states), and now and then "
         "all of it. Otherwise each one writes the positions of all partitions of its slots. Both are read. Without an "
-        "entry, a job writes all of it to an offset-syncs topic that has retention or is compacted; with `true`, it "
-        "refuses such a topic.",
+        "entry, a job writes all of it to an offset-syncs topic that has retention, is compacted, or may not be "
+        "described; with `true`, it refuses a topic that has retention or is compacted.",
         field="state_changes_enabled",
     ),
 )

@@ -73,7 +73,7 @@ class Topology:
         self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
         self._new_configs: dict[str, dict[str, str]] = {}
         self._known_properties: frozenset[str] = frozenset()
-        self.loses_states = False  # whether states have to be snapshots, as the offset-syncs topic loses records
+        self.loses_states = False  # whether states have to be snapshots, as the offset-syncs topic may lose records
         self.promoted: frozenset[str] = frozenset()  # topics that follow the source no more; readers keep their access
 
     # -- topics that the mirror job needs -----------------------------------------------------------
@@ -102,26 +102,35 @@ class Topology:
         return max(have, slots)
 
     def _require_kept(self, topic: str) -> None:
-        """Checks that snapshots stay as long as the changes that name them; does nothing without DESCRIBE_CONFIGS.
+        """Checks that snapshots stay as long as the changes that name them.
 
-        If they don't, a flow whose file does not ask for changes goes on with snapshots.
+        If they don't, or if this can't be known without DESCRIBE_CONFIGS, a flow whose file does not ask for changes
+        goes on with snapshots. A log cleaner keeps the last state of each slot, which is then all that a start needs.
         """
-        found = self._target.configs([topic]).get(topic, {})
+        found = self._target.configs([topic]).get(topic)
         wanted = {name: TOPIC_CONFIG[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")}
-        wrong = [name for name, value in wanted.items() if name in found and found[name].value != value]
-        if not wrong:
+        wrong = [name for name, value in wanted.items() if found and name in found and found[name].value != value]
+        if found is None:
+            if self.flow.state_changes_required:
+                return
+            what = "its configuration can't be read, so it may lose"
+            better = "Grant DESCRIBE_CONFIGS on the TOPIC"
+        elif wrong:
+            values = ", ".join(f"{name} = {found[name].value}" for name in wrong)
+            better = f"Set {', '.join(f'{name} = {wanted[name]}' for name in wrong)}"
+            if self.flow.state_changes_required:
+                raise ConfigurationError(
+                    f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} has {values}, so it loses "
+                    f"states that later ones are based on. {better} on the topic, or mirrorlake.state.changes.enabled "
+                    "= false"
+                )
+            what = f"it has {values}, so it loses"
+        else:
             return
-        values = ", ".join(f"{name} = {found[name].value}" for name in wrong)
-        better = ", ".join(f"{name} = {wanted[name]}" for name in wrong)
-        if self.flow.state_changes_required:
-            raise ConfigurationError(
-                f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} has {values}, so it loses states "
-                f"that later ones are based on. Set {better} on the topic, or mirrorlake.state.changes.enabled = false"
-            )
         self.loses_states = True
         reason = (
-            f"it has {values}, so it loses records that the ledger may have to be rebuilt from. Each transaction "
-            f"writes all positions of its slot meanwhile. Set {better}, and start the job again"
+            f"{what} records that the ledger may have to be rebuilt from. Each transaction writes all positions of its "
+            f"slot meanwhile. {better}, and start the job again"
         )
         log.warning(event("states_not_kept", flow=self.flow.name, topic=topic, reason=reason))
 

@@ -329,8 +329,10 @@ class Counting:
             F.col("window_start") >= F.lit(since)
         )
         pending = F.when(F.col("status") == CountStatus.PENDING.value, F.expr("source_records - target_records"))
+        latest = F.timestamp_millis(F.lit(LAST_MS - LAST_MS % WINDOW_MS))
         windows = windows.withColumns(
             {
+                "window_start": F.least("window_start", latest),  # earlier versions stored hours that Python can't show
                 "is_judged": F.col("status") != CountStatus.NEUTRAL.value,
                 "pending": F.coalesce(pending, F.lit(0)),
             }
