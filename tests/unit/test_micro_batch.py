@@ -160,6 +160,20 @@ def test_a_micro_batch_of_which_the_gate_refuses_a_part_does_not_wait_for_the_sl
     assert later.ended == {0: (2.0, True), 1: (6.0, False), 2: (6.0, False)}
 
 
+def test_the_reason_of_the_gate_is_told_also_where_its_transactions_can_not_be_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise TargetError("no coordinator", retriable=True)
+
+    gate: Any = SimpleNamespace(evaluate=lambda *_: [].pop())
+    any_one = cast("Any", None)
+    batch = MicroBatch(Flow.from_properties(Properties(PROPERTIES), "a->b"), 1, any_one, gate, never)
+    monkeypatch.setattr(batch, "_reject", fail)
+    with pytest.raises(GateError, match="could not be evaluated"):
+        batch._pass_gate([], "cycle", lambda _: None)
+
+
 def test_a_run_without_an_interval_follows_its_file_from_one_micro_batch_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
@@ -201,7 +201,8 @@ class MicroBatch:
             evaluated(results)
             require(results, f"flow {flow.name}, micro-batch {cycle_id}", consequence)
         except Exception as error:
-            self._reject(reports)
+            with suppress(TargetError):  # what can't be aborted times out; the gate's reason is the one to be told
+                self._reject(reports)
             if isinstance(error, MirrorlakeError):
                 raise
             raise GateError(
