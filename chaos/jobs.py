@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ class Job:
     def __init__(self, what: str, config: Path, flow: str, log: Path) -> None:
         self.what, self.log = what, log
         work = {"mirror": _mirror, "checkpoint": _checkpoint}[what]
-        self._process = _context().Process(target=_run, args=(work, str(config), flow, str(log)), daemon=True)
+        self._can_stop = _context().Event()
+        arguments = (work, str(config), flow, str(log), self._can_stop)
+        self._process = _context().Process(target=_run, args=arguments, daemon=True)
         self._process.start()
 
     @property
@@ -83,7 +86,12 @@ class Job:
         self._process.join()
 
     def stop(self) -> bool:
-        """Ends the job between two micro-batches; returns False if it had to be killed."""
+        """Ends the job between two micro-batches; returns False if it had to be killed.
+
+        A job that was started just now does not follow SIGTERM yet, and would die of it.
+        """
+        while self.is_running and not self._can_stop.wait(0.1):
+            pass
         self._process.terminate()
         self._process.join(STOP_S)
         is_gone = not self._process.is_alive()
@@ -103,7 +111,7 @@ def warm_up() -> None:
     process.join()
 
 
-def _run(work: Callable[[str, Flow], None], config: str, flow: str, log: str) -> None:
+def _run(work: Callable[[str, Flow, Event], None], config: str, flow: str, log: str, can_stop: Event) -> None:
     """Runs a job in a child; writes its ending."""
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
@@ -112,7 +120,7 @@ def _run(work: Callable[[str, Flow], None], config: str, flow: str, log: str) ->
     configure()
     ending: dict[str, Any] = {"kind": "", "message": "", "is_retriable": False}
     try:
-        work(config, Flow.load(config, flow))
+        work(config, Flow.load(config, flow), can_stop)
     except MirrorlakeError as error:
         ending = {"kind": type(error).__name__, "message": error.message, "is_retriable": error.retriable}
     except BaseException as error:
@@ -123,13 +131,15 @@ def _run(work: Callable[[str, Flow], None], config: str, flow: str, log: str) ->
     os._exit(0)
 
 
-def _mirror(config: str, flow: Flow) -> None:
+def _mirror(config: str, flow: Flow, can_stop: Event) -> None:
     job = MirrorJob(InProcessEngine(), config, flow, MemoryLedger(), OFFSET_SYNCS)
     with ended_by_sigterm(job):
+        can_stop.set()
         job.run(MIRROR_INTERVAL_S)
 
 
-def _checkpoint(config: str, flow: Flow) -> None:
+def _checkpoint(config: str, flow: Flow, can_stop: Event) -> None:
     job = CheckpointJob(None, config, flow, MemoryLedger(), CHECKPOINTS, cycles=InProcessCycles(None))
     with ended_by_sigterm(job):
+        can_stop.set()
         job.run(CHECKPOINT_INTERVAL_S)
