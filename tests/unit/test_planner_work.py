@@ -165,3 +165,23 @@ def test_many_remote_topics_are_waited_for_for_longer(
     now_s += waited_s
     plan, _, _ = planned.next()
     assert (plan.is_waiting, len(plan.held)) == (is_waiting, 0 if is_waiting else missing)
+
+
+def test_a_topic_that_was_deleted_while_its_remote_topic_was_missing_lets_no_later_one_be_held_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    planned = Planned(2, monkeypatch, tmp_path)
+    deleted, remote = planned.source.topics["t0"], planned.target.topics.pop("a.t0")
+    now_s = 100.0
+    monkeypatch.setattr(readiness.time, "monotonic", lambda: now_s)
+    assert planned.next()[0].is_waiting
+    del planned.source.topics["t0"]
+    planned.planner._topics_due = 0.0
+    assert not planned.next()[0].is_waiting
+    now_s += 3_600
+    planned.source.topics["t0"] = deleted
+    planned.planner._topics_due = 0.0
+    plan, _, _ = planned.next()
+    assert (plan.is_waiting, plan.held) == (True, {}), "as a new topic, whose remote topic is not there yet"
+    planned.target.topics["a.t0"] = remote
+    assert not planned.next()[0].is_waiting

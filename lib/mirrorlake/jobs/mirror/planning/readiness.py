@@ -29,7 +29,7 @@ FETCH_BYTES = 1 << 20
 
 
 class Readiness:
-    """The readiness of the topics of one flow; a ready topic is not checked again until `forget`."""
+    """The readiness of the topics of one flow; a ready topic is not checked again until it is gone, or `forget`."""
 
     def __init__(self) -> None:
         self._ready: dict[str, int] = {}
@@ -64,6 +64,7 @@ class Readiness:
         Returns:
             Reasons by topic; topics without a reason are ready.
         """
+        self._forget_deleted(topics)
         held = {
             topic: lacks(flow, "READ" if found.allows(DESCRIBE) else "DESCRIBE", topic, flow.source)
             for topic, found in topics.items()
@@ -108,6 +109,12 @@ class Readiness:
             else:
                 self._waiting_since.pop(topic, None)
         return held
+
+    def _forget_deleted(self, topics: Mapping[str, Topic]) -> None:
+        """Forgets topics that are gone: one of the same name is another topic, which is checked anew."""
+        for known in (self._ready, self._waiting_since):
+            for topic in known.keys() - topics.keys():
+                del known[topic]
 
     def _why_not_writable(
         self, flow: Flow, topic: str, partitions: int, remote: str, found: Topic | None
