@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from statistics import median
 
 import pytest
 from confluent_kafka import Producer
@@ -83,6 +84,27 @@ def test_a_rate_is_kept_and_changed_while_it_runs_and_a_backfill_gives_way_to_ot
         assert mirrored() - before > 2 * fast, "so much was left that the rate shows"
         assert mirrored() - before < 1.5 * fast * (time.monotonic() - began + 1), "the rate of the flow"
     world.assert_equal(bulk, live)
+
+
+def test_a_slot_with_a_backlog_holds_up_new_records_of_others_for_a_short_time_only(plain_world: World) -> None:
+    world, batch_s, rate = plain_world, 3.0, MB
+    limits = {"mirrorlake.batch.max.ms": str(int(1000 * batch_s)), "mirrorlake.slots": "2"}
+    world.write_config(**limits, **{"mirrorlake.max.bytes.per.second": str(int(rate))})
+    backlog, live = world.topic("a", partitions=1), world.topic("b", partitions=1)
+    world.produce(backlog, RECORDS, partitions=1, codec="none", size=1_900)
+    with world.mirroring() as running:
+        eventually(lambda: world.batches, what="the first micro-batch")
+        for expected in range(100, 500, 100):
+            world.produce(live, 100, partitions=1, seed=expected)
+            eventually(lambda there=expected: len(world.target_records(live).get(0, ())) == there, what="new records")
+        assert world.metric("lag_records"), "the backlog goes on"
+    history = running.result().history
+    assert history[0].seconds > batch_s, "alone, it has all of its time"
+    first = next(number for number, done in enumerate(history) if done.partitions == 2)
+    assert median(done.seconds for done in history[first:]) < batch_s / 2, "others have records, or had a moment ago"
+    world.write_config(**limits, **{"mirrorlake.max.bytes.per.second": "0"})
+    world.mirror()
+    world.assert_equal(backlog, live)
 
 
 def test_partitions_with_few_records_wait_but_others_and_a_run_with_an_end_do_not(plain_world: World) -> None:

@@ -226,7 +226,7 @@ def test_spark_workers_keep_kafka_python_quiet_before_they_speak_to_kafka(
     flow, options = Flow.load(config, "a->b"), {"config": str(config), "flow": "a->b"}
     client = logging.getLogger("kafka")
     entries: dict[str, Callable[[], object]] = {
-        "copy": lambda: [*copy_task(flow, 1, 1, "")(iter(()))],
+        "copy": lambda: [*copy_task(flow, 1, 1, 1.0, "")(iter(()))],
         "digests": lambda: [*digest_task(flow)(())],
         "groups": lambda: KafkaGroupOffsets(options).streamReader(None),
         "offsets": lambda: [*GroupOffsetsReader(flow).read(Groups(None, error="a broker is away"))],

@@ -63,6 +63,9 @@ def test_a_slot_whose_commit_is_unknown_hides_none_that_is_committed(monkeypatch
     assert all(failure.retriable for failure in failures)
 
 
+TICK_S = 0.1  # a third of HELD_S
+
+
 class Moments:
     """Stands in for copying tasks and clusters, and notes when each slot was copied, and committed or aborted.
 
@@ -80,7 +83,7 @@ class Moments:
         for number, (at, outcome) in enumerate(self.answers):
             while self.now < at:
                 yield None
-                self.now = min(at, self.now + 0.25)
+                self.now = min(at, round(self.now + TICK_S, 3))
             if isinstance(outcome, MirrorlakeError):
                 yield TaskAnswer(number, outcome)
             else:
@@ -120,10 +123,10 @@ def test_no_transaction_waits_for_a_slow_slot_or_for_slots_that_have_no_core_yet
     assert sorted(report.slot for report in outcome.committed) == [*range(16)]
     assert not outcome.failures
     held = {slot: at - moments.copied[slot] for slot, (at, _) in moments.ended.items()}
-    assert max(held.values()) <= HELD_S + 0.25
-    together = Moments([(0.1 * slot, slot) for slot in range(16)], set())
+    assert max(held.values()) <= HELD_S + TICK_S
+    together = Moments([(0.25 * slot / 15, slot) for slot in range(16)], set())
     together.mirror(monkeypatch)
-    assert {at for at, _ in together.ended.values()} == {1.5}, "one verdict and one round of requests for all"
+    assert {at for at, _ in together.ended.values()} == {0.25}, "one verdict and one round of requests for all"
 
 
 @pytest.mark.parametrize("error", [SourceError("away", retriable=True), SourceError("lost"), FencedError("newer")])
@@ -157,7 +160,7 @@ def test_a_micro_batch_of_which_the_gate_refuses_a_part_does_not_wait_for_the_sl
     outcome = later.mirror(monkeypatch)
     assert [report.slot for report in outcome.committed] == [0]
     assert [type(failure) for failure in outcome.failures] == [GateError]
-    assert later.ended == {0: (2.0, True), 1: (6.0, False), 2: (6.0, False)}
+    assert later.ended == {0: (HELD_S, True), 1: (4.0 + HELD_S, False), 2: (4.0 + HELD_S, False)}
 
 
 def test_the_reason_of_the_gate_is_told_also_where_its_transactions_can_not_be_aborted(

@@ -656,6 +656,24 @@ COMMITTING = (
         ),
     ),
     Mutant(
+        "a backlog takes all of the time beside slots with new records",
+        f"{MIRROR}/planning/slow_slots.py",
+        "slow == slots and",
+        "slow and",
+        (
+            "tests/unit/test_slow_slots.py::test_a_slow_slot_copies_for_a_shorter_time_beside_slots_that_need_less",
+        ),
+    ),
+    Mutant(
+        "a slot copies for longer than its plan says",
+        f"{MIRROR}/copy/slot_copy.py",
+        "self.flow.batch_max_ms / 1000, self._most_s, ",
+        "self.flow.batch_max_ms / 1000, ",
+        (
+            "tests/kafka/test_throttling.py::test_a_slot_with_a_backlog_holds_up_new_records_of_others_for_a_short_time_only",
+        ),
+    ),
+    Mutant(
         "what other slots copy is committed after the gate has refused a part",
         f"{MIRROR}/micro_batch.py",
         "                            break  # nothing that",

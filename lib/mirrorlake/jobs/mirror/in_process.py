@@ -146,6 +146,7 @@ class Copier:
             slot=slot,
             slots=plan.slots,
             generation=plan.generation,
+            longest_s=plan.longest_s,
             ranges=ranges,
             failpoint=failpoint,
         )

@@ -53,6 +53,7 @@ from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
@@ -139,6 +140,7 @@ class MirrorJob:
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
         self._giving_way = GivingWay(self._stopping.wait)
+        self._slow_slots = SlowSlots()
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
@@ -457,7 +459,11 @@ class MirrorJob:
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
-        outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
+        began = time.monotonic()
+        outcome = batch.run(
+            self._slow_slots.shortened(plan), tasks, cycle_id, clock=clock, evaluated=self._note_results
+        )
+        self._slow_slots.observe(outcome.committed, time.monotonic() - began)
         if outcome.committed:
             stages_ms = stages(plan.plan_ms, clock, outcome.committed)
             self._report(number, cycle_id, outcome.committed, stages_ms)

@@ -36,7 +36,7 @@ from mirrorlake.state.slot_report import SlotReport
 
 log = logging.getLogger(__name__)
 
-HELD_S = 2.0  # seconds for which a transaction waits for slower slots, so that one verdict is for all
+HELD_S = 0.3  # seconds for which a transaction waits for slower slots, so that one verdict is for all
 HELD_SHARE = 0.25  # of its timeout for which it waits at most
 
 

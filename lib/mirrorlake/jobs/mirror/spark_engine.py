@@ -182,10 +182,11 @@ class SparkTasks:
         context = self._spark.sparkContext
         if any(flow.transform_of(one.topic) for one in plan.ranges):
             work = with_records(self._spark, flow, plan.ranges, plan.slots)
-            task = copy_task(flow, plan.slots, plan.generation, self._fails_at)
+            task = copy_task(flow, plan.slots, plan.generation, plan.longest_s, self._fails_at)
         else:  # one row for each slot, in a partition of its own
             work = self._spark.range(0, len(by_slot), 1, len(by_slot))
-            task = copy_task(flow, plan.slots, plan.generation, self._fails_at, [*map(packed, by_slot.values())])
+            ranges = [*map(packed, by_slot.values())]
+            task = copy_task(flow, plan.slots, plan.generation, plan.longest_s, self._fails_at, ranges)
 
         def collected(reports: DataFrame) -> list[Row]:
             context.addJobTag(tag)

@@ -67,6 +67,7 @@ class SlotCopy:
         slot: number of the slot.
         slots: number of slots in the plan.
         generation: generation of the plan.
+        longest_s: the time for which the slot is copied at most, if that is less than `mirrorlake.batch.max.ms`.
         clock: monotonic clock, in seconds.
         failpoint: called with the name of each step as it is reached; tests end the process there.
     """
@@ -80,12 +81,13 @@ class SlotCopy:
         slot: int,
         slots: int,
         generation: int,
+        longest_s: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
         failpoint: Failpoint = never,
     ) -> None:
         self.flow, self.source, self.target, self.provenance = flow, source, target, provenance
         self.slot, self.slots, self.generation = slot, slots, generation
-        self._clock, self._failpoint = clock, failpoint
+        self._most_s, self._clock, self._failpoint = longest_s, clock, failpoint
         self._stretches: dict[PartitionKey, Stretch] = {}
         self._throttle = Throttle(flow, target.limits, clock)
         self._transformed: dict[PartitionKey, Stretch] = {}
@@ -367,7 +369,7 @@ class SlotCopy:
     def _longest_s(self) -> float:
         """Returns the time for which the slot is copied."""
         has_backfill = any(self.flow.is_backfill(stretch.topic) for stretch in self._stretches.values())
-        return min(self.flow.batch_max_ms / 1000, BACKFILL_S if has_backfill else float("inf"))
+        return min(self.flow.batch_max_ms / 1000, self._most_s, BACKFILL_S if has_backfill else float("inf"))
 
     async def _waited_for_rate(self, intake: Intake, deadline: float) -> bool:
         """Waits until the allowed rate lets more be read; returns False if nothing is left, or the time is over."""
@@ -453,7 +455,7 @@ class SlotCopy:
         if all(stretch.is_untouched and not stretch.resets and not stretch.is_done for stretch in stretches):
             raise SourceError(
                 f"flow {self.flow.name}, slot {self.slot}: cluster {self.flow.source} returned nothing for "
-                f"{self._where()} within mirrorlake.batch.max.ms={self.flow.batch_max_ms}, though the logs go on",
+                f"{self._where()} within {self._longest_s():g} s, though the logs go on",
                 retriable=True,
             )
         if self.flow.topics_shared and not self.flow.policy.keeps_topics_apart:

@@ -30,7 +30,12 @@ REPORT_SCHEMA = "slot INT, report STRING, error STRING"
 
 
 def copy_task(
-    flow: Flow, slots: int, generation: int, failpoint: str, planned: Sequence[bytes] | None = None
+    flow: Flow,
+    slots: int,
+    generation: int,
+    longest_s: float,
+    failpoint: str,
+    planned: Sequence[bytes] | None = None,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """Returns the function of a Spark task, which turns its input into the slot's row (REPORT_SCHEMA).
 
@@ -41,6 +46,7 @@ def copy_task(
         flow: flow to mirror.
         slots: number of slots in the plan.
         generation: generation of the plan.
+        longest_s: the time for which each slot copies at most.
         failpoint: step at which tests let the task die.
         planned: the ranges of each slot that has some, packed, if no topic among them has a transform.
     """
@@ -57,6 +63,7 @@ def copy_task(
                 slot=slot,
                 slots=slots,
                 generation=generation,
+                longest_s=longest_s,
                 ranges=ranges,
                 records=records,
                 failpoint=from_specification(failpoint),

@@ -32,6 +32,7 @@ class MirrorPlan:
         is_waiting: whether the next plan may soon have more, though this one has no ranges.
         notices: changes of the property file.
         paused: the pause of the flow, because of which the plan has no ranges; None if it is not paused.
+        longest_s: the time for which each slot copies at most; not longer than `mirrorlake.batch.max.ms` in any case.
         retry: changes when the driver should try again what is held.
         error: the error that prevented a plan; None if there is none.
         number: number of the plan among those of its planner that had work or news.
@@ -52,6 +53,7 @@ class MirrorPlan:
     is_waiting: bool = False
     notices: tuple[Notice, ...] = ()
     paused: Pause | None = None
+    longest_s: float = float("inf")
     retry: int = 0
     error: MirrorlakeError | None = None
     number: int = 0
