@@ -399,7 +399,8 @@ def test_a_group_is_never_moved_back_unless_its_owner_moved_it_back(world: World
     assert world.checkpoints()[group, topic, 0]["sync"] == "held"
 
 
-def test_a_group_that_somebody_uses_on_the_target_is_not_touched(world: World) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_that_somebody_uses_on_the_target_is_not_touched(world: World, protocol: str) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 50, 1)
     world.mirror()
@@ -408,6 +409,7 @@ def test_a_group_that_somebody_uses_on_the_target_is_not_touched(world: World) -
         {
             "bootstrap.servers": world.target_servers,
             "group.id": group,
+            "group.protocol": protocol,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "log_level": 0,

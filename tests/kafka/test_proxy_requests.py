@@ -7,11 +7,12 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.producer import (
@@ -30,6 +31,13 @@ from mirrorlake.local.proxy.faults import Fault, Rule
 from mirrorlake.protocol import admin
 from mirrorlake.protocol.batches.record_batch import read_log
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_requests import (
+    commit_group_offsets,
+    delete_group,
+    group_offsets,
+    idle_groups,
+    list_groups,
+)
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.network.response_error import ResponseError
 
@@ -312,41 +320,58 @@ def test_a_checkpoint_job_waits_for_clusters_that_are_out_of_reach_for_longer_th
 
 
 def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
-    world: World, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "SOCKET_TIMEOUT_MS", 2_000)
-    topic = world.topic(partitions=1)
-    world.produce(topic, 100, 1)
-    world.mirror()
-    group = world.commit("g", {(topic, 0): 40})
-    proxy.arm([Rule("DescribeGroups", Fault.LOST), Rule("DescribeGroups", Fault.HALF_OPEN, skip=1)])
-    proxy.faults()
+    target = admin.Admin(Connection("t", (("bootstrap.servers", cluster.proxied_servers),)), "target", "tests")
+    assert "t" in target.configs(["t"])
+    proxy.arm([Rule("DescribeConfigs", Fault.LOST), Rule("DescribeConfigs", Fault.HALF_OPEN, skip=1)])
     began = time.monotonic()
-    world.checkpoint()
+    for _ in range(2):
+        with pytest.raises(TargetError, match="_TIMED_OUT") as error:
+            target.configs(["t"])
+        assert error.value.retriable
     assert time.monotonic() - began < admin.REQUEST_TIMEOUT_S, "a request was waited for until its own end"
-    assert world.committed(group)[world.remote(topic), 0][0] == 40
-    lost = sum(count for (api, _), count in proxy.faults()[1].items() if api == "DescribeGroups")
-    assert lost == sum("retrying" in line for line in world.lines) == 2
+    assert "t" in target.configs(["t"])
+    proxy.faults()
 
 
 @pytest.mark.parametrize(
-    ("fault", "named"),
-    [(Fault.REFUSED, "NOT_COORDINATOR"), (Fault.CUT_BEFORE, "_TRANSPORT")],
-    ids=str,
+    "fault", [Fault.REFUSED, Fault.CUT_BEFORE, Fault.CUT_WITHIN, Fault.CUT_AFTER, Fault.CUT_WITHIN_ANSWER], ids=str
 )
 def test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again(
-    cluster: LocalCluster, proxy: Proxy, fault: Fault, named: str
+    cluster: LocalCluster, proxy: Proxy, fault: Fault
 ) -> None:
     connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
-    target = admin.Admin(connection, "target", "tests")
-    assert target.idle_groups(["moved"]) == {"moved": True}
-    proxy.arm([Rule("DescribeGroups", fault, code=NOT_COORDINATOR)])
-    with pytest.raises(TargetError, match=named) as error:
-        target.idle_groups(["moved"])
-    assert error.value.retriable
-    proxy.faults()
-    assert target.idle_groups(["moved"]) == {"moved": True}
-    assert proxy.faults()[0]["FindCoordinator"] > 0
+    with closing(Cluster(connection, "target", "tests").connect()) as target:
+        assert idle_groups(target, ["moved"], 10_000) == {"moved": True}
+        proxy.faults()
+        proxy.arm([Rule("DescribeGroups", fault, code=NOT_COORDINATOR)])
+        assert idle_groups(target, ["moved"], 10_000) == {"moved": True}
+        sent, made_now = proxy.faults()
+        assert made_now["DescribeGroups", fault] == 1
+        assert (sent["DescribeGroups"], sent["FindCoordinator"]) == (2, 2)
+
+
+def test_groups_are_deleted_where_they_are_and_members_keep_them(cluster: LocalCluster) -> None:
+    servers, timeout_ms = cluster.bootstrap_servers, 10_000
+    with closing(Cluster(Connection("t", (("bootstrap.servers", servers),)), "target", "tests").connect()) as target:
+        commit_group_offsets(target, {"left": {("t", 0): (7, "")}}, timeout_ms)
+        assert group_offsets(target, ["left"], timeout_ms)["left"]
+        delete_group(target, "left", timeout_ms)
+        assert "left" not in list_groups(target, timeout_ms)
+        delete_group(target, "left", timeout_ms)
+        for protocol in ("classic", "consumer"):
+            member = Consumer(
+                {"bootstrap.servers": servers, "group.id": protocol, "group.protocol": protocol, "log_level": 0}
+            )
+            with closing(member):
+                member.subscribe(["t"])
+                eventually(lambda one=member: one.poll(0.1) is None and one.assignment(), what="the assignment")
+                assert idle_groups(target, [protocol, "none"], timeout_ms) == {protocol: False, "none": True}
+                with pytest.raises(TargetError, match="NonEmptyGroup"):
+                    delete_group(target, protocol, timeout_ms)
+            eventually(lambda name=protocol: idle_groups(target, [name], timeout_ms)[name], what="the member's end")
 
 
 def test_partitions_that_another_job_has_added_are_no_final_error(cluster: LocalCluster) -> None:

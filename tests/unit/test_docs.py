@@ -98,6 +98,12 @@ def test_the_design_has_a_row_for_every_package() -> None:
     assert {module for module in modules if f"`{module}`" not in table} == set()
 
 
+def test_no_request_to_a_coordinator_goes_through_librdkafka_which_ends_the_process_when_one_is_cut_off() -> None:
+    asks = re.compile(r"\w+_consumer_group\w*\(")
+    code = {str(path): asks.findall(path.read_text()) for path in (ROOT / "lib/mirrorlake").rglob("*.py")}
+    assert {path: found for path, found in code.items() if found} == {}
+
+
 def test_a_package_holds_about_a_dozen_modules_at_most() -> None:
     sizes = {
         folder: len(list(folder.glob("*.py"))) for folder in (ROOT / "lib/mirrorlake").rglob("*/") if folder.is_dir()

@@ -1735,11 +1735,11 @@ REACHING_CLUSTERS = (
         ),
     ),
     Mutant(
-        "a coordinator that is none any more is asked again and again",
-        "protocol/admin.py",
-        "{KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR}",
-        "{KafkaError._TIMED_OUT}",
-        (f"{REQUESTS}::test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again",),
+        "a group of the newer protocol counts as one without members",
+        "protocol/group_requests.py",
+        "if found[name].state in UNKNOWN_STATES}",
+        "if found[name].state in ()}",
+        (f"{REQUESTS}::test_groups_are_deleted_where_they_are_and_members_keep_them",),
     ),
     Mutant(
         "a lost request uses up all of the time for the first contact",

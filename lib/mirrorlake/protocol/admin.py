@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import (
     AclBinding,
@@ -28,7 +28,6 @@ from confluent_kafka.admin import (
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
-from mirrorlake.printable import printable
 from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
 from mirrorlake.protocol.clients.settings import librdkafka
 from mirrorlake.protocol.topic_changes import Entry
@@ -36,17 +35,14 @@ from mirrorlake.protocol.topic_changes import Entry
 REQUEST_TIMEOUT_S = 30
 # By default, librdkafka keeps a connection for a minute on which an answer was lost; all later requests wait behind it.
 SOCKET_TIMEOUT_MS = 15_000
-GROUPS_AT_ONCE = 1_000  # groups described in one call
 RECORDS_AT_ONCE = 5_000  # of metadata; a KRaft controller refuses a request with more than 10,000 (POLICY_VIOLATION)
-IDLE_STATES = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 
 NEEDED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "TOPIC",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "CLUSTER",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "GROUP",
 }
 
-COORDINATOR_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.NOT_COORDINATOR})
+CONNECTION_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
 # Transient errors: elections, coordinators that move or load, lost connections, partitions that another job has added.
 PASSING = frozenset(
@@ -259,34 +255,6 @@ class Admin:
         ).values()
         return self._wait({acl.name: (f"deleting ACL {acl}", future)}, "ALTER")
 
-    def idle_groups(self, groups: Iterable[str]) -> dict[str, bool]:
-        """Returns, for each group, whether it has no members; a group that the cluster doesn't know has none.
-
-        Raises:
-            SourceError, TargetError: the cluster does not answer, or the principal lacks the permission
-                that the message names.
-        """
-        names, found = list(groups), {}
-        for at in range(0, len(names), GROUPS_AT_ONCE):
-            described = self.client.describe_consumer_groups(
-                names[at : at + GROUPS_AT_ONCE], request_timeout=REQUEST_TIMEOUT_S
-            )
-            for group, future in described.items():
-                try:
-                    found[group] = future.result().state in IDLE_STATES
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
-                        raise self._refused(f"describing group {printable(group)}", "DESCRIBE", error) from None
-                    found[group] = True
-        return found
-
-    def delete_groups(self, groups: Iterable[str]) -> Refusals:
-        """Deletes groups without members, with their offsets; one that is not there is no error."""
-        names = list(groups)
-        futures = self.client.delete_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
-        asked = {name: (f"deleting group {name}", future) for name, future in futures.items()}
-        return self._wait(asked, "DELETE", unless=KafkaError.GROUP_ID_NOT_FOUND)
-
     def _wait(self, futures: Mapping[str, tuple[str, Any]], operation: str, unless: int | None = None) -> Refusals:
         refusals: Refusals = {}
         for name, (what, future) in futures.items():
@@ -298,10 +266,9 @@ class Admin:
         return refusals
 
     def _refused(self, what: str, operation: str, error: KafkaException) -> MirrorlakeError:
-        if error.args[0].code() in COORDINATOR_GONE:
-            # librdkafka keeps the coordinator of a group for minutes, also one that is gone or says that it is none,
-            # and may wait behind a connection that was cut. A new client begins anew. The old one stays here until
-            # its other answers are due.
+        if error.args[0].code() in CONNECTION_GONE:
+            # librdkafka may wait behind a connection that was cut, or on which an answer was lost. A new client begins
+            # anew. The old one stays here until its other answers are due.
             self._abandoned, self._client = self._client, None
         return refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
 

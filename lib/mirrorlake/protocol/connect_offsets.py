@@ -11,13 +11,15 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.admin import REQUEST_TIMEOUT_S, Admin, NewTopic, refused
+from mirrorlake.protocol.admin import Admin, NewTopic
 from mirrorlake.protocol.clients.settings import librdkafka
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_requests import CONSUMER, describe_groups
 
 CONNECTOR = "MirrorSourceConnector"
 OFFSETS_CONFIG = {"cleanup.policy": "compact"}
@@ -41,36 +43,21 @@ class MirrorMaker:
         self._names = flow.mirrormaker
         self._keys: dict[PartitionKey, bytes] = {}
 
-    def require_stopped(self) -> None:
-        """Raises TargetError if workers are members of MirrorMaker 2's group."""
-        group, what = (
-            self._names.group_id,
-            f"flow {self._flow.name}: describing group {self._names.group_id} on cluster {self._flow.target}",
-        )
-        try:
-            # librdkafka describes consumer groups only. Its error tells a group of another kind from a missing
-            # permission.
-            self._target.client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT_S)[group].result()
-            return  # no group, or one of consumers
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return
-            if error.args[0].code() != KafkaError._INVALID_ARG:
-                raise refused(TargetError, what, "DESCRIBE", error) from None
-        try:
-            found = self._target.client.list_groups(group, timeout=REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise refused(TargetError, what, "DESCRIBE", error) from None
-        problem = next((f"{one.error}" for one in found if one.error), None if found else "the group is not listed")
-        if problem is not None:
+    def require_stopped(self, target: Cluster) -> None:
+        """Checks that no worker is a member of MirrorMaker 2's group.
+
+        Args:
+            target: the target of the flow.
+
+        Raises:
+            TargetError: there is one, or the group can't be described.
+        """
+        group = self._names.group_id
+        found = describe_groups(target, [group], self._flow.connect_timeout_ms)[group]
+        if found.has_members and found.protocol_type != CONSUMER:
             raise TargetError(
-                f"{what}: {problem}. mirrorlake can't tell whether MirrorMaker 2 is running", retriable=True
-            )
-        if any(one.members for one in found):
-            raise TargetError(
-                f"flow {self._flow.name}: MirrorMaker 2 runs: group {self._names.group_id} on cluster "
-                f"{self._flow.target} has members. Stop its workers first, "
-                "or set group.id if this group belongs to another Connect cluster"
+                f"flow {self._flow.name}: MirrorMaker 2 runs: group {group} on cluster {self._flow.target} has "
+                "members. Stop its workers first, or set group.id if this group belongs to another Connect cluster"
             )
 
     def positions(self) -> dict[PartitionKey, int]:

@@ -1,7 +1,12 @@
-"""Requests about consumer groups: listing them, reading and committing their offsets; batched by coordinator.
+"""Requests about consumer groups: listing, describing and deleting them, reading and committing their offsets; batched
+by coordinator.
 
-librdkafka's admin client is not used. When a coordinator is loading or has moved, its ListConsumerGroupOffsets ends the
-process (2.16.1: rd_kafka_handle_OffsetFetch needs a consumer group, which an admin client lacks).
+librdkafka's admin client is not used for any request to a coordinator, because it ends the process with SIGABRT:
+
+- ListConsumerGroupOffsets, when the coordinator is loading or has moved (2.16.1: rd_kafka_handle_OffsetFetch needs a
+  consumer group, which an admin client lacks);
+- DescribeConsumerGroups, DeleteConsumerGroups and the like, when the connection is cut while the request is sent
+  (librdkafka #4605 and #3663: `rd_kafka_enq_once_del_source_return: Assertion "eonce->refcnt > 0" failed`).
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from kafka.protocol.admin import ListGroupsRequest
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
@@ -26,6 +31,10 @@ from mirrorlake.protocol.requests.grouping import by
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
+DESCRIBED_PER_REQUEST = 100  # a response has all members of each group, with their assignments
+WITHOUT_MEMBERS = ("Empty", "Dead", "")
+UNKNOWN_STATES = ("Dead", "")  # of a group that is not there, or not of the classic protocol
+CONSUMER = "consumer"
 PORTION_BYTES = 256 << 10  # of one commit; a batch of __consumer_offsets has at most 1 MiB by default
 POSITION_BYTES = 128  # of a position in that log, without names and metadata
 SHARE = "share"
@@ -45,6 +54,11 @@ class Group:
     protocol_type: str
     kind: str
     state: str = ""
+
+    @property
+    def has_members(self) -> bool:
+        """Returns True if the group has members, as its state says."""
+        return self.state not in WITHOUT_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,58 @@ async def _list_groups(cluster: Cluster) -> dict[str, Group]:
             }
         )
     return found
+
+
+def describe_groups(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, Group]:
+    """Returns type and state of groups; those of a group that the cluster doesn't know are empty.
+
+    DescribeGroups knows the groups of the classic protocol. For the others (KIP-848 and later), ListGroups returns the
+    state, since Kafka 2.6.
+    """
+    names = list(groups)
+    found: dict[str, Group] = {}
+    for at in range(0, len(names), DESCRIBED_PER_REQUEST):
+        chunk = names[at : at + DESCRIBED_PER_REQUEST]
+        what = f"describing GROUP {printable(chunk[0])} and {len(chunk) - 1} more (needs DESCRIBE)"
+        found.update(cluster.call(what, partial(_described, cluster, chunk), timeout_ms))
+    if unknown := {name for name in names if found[name].state in UNKNOWN_STATES}:
+        listed = list_groups(cluster, timeout_ms)
+        found.update({name: listed.get(name, Group("", "")) for name in unknown})
+    return found
+
+
+def idle_groups(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, bool]:
+    """Returns, for each group, whether it has no members; a group that the cluster doesn't know has none."""
+    return {name: not group.has_members for name, group in describe_groups(cluster, groups, timeout_ms).items()}
+
+
+async def _described(cluster: Cluster, groups: list[str]) -> dict[str, Group]:
+    request = DescribeGroupsRequest[min(5, cluster.max_version(DescribeGroupsRequest))]
+    futures = [
+        cluster.send(request(groups=members, include_authorized_operations=False), node)
+        for node, members in (await group_coordinators(cluster, groups)).items()
+    ]
+    found: dict[str, Group] = {}
+    for future in futures:
+        for group in (await future).groups:
+            check(group.error_code, group.group_id)
+            found[group.group_id] = Group(group.protocol_type, "classic", group.group_state)
+    return found
+
+
+def delete_group(cluster: Cluster, group: str, timeout_ms: int) -> None:
+    """Deletes a group without members, with its offsets; one that is not there is no error."""
+    cluster.call(
+        f"deleting GROUP {printable(group)} (needs DELETE)", partial(_delete_group, cluster, group), timeout_ms
+    )
+
+
+async def _delete_group(cluster: Cluster, group: str) -> None:
+    (node,) = await group_coordinators(cluster, [group])
+    request = DeleteGroupsRequest[min(2, cluster.max_version(DeleteGroupsRequest))]
+    for result in (await cluster.send(request(groups_names=[group]), node)).results:
+        if result.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            check(result.error_code, group)
 
 
 def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:

@@ -10,7 +10,6 @@ from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.history import History
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.status import SyncOutcome
-from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.closure import require_open_to_groups
@@ -21,12 +20,11 @@ class GroupSync:
 
     Args:
         flow: the flow.
-        admin: administration of the target.
         target: the target.
     """
 
-    def __init__(self, flow: Flow, admin: Admin, target: Cluster) -> None:
-        self._flow, self._admin, self._target = flow, admin, target
+    def __init__(self, flow: Flow, target: Cluster) -> None:
+        self._flow, self._target = flow, target
         self._due = 0.0
 
     def sync(self, checkpoints: list[Checkpoint], history: History, *, is_paused: bool) -> list[Checkpoint]:
@@ -55,9 +53,7 @@ class GroupSync:
                 else row
                 for row in checkpoints
             ]
-        on_target = target_groups.read_groups(
-            self._admin, self._target, sorted({row.group_id for row in movable}), self._flow
-        )
+        on_target = target_groups.read_groups(self._target, sorted({row.group_id for row in movable}), self._flow)
         decided: list[Checkpoint] = []
         commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
         for row in checkpoints:

@@ -41,7 +41,6 @@ from mirrorlake.log import ending, event
 from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.model.status import Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
-from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.protocol.requests.metadata import DESCRIBE
@@ -200,7 +199,7 @@ class CheckpointJob:
     def _prepare(self) -> None:
         """Checks all preconditions, and reads what earlier jobs have recorded."""
         require_open_to_groups(self.flow, self._target)
-        self._sync = GroupSync(self.flow, Admin(self.flow.target_connection, "target", self.flow.name), self._target)
+        self._sync = GroupSync(self.flow, self._target)
         self.ledger.ensure_tables()
         self._translation = GroupTranslation(self.ledger, self.flow, self._target)
         self._translation.prime()

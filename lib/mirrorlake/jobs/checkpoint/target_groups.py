@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from mirrorlake.config.flow import Flow
 from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import GROUP_ACTIVE, UNAUTHORIZED
-from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets, idle_groups
 from mirrorlake.reasons import PositionReason
 
 
@@ -35,11 +34,10 @@ class Decision:
     reason: str | None
 
 
-def read_groups(admin: Admin, target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str, TargetGroup]:
+def read_groups(target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str, TargetGroup]:
     """Reads state and offsets of groups on the target.
 
     Args:
-        admin: administration of the target.
         target: target cluster.
         groups: names of the groups.
         flow: flow of the groups.
@@ -58,7 +56,7 @@ def read_groups(admin: Admin, target: Cluster, groups: Iterable[str], flow: Flow
                 if position.offset >= 0
             },
         )
-        for group, is_idle in admin.idle_groups(names).items()
+        for group, is_idle in idle_groups(target, names, flow.connect_timeout_ms).items()
     }
 
 

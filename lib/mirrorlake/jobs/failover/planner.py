@@ -20,8 +20,8 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
+from mirrorlake.protocol.group_requests import idle_groups
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.backlog import uncarried
@@ -218,14 +218,13 @@ class PlanMaker:
     def _on_target(self, names: list[str]) -> dict[str, TargetGroup]:
         if not names:
             return {}
-        admin = Admin(self.flow.target_connection, "target", self.flow.name)
-        return target_groups.read_groups(admin, self._situation.target, names, self.flow)
+        return target_groups.read_groups(self._situation.target, names, self.flow)
 
     def _members(self, names: list[str], on_target: Mapping[str, TargetGroup]) -> dict[str, list[str]]:
         """Returns the aliases of the clusters on which each group has members."""
         is_idle_there: Mapping[str, bool] = {}
         if names and self._situation.source is not None:
-            is_idle_there = Admin(self.flow.source_connection, "source", self.flow.name).idle_groups(names)
+            is_idle_there = idle_groups(self._situation.source, names, self.flow.connect_timeout_ms)
         members: dict[str, list[str]] = {group: [] for group in names}
         for group in names:
             if not is_idle_there.get(group, True):

@@ -87,7 +87,7 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
     mirrormaker = MirrorMaker(flow, admin, connector)
     target = Cluster(flow.target_connection, "target", f"{flow.name}|handback", flow.connect_timeout_ms).connect()
     try:
-        mirrormaker.require_stopped()
+        mirrormaker.require_stopped(target)
         topic, timeout_ms = flow.offset_syncs_topic, flow.connect_timeout_ms
         states = offset_syncs.read_all_states(target, topic, timeout_ms)
         if not states:

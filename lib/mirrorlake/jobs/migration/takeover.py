@@ -162,7 +162,7 @@ class Takeover:
         source = Cluster(flow.source_connection, "source", client_id, timeout_ms).connect()
         target = Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()
         try:
-            self._mirrormaker.require_stopped()
+            self._mirrormaker.require_stopped(target)
             findings = self._compare(source, target)
             self._require_map(findings, target, dry_run=dry_run)
             generation = 0 if dry_run or not findings else self._begin(source, target, findings)
@@ -390,7 +390,7 @@ class Takeover:
         """Evaluates the gate on the inferred map, and on the ends of the logs, which must be unchanged."""
         if not findings:
             return
-        self._mirrormaker.require_stopped()
+        self._mirrormaker.require_stopped(target)
         now = self._settled_ends(target, sorted(self._ends))
         cycle_id = uuid.uuid4().hex
         results = self._gate.evaluate(map_frame(findings, self._ends, now), self.flow.name, cycle_id)

@@ -20,10 +20,9 @@ from mirrorlake.errors import MirrorlakeError, unexpected
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.clients.arrivals import Arrivals
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster, connect_both
-from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.group_requests import commit_group_offsets, delete_group, group_offsets
 from mirrorlake.protocol.mm2_topics import Mm2Topic, heartbeat
 
 log = logging.getLogger(__name__)
@@ -243,9 +242,11 @@ class Canary:
             self._awaited = None
 
     def _delete_group(self) -> None:
-        for connection, side in ((self._flow.source_connection, "source"), (self._flow.target_connection, "target")):
-            refusals = Admin(connection, side, self._flow.name).delete_groups([self._flow.canary_group])
-            for error in refusals.values():
+        for side in (0, 1):
+            try:
+                self._clusters = self._clusters or connect_both(self._flow, "canary", again=True)
+                delete_group(self._clusters[side], self._flow.canary_group, self._flow.connect_timeout_ms)
+            except MirrorlakeError as error:
                 log.info(event("canary_group_left", flow=self._flow.name, error=error))
 
     def _close(self) -> None:
