@@ -660,9 +660,7 @@ COMMITTING = (
         f"{MIRROR}/planning/slow_slots.py",
         "slow == slots and",
         "slow and",
-        (
-            "tests/unit/test_slow_slots.py::test_a_slow_slot_copies_for_a_shorter_time_beside_slots_that_need_less",
-        ),
+        ("tests/unit/test_slow_slots.py::test_a_slow_slot_copies_for_a_shorter_time_beside_slots_that_need_less",),
     ),
     Mutant(
         "a slot copies for longer than its plan says",
