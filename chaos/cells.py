@@ -155,7 +155,7 @@ def _all() -> list[Cell]:
         for api in requests
         for fault in faults_of(api)
     ]
-    random.Random("faults").shuffle(found)
+    random.Random("cells").shuffle(found)
     return found
 
 

@@ -166,9 +166,15 @@ def chosen(cells: Sequence[Cell], seed: int, *, is_older: bool) -> list[Cell]:
 
 def cells_of(seed: int, *, is_older: bool) -> list[Cell]:
     """Returns the cells that belong to a seed, in a fixed order."""
-    first = seed * CELLS_OF_A_SEED % len(CELLS)
-    turned = sorted([*CELLS[first:], *CELLS[:first]], key=lambda cell: not cell.is_older)
-    return chosen(turned, seed, is_older=is_older)
+    silent = [cell for cell in CELLS if cell.fault in SILENT]
+    others = [cell for cell in CELLS if cell.fault not in SILENT]
+    turned = [*_turned(silent, seed // SILENT_EACH * SILENT_CELLS), *_turned(others, seed * CELLS_OF_A_SEED)]
+    return chosen(sorted(turned, key=lambda cell: not cell.is_older), seed, is_older=is_older)
+
+
+def _turned(cells: list[Cell], by: int) -> list[Cell]:
+    first = by % len(cells)
+    return [*cells[first:], *cells[:first]]
 
 
 def _rule(cell: Cell, dice: random.Random) -> Rule:

@@ -658,15 +658,22 @@ COMMITTING = (
     Mutant(
         "a backlog takes all of the time beside slots with new records",
         f"{MIRROR}/planning/slow_slots.py",
-        "slow == slots and",
-        "slow and",
+        "bool(self._minded - self._slow) or ",
+        "",
         ("tests/unit/test_slow_slots.py::test_a_slow_slot_copies_for_a_shorter_time_beside_slots_that_need_less",),
+    ),
+    Mutant(
+        "a slot has no time left after it has waited for its rate",
+        f"{MIRROR}/copy/slot_copy.py",
+        "max(self._most_s, owed_s + LEAST_S)",
+        "self._most_s",
+        ("tests/unit/test_slow_slots.py::test_a_slot_that_owes_its_rate_has_the_time_to_pay_and_to_copy",),
     ),
     Mutant(
         "a slot copies for longer than its plan says",
         f"{MIRROR}/copy/slot_copy.py",
-        "self.flow.batch_max_ms / 1000, self._most_s, ",
-        "self.flow.batch_max_ms / 1000, ",
+        "max(self._most_s, owed_s + LEAST_S)",
+        "self.flow.batch_max_ms",
         (
             "tests/kafka/test_throttling.py::test_a_slot_with_a_backlog_holds_up_new_records_of_others_for_a_short_time_only",
         ),

@@ -53,8 +53,8 @@ BATCHES = (
         "mirrorlake.batch.max.ms",
         Integer(100, LONGEST_TRANSACTION_MS),
         "5000",
-        "Time for which one slot copies in one micro-batch. A slot with a backlog copies for one second, or a little "
-        "longer with a far cluster, beside slots that need less than that.",
+        "Time for which one slot copies in one micro-batch. Beside slots with new records, one with a "
+        "backlog copies for one second, or five times what a micro-batch takes besides copying if that is longer.",
         field="batch_max_ms",
     ),
     Option(

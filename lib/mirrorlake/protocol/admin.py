@@ -44,7 +44,7 @@ NEEDED = {
 
 CONNECTION_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
-# Transient errors: elections, coordinators that move or load, lost connections, partitions that another job has added.
+# Transient errors: elections, lost connections, partitions that another job has added.
 PASSING = frozenset(
     {
         KafkaError.INVALID_PARTITIONS,
@@ -53,14 +53,9 @@ PASSING = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NETWORK_EXCEPTION,
         KafkaError.NOT_CONTROLLER,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._WAIT_COORD,
         KafkaError._RESOLVE,
     }
 )
@@ -270,7 +265,7 @@ class Admin:
             # librdkafka may wait behind a connection that was cut, or on which an answer was lost. A new client begins
             # anew. The old one stays here until its other answers are due.
             self._abandoned, self._client = self._client, None
-        return refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
+        return _refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
 
 
 def portions(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
@@ -319,7 +314,7 @@ def _binding(acl: Acl) -> tuple[Any, ...]:
     )
 
 
-def refused(
+def _refused(
     kind: type[SourceError] | type[TargetError], what: str, operation: str, error: KafkaException
 ) -> MirrorlakeError:
     """Makes the error of an admin request that failed.

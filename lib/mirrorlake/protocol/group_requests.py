@@ -40,6 +40,8 @@ POSITION_BYTES = 128  # of a position in that log, without names and metadata
 SHARE = "share"
 # Protocols whose groups commit an offset for each partition, unlike those of Connect's workers.
 WITH_OFFSETS = ("consumer", "streams", "")
+LISTS_STATES, LISTS_TYPES = 4, 5  # versions since Kafka 2.6 (KIP-518) and 3.8 (KIP-848)
+NEWER_TYPES = ["consumer", "share", "streams"]
 FIRST_BATCHED_LOOKUP, FIRST_BATCHED_FETCH = 4, 8  # versions since Kafka 3.0 (KIP-699, KIP-709)
 
 
@@ -77,40 +79,39 @@ def list_groups(cluster: Cluster, timeout_ms: int) -> dict[str, Group]:
 
 
 async def _list_groups(cluster: Cluster) -> dict[str, Group]:
-    version = min(5, cluster.max_version(ListGroupsRequest))
+    version = min(LISTS_TYPES, cluster.max_version(ListGroupsRequest))
     request = ListGroupsRequest[version](states_filter=[], types_filter=[])
     found: dict[str, Group] = {}
     for future in [cluster.send(request, broker) for broker in await cluster.brokers()]:
-        response = await future
-        check(response.error_code, "listing groups")
-        found.update(
-            {
-                group.group_id: Group(
-                    group.protocol_type,
-                    (group.group_type if version >= 5 else "").lower(),
-                    group.group_state if version >= 4 else "",
-                )
-                for group in response.groups
-            }
-        )
+        found.update(_listed(await future, version))
     return found
+
+
+def _listed(response: Any, version: int) -> dict[str, Group]:
+    """Reads a response to ListGroups."""
+    check(response.error_code, "listing groups")
+    return {
+        group.group_id: Group(
+            group.protocol_type,
+            (group.group_type if version >= LISTS_TYPES else "").lower(),
+            group.group_state if version >= LISTS_STATES else "",
+        )
+        for group in response.groups
+    }
 
 
 def describe_groups(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, Group]:
     """Returns type and state of groups; those of a group that the cluster doesn't know are empty.
 
     DescribeGroups knows the groups of the classic protocol. For the others (KIP-848 and later), ListGroups returns the
-    state, since Kafka 2.6.
+    state at their coordinators.
     """
     names = list(groups)
     found: dict[str, Group] = {}
     for at in range(0, len(names), DESCRIBED_PER_REQUEST):
         chunk = names[at : at + DESCRIBED_PER_REQUEST]
-        what = f"describing GROUP {printable(chunk[0])} and {len(chunk) - 1} more (needs DESCRIBE)"
+        what = f"describing {_several(chunk)} (needs DESCRIBE)"
         found.update(cluster.call(what, partial(_described, cluster, chunk), timeout_ms))
-    if unknown := {name for name in names if found[name].state in UNKNOWN_STATES}:
-        listed = list_groups(cluster, timeout_ms)
-        found.update({name: listed.get(name, Group("", "")) for name in unknown})
     return found
 
 
@@ -121,15 +122,22 @@ def idle_groups(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dic
 
 async def _described(cluster: Cluster, groups: list[str]) -> dict[str, Group]:
     request = DescribeGroupsRequest[min(5, cluster.max_version(DescribeGroupsRequest))]
-    futures = [
-        cluster.send(request(groups=members, include_authorized_operations=False), node)
+    futures = {
+        node: cluster.send(request(groups=members, include_authorized_operations=False), node)
         for node, members in (await group_coordinators(cluster, groups)).items()
-    ]
+    }
     found: dict[str, Group] = {}
-    for future in futures:
-        for group in (await future).groups:
-            check(group.error_code, group.group_id)
+    for node, future in futures.items():
+        unknown: set[str] = set()
+        for group in (await cluster.answer(future, node)).groups:
+            check(group.error_code, printable(group.group_id))
             found[group.group_id] = Group(group.protocol_type, "classic", group.group_state)
+            if group.group_state in UNKNOWN_STATES:
+                unknown.add(group.group_id)
+        if unknown and cluster.max_version(ListGroupsRequest) >= LISTS_TYPES:
+            newer = ListGroupsRequest[LISTS_TYPES](states_filter=[], types_filter=NEWER_TYPES)
+            listed = _listed(await cluster.ask(newer, node), LISTS_TYPES)
+            found.update({name: listed.get(name, Group("", "")) for name in unknown})
     return found
 
 
@@ -143,9 +151,9 @@ def delete_group(cluster: Cluster, group: str, timeout_ms: int) -> None:
 async def _delete_group(cluster: Cluster, group: str) -> None:
     (node,) = await group_coordinators(cluster, [group])
     request = DeleteGroupsRequest[min(2, cluster.max_version(DeleteGroupsRequest))]
-    for result in (await cluster.send(request(groups_names=[group]), node)).results:
+    for result in (await cluster.ask(request(groups_names=[group]), node)).results:
         if result.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            check(result.error_code, group)
+            check(result.error_code, printable(group))
 
 
 def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> dict[str, list[Committed]]:
@@ -159,7 +167,7 @@ def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> d
         chunk = names[at : at + GROUPS_PER_REQUEST]
         found.update(
             cluster.call(
-                f"reading the offsets of GROUP {printable(chunk[0])} and {len(chunk) - 1} more (needs DESCRIBE)",
+                f"reading the offsets of {_several(chunk)} (needs DESCRIBE)",
                 partial(_group_offsets, cluster, chunk),
                 timeout_ms,
             )
@@ -179,7 +187,7 @@ def commit_group_offsets(
     refused: dict[str, ResponseError] = {}
     for at in range(0, len(names), GROUPS_PER_REQUEST):
         chunk = {group: offsets[group] for group in names[at : at + GROUPS_PER_REQUEST]}
-        what = f"committing offsets of GROUP {printable(names[at])} and {len(chunk) - 1} more (needs READ)"
+        what = f"committing offsets of {_several(list(chunk))} (needs READ)"
         refused.update(cluster.call(what, partial(_commit_group_offsets, cluster, chunk), timeout_ms))
     return refused
 
@@ -240,18 +248,19 @@ async def group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, l
     response = await cluster.send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
     by_node: dict[int, list[str]] = {}
     for coordinator in response.coordinators:
-        check(coordinator.error_code, coordinator.key)
+        check(coordinator.error_code, printable(coordinator.key))
         by_node.setdefault(coordinator.node_id, []).append(coordinator.key)
     return by_node
 
 
 async def _looked_up_one_by_one(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
-    by_node: dict[int, list[str]] = {}
-    for group in groups:
+    async def looked_up(group: str) -> int:
         response = await cluster.send_any(FindCoordinatorRequest[3](key=group, key_type=GROUP_COORDINATOR))
-        check(response.error_code, group)
-        by_node.setdefault(response.node_id, []).append(group)
-    return by_node
+        check(response.error_code, printable(group))
+        return int(response.node_id)
+
+    nodes = await cluster.each([partial(looked_up, group) for group in groups], IN_FLIGHT)
+    return {node: [group for group, its in zip(groups, nodes, strict=True) if its == node] for node in set(nodes)}
 
 
 async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[Committed]]:
@@ -294,6 +303,11 @@ def _committed(group: str, topics: Iterable[Any]) -> list[Committed]:
                 Committed(topic.name, partition.partition_index, partition.committed_offset, partition.metadata or "")
             )
     return found
+
+
+def _several(groups: list[str]) -> str:
+    """Names groups in a message."""
+    return f"GROUP {printable(groups[0])}" + (f" and {len(groups) - 1} more" if len(groups) > 1 else "")
 
 
 def offset_commit(group: str, offsets: Mapping[PartitionKey, tuple[int, str]]) -> Any:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from mirrorlake.config.flow import Flow
@@ -242,12 +243,15 @@ class Canary:
             self._awaited = None
 
     def _delete_group(self) -> None:
-        for side in (0, 1):
+        flow, timeout_ms = self._flow, int(1_000 * ENDS_WITHIN_S / 3)
+        for connection, side in ((flow.target_connection, "target"), (flow.source_connection, "source")):
             try:
-                self._clusters = self._clusters or connect_both(self._flow, "canary", again=True)
-                delete_group(self._clusters[side], self._flow.canary_group, self._flow.connect_timeout_ms)
+                with closing(
+                    Cluster(connection, side, f"{flow.name}|canary", timeout_ms).connect(again=True)
+                ) as cluster:
+                    delete_group(cluster, flow.canary_group, timeout_ms)
             except MirrorlakeError as error:
-                log.info(event("canary_group_left", flow=self._flow.name, error=error))
+                log.info(event("canary_group_left", flow=flow.name, error=error))
 
     def _close(self) -> None:
         for cluster in self._clusters or ():

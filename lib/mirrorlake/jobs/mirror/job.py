@@ -140,7 +140,9 @@ class MirrorJob:
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
         self._giving_way = GivingWay(self._stopping.wait)
-        self._slow_slots = SlowSlots()
+        # Heartbeats come each second. Without a canary, nobody waits for them.
+        self._slow_slots = SlowSlots(lambda topic: flow.canary_enabled or not flow.policy.is_heartbeats_topic(topic))
+        self._waits_for_records = True
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
@@ -175,6 +177,7 @@ class MirrorJob:
         began = time.monotonic()
         if interval_s is None:
             self._canary = None  # a run that drains the source says nothing of the usual latency
+            self._waits_for_records = False
         for warning in self.flow.warnings:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         failure: BaseException | None = None
@@ -459,13 +462,12 @@ class MirrorJob:
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
-        began = time.monotonic()
-        outcome = batch.run(
-            self._slow_slots.shortened(plan), tasks, cycle_id, clock=clock, evaluated=self._note_results
-        )
-        self._slow_slots.observe(outcome.committed, time.monotonic() - began)
+        if self._waits_for_records:
+            plan = self._slow_slots.shortened(plan)
+        outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
         if outcome.committed:
             stages_ms = stages(plan.plan_ms, clock, outcome.committed)
+            self._slow_slots.observe(outcome.committed, stages_ms)
             self._report(number, cycle_id, outcome.committed, stages_ms)
             self._detail(began_ms, outcome.committed)
             self._mm2.offset_syncs(

@@ -18,7 +18,6 @@ LENGTH = struct.Struct(">i")
 HEADER = struct.Struct(">hhih")  # key, version, correlation id, length of the client id
 API_VERSIONS = 18
 PLACEHOLDER_VERSION = 0
-OTHER_NAMES = {69: "ConsumerGroupDescribe"}  # requests of librdkafka that kafka-python does not know
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,7 @@ class Request:
     def api(self) -> str:
         """Returns the name of the kind of request, such as `EndTxn`."""
         known = self.response_class
-        return (
-            OTHER_NAMES.get(self.key, f"Api{self.key}") if known is None else str(known.name).removesuffix("Response")
-        )
+        return f"Api{self.key}" if known is None else str(known.name).removesuffix("Response")
 
     @property
     def placeholder(self) -> bytes:

@@ -55,6 +55,8 @@ from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.record import TransformedRecord
 from mirrorlake.transforms.schema_ids import SchemaIds
 
+LEAST_S = 0.5  # in which a slot copies after it has waited for its rate
+
 
 class SlotCopy:
     """One attempt to copy one slot.
@@ -368,8 +370,12 @@ class SlotCopy:
 
     def _longest_s(self) -> float:
         """Returns the time for which the slot is copied."""
-        has_backfill = any(self.flow.is_backfill(stretch.topic) for stretch in self._stretches.values())
-        return min(self.flow.batch_max_ms / 1000, self._most_s, BACKFILL_S if has_backfill else float("inf"))
+        topics = {stretch.topic for stretch in self._stretches.values()}
+        if any(map(self.flow.is_backfill, topics)):
+            return min(self.flow.batch_max_ms / 1000, self._most_s, BACKFILL_S)
+        # What it owes by its rate, it waits for. An attempt that copies nothing would look like one that fails.
+        owed_s = min(map(self._throttle.wait_s, topics), default=0.0)
+        return min(self.flow.batch_max_ms / 1000, max(self._most_s, owed_s + LEAST_S))
 
     async def _waited_for_rate(self, intake: Intake, deadline: float) -> bool:
         """Waits until the allowed rate lets more be read; returns False if nothing is left, or the time is over."""
@@ -455,7 +461,8 @@ class SlotCopy:
         if all(stretch.is_untouched and not stretch.resets and not stretch.is_done for stretch in stretches):
             raise SourceError(
                 f"flow {self.flow.name}, slot {self.slot}: cluster {self.flow.source} returned nothing for "
-                f"{self._where()} within {self._longest_s():g} s, though the logs go on",
+                f"{self._where()} in the time of a micro-batch (mirrorlake.batch.max.ms = {self.flow.batch_max_ms} at "
+                "most), though the logs go on",
                 retriable=True,
             )
         if self.flow.topics_shared and not self.flow.policy.keeps_topics_apart:

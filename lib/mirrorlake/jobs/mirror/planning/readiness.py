@@ -34,6 +34,7 @@ class Readiness:
     def __init__(self) -> None:
         self._ready: dict[str, int] = {}
         self._waiting_since: dict[str, float] = {}
+        self._ids: dict[str, str] = {}
         self._wait_s = WAIT_S
 
     def forget(self) -> None:
@@ -64,7 +65,7 @@ class Readiness:
         Returns:
             Reasons by topic; topics without a reason are ready.
         """
-        self._forget_deleted(topics)
+        self._forget_others(topics)
         held = {
             topic: lacks(flow, "READ" if found.allows(DESCRIBE) else "DESCRIBE", topic, flow.source)
             for topic, found in topics.items()
@@ -110,11 +111,13 @@ class Readiness:
                 self._waiting_since.pop(topic, None)
         return held
 
-    def _forget_deleted(self, topics: Mapping[str, Topic]) -> None:
+    def _forget_others(self, topics: Mapping[str, Topic]) -> None:
         """Forgets topics that are gone: one of the same name is another topic, which is checked anew."""
-        for known in (self._ready, self._waiting_since):
-            for topic in known.keys() - topics.keys():
-                del known[topic]
+        ids = {name: topic.topic_id for name, topic in topics.items()}
+        for topic in [name for name, known in self._ids.items() if ids.get(name) != known]:
+            self._ready.pop(topic, None)
+            self._waiting_since.pop(topic, None)
+        self._ids = ids
 
     def _why_not_writable(
         self, flow: Flow, topic: str, partitions: int, remote: str, found: Topic | None
