@@ -1742,8 +1742,8 @@ REACHING_CLUSTERS = (
     Mutant(
         "a group of the newer protocol counts as one without members",
         "protocol/group_requests.py",
-        "if found[name].state in UNKNOWN_STATES}",
-        "if found[name].state in ()}",
+        "if group.group_state in UNKNOWN_STATES:",
+        "if group.group_state in ():",
         (f"{REQUESTS}::test_groups_are_deleted_where_they_are_and_members_keep_them",),
     ),
     Mutant(
