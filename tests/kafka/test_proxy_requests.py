@@ -338,7 +338,7 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault.REFUSED, Fault.CUT_BEFORE, Fault.CUT_WITHIN, Fault.CUT_AFTER, Fault.CUT_WITHIN_ANSWER, Fault.LOST],
+    [Fault.REFUSED, Fault.CUT_BEFORE, Fault.CUT_WITHIN, Fault.CUT_AFTER, Fault.CUT_WITHIN_ANSWER],
     ids=str,
 )
 def test_a_coordinator_that_is_none_any_more_or_is_cut_off_is_looked_up_again(
