@@ -1114,8 +1114,8 @@ TRANSLATING = (
     Mutant(
         "a hole in the runs in memory is passed over",
         "model/recent_runs.py",
-        "        if window.runs and start > window.covered_to:\n",
-        "        if window.runs and start > window.covered_to + 1_000_000:\n",
+        "        if window and start > window.covered_to:\n",
+        "        if window and start > window.covered_to + 1_000_000:\n",
         (f"{RECENT}::test_behind_a_hole_nothing_older_is_answered_about",),
     ),
     Mutant(

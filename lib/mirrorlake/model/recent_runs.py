@@ -12,6 +12,7 @@ another order. For everything that is not kept, the jobs query the ledger.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -34,6 +35,10 @@ class RunOffsets(NamedTuple):
     downstream_end: int
 
 
+def _offsets() -> array[int]:
+    return array("q")
+
+
 @dataclass(frozen=True, slots=True)
 class Nearby:
     """The result of a lookup in the map.
@@ -47,18 +52,40 @@ class Nearby:
 
 @dataclass(slots=True)
 class _Window:
-    """Runs of one partition in order.
+    """Runs of one partition in order: their offsets, in arrays of 32 bytes for a run.
 
     Each offset from the start of the first run to `covered_to` is in a run or in a gap.
     """
 
     incarnation: int
-    runs: list[RunOffsets] = field(default_factory=list)
     covered_to: int = 0
+    upstream_start: array[int] = field(default_factory=_offsets)
+    upstream_end: array[int] = field(default_factory=_offsets)
+    downstream_start: array[int] = field(default_factory=_offsets)
+    downstream_end: array[int] = field(default_factory=_offsets)
+
+    def __len__(self) -> int:
+        return len(self.upstream_end)
+
+    def __getitem__(self, number: int) -> RunOffsets:
+        return RunOffsets(*(column[number] for column in self._columns))
+
+    def append(self, run: RunOffsets) -> None:
+        for column, offset in zip(self._columns, run, strict=True):
+            column.append(offset)
+
+    def drop(self, count: int) -> None:
+        """Drops the first runs."""
+        for column in self._columns:
+            del column[:count]
+
+    @property
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.upstream_start, self.upstream_end, self.downstream_start, self.downstream_end
 
     def reaches(self, position: Position) -> bool:
         """Returns True if the window holds the end of the map, up to the position."""
-        here = (self.incarnation, self.covered_to, self.runs[-1].downstream_end if self.runs else None)
+        here = (self.incarnation, self.covered_to, self.downstream_end[-1] if self else None)
         return here == (position.incarnation, position.upstream_next, position.downstream_next)
 
 
@@ -112,10 +139,10 @@ class RecentRuns:
             offset: the upstream offset.
         """
         window = self._windows.get((position.topic, position.partition)) if position else None
-        if position is None or window is None or not window.reaches(position) or offset < window.runs[0].upstream_start:
+        if position is None or window is None or not window.reaches(position) or offset < window.upstream_start[0]:
             return None
-        at = bisect_right(window.runs, offset, key=attrgetter("upstream_end"))
-        return Nearby(window.runs[at] if at < len(window.runs) else None, window.runs[-1])
+        at = bisect_right(window.upstream_end, offset)
+        return Nearby(window[at] if at < len(window) else None, window[-1])
 
     def _begin(self, key: PartitionKey, incarnation: int) -> _Window:
         """Voids the runs of a partition after a reset, unless they are of that incarnation; returns its window."""
@@ -131,14 +158,14 @@ class RecentRuns:
             window = self._begin(key, incarnation)
         if incarnation < window.incarnation:
             return  # a later reset has voided it
-        if window.runs and start < window.covered_to:
-            if end > window.runs[0].upstream_start:
-                window.runs.clear()  # two entries for one offset: neither is trustworthy
+        if window and start < window.covered_to:
+            if end > window.upstream_start[0]:
+                window.drop(len(window))  # two entries for one offset: neither is trustworthy
             return
-        if window.runs and start > window.covered_to:
-            window.runs.clear()  # a hole: runs before it are useless
+        if window and start > window.covered_to:
+            window.drop(len(window))  # a hole: runs before it are useless
         if run is not None:
-            window.runs.append(run)
+            window.append(run)
         window.covered_to = end
-        if len(window.runs) > max(2, self._kept_runs // len(self._windows)):
-            del window.runs[: len(window.runs) // 2]
+        if len(window) > max(2, self._kept_runs // len(self._windows)):
+            window.drop(len(window) // 2)

@@ -45,6 +45,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.protocol.requests.metadata import DESCRIBE
 from mirrorlake.reasons import PositionReason
+from mirrorlake.spare_memory import SpareMemory
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.closure import require_open_to_groups
@@ -108,6 +109,7 @@ class CheckpointJob:
         self._gate = Gate(suite, self._metrics)
         self._telemetry = JobTelemetry(flow, "checkpoint", self._metrics)
         self._journal = Journal(ledger)
+        self._spare_memory = SpareMemory()
         self._job_id = uuid.uuid4().hex[:8]
         self._history = History(ledger, flow)
         self._counts = CycleCounts(flow, self._telemetry, self._metrics)
@@ -265,6 +267,7 @@ class CheckpointJob:
         )
         self._journal.note("cycles", [cycle])
         self._journal.write_if_due()
+        self._spare_memory.give_back_if_due()
 
     def _kept(self, keys: set[GroupKey], cycle_id: str, now: datetime) -> list[Checkpoint]:
         """Returns the last rows of the positions that are missing only because this principal may not see their topics.

@@ -19,6 +19,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
+from mirrorlake.spare_memory import SpareMemory
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -57,6 +58,7 @@ class LedgerKeeper:
     ) -> None:
         self.flow, self._ledger, self._metrics, self._job_id, self._clock = flow, ledger, metrics, job_id, clock
         self._journal = Journal(ledger)
+        self._spare_memory = SpareMemory(clock)
         self._runs = Counter[str]()
         self._sync_partitions, self._stream_due_at, self._verified_due_at = 0, 0.0, 0.0
         self._query: StreamingQuery | NoStream | None = None
@@ -150,6 +152,7 @@ class LedgerKeeper:
                     self._tend()
                 except Exception as error:  # Spark's as well: nothing that the ledger does may end the copy
                     self._failed(error)
+            self._spare_memory.give_back_if_due()
             self._woken.wait(TICK_S)
             self._woken.clear()
 
