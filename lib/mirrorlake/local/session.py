@@ -40,6 +40,14 @@ QUICK_START = (
     "-Xms768m",
 )
 
+# A session that runs for days gives back what it has freed outside of its heap. Earlier updates of Java 17 do not know
+# how. What the JVM keeps as long as there is room (SoftReference) goes after minutes instead of half an hour.
+LONG_RUN = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:TrimNativeHeapInterval=60000",
+    "-XX:SoftRefLRUPolicyMSPerMB=100",
+)
+
 # Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
 SMALL_QUERIES = {
     "spark.sql.codegen.wholeStage": "false",
@@ -80,7 +88,12 @@ def local_session(
     worker = worker_environment()
     os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    options = [*(QUICK_START if quick_start else ()), *with_archive(root / ".local/jars/spark.jsa"), *java_options]
+    options = [
+        *LONG_RUN,
+        *(QUICK_START if quick_start else ()),
+        *with_archive(root / ".local/jars/spark.jsa"),
+        *java_options,
+    ]
     options += [
         f"-Dlog4j2.configurationFile={LOG4J}",
         f"-Dderby.system.home={root / '.local'}",
