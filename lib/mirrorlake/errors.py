@@ -1,8 +1,9 @@
 """The kinds of errors. Every message names the flow, topic, partition and offsets concerned, and a remedy.
 
 Callers decide by properties, not by names. `retriable` is true if the same step may succeed later, and a retry loses
-nothing. `contested` is true if a job that begins may have ended the transaction of the step. The class shows who has to
-act: the author of the configuration, the operator of one of the clusters, or no one.
+nothing. `lone` is true if such an error is about one topic alone, so that the others go on meanwhile. `contested` is
+true if a job that begins may have ended the transaction of the step. The class shows who has to act: the author of the
+configuration, the operator of one of the clusters, or no one.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class MirrorlakeError(Exception):
         message: str,
         *,
         retriable: bool | None = None,
+        lone: bool = False,
         contested: bool = False,
         anomaly: Mapping[str, object] | None = None,
     ) -> None:
         self.message = printable(message, LONGEST_MESSAGE, keep="\n")  # names of others may hold anything
         super().__init__(self.message)
         self.anomaly = dict(anomaly or {})
-        self.contested = contested
+        self.lone, self.contested = lone, contested
         if retriable is not None:
             self.retriable = retriable
 

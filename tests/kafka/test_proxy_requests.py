@@ -428,3 +428,18 @@ def test_a_damaged_batch_is_an_error_where_its_contents_count(cluster: LocalClus
             reader.net.run(read)
         assert error.value.retriable
         assert reader.net.run(read)[0] == 0
+
+
+def test_a_log_is_read_on_after_an_unexpected_error_of_its_leader(cluster: LocalCluster, proxy: Proxy) -> None:
+    connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
+    with closing(Cluster(connection, "target", "tests").connect()) as reader:
+        reader.refresh(["t"], 10_000)
+
+        async def read() -> list[int]:
+            stretch = read_stretch(reader, ("t", 0), start=0, end=50, max_bytes=1 << 20)
+            return [batch.base_offset async for batch, _ in stretch]
+
+        proxy.faults()
+        proxy.arm([Rule("Fetch", Fault.REFUSED, code=-1)])
+        assert reader.call("reading", read, 10_000)[0] == 0
+        assert made(proxy) == [("Fetch", Fault.REFUSED)]

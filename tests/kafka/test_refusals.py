@@ -95,9 +95,10 @@ def test_expectations_that_do_not_load_are_refused_before_anything_is_created(
 
 def test_too_few_brokers_for_the_replication_factor_is_said(world: World) -> None:
     world.topic()
-    world.write_config(**{"replication.factor": "3"})
+    world.write_config(**{"replication.factor": "3", "mirrorlake.connect.timeout.ms": "3000"})
     with pytest.raises(TargetError, match=r"creating topic .*Set replication\.factor"):
         world.mirror()
+    assert any("retrying" in line for line in world.lines), "one that is being restarted comes back"
 
 
 def test_a_target_without_transactions_is_refused(world: World, tmp_path: Path, root: Path) -> None:

@@ -335,8 +335,10 @@ def _refused(
             "start again"
         )
     if cause.code() == KafkaError.INVALID_REPLICATION_FACTOR:
-        return kind(
+        return kind(  # which passes if a broker is being restarted
             f"{what}: {cause.str()}. Set replication.factor and offset-syncs.topic.replication.factor to what the "
-            "cluster's brokers allow (-1: its default)"
+            "cluster's brokers allow (-1: its default)",
+            retriable=True,
+            lone=True,
         )
     return kind(f"{what}: {cause.name()}{': ' + cause.str() if cause.str() else ''}", retriable=cause.code() in PASSING)

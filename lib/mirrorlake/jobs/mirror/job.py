@@ -402,9 +402,11 @@ class MirrorJob:
         Raises:
             TargetError: no topic can be mirrored.
         """
-        failures = {topic: error.message for topic, error in self._topology.ensure(topics).items()} | dict(held or {})
+        refused = self._topology.ensure(topics)
+        failures = {topic: error.message for topic, error in refused.items()} | dict(held or {})
         if topics and topics.keys() <= failures.keys():
-            raise TargetError(next(iter(failures.values())))
+            may_pass = any(error.retriable for error in refused.values())
+            raise TargetError(next(iter(failures.values())), retriable=may_pass)
         self._holdups.topics(failures)
         self._topics = topics
 

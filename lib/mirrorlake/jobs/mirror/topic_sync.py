@@ -344,7 +344,7 @@ class Topology:
                 refusals |= self._refused_of([change], self._target.delete_acl(Acl.parse(str(change.before))))
         self._record(todo, refusals)
         for error in refusals.values():
-            if error.retriable:
+            if error.retriable and not error.lone:
                 raise error
         return refusals
 
