@@ -260,6 +260,7 @@ class _Run:
         """Waits until the copies are there and the groups are at their places; returns how long that took."""
         began = time.monotonic()
         conditions: list[Callable[[], bool]] = [
+            lambda: supervisor.have_begun,  # one that was killed last may have left a transaction open
             lambda: all(
                 len(self._live.seen[self._remote(topic), partition]) >= len(records)
                 for (topic, partition), records in expected.items()

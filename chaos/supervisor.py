@@ -52,6 +52,12 @@ class Supervisor:
             job.kill()
         self._due[what] = time.monotonic() + PAUSE_S
 
+    @property
+    def have_begun(self) -> bool:
+        """Whether no job is about to be started again, and the newest mirror job has ended what others had open."""
+        newest = [job for job in self._jobs if job.what == "mirror"][-1:]
+        return not self._due and all(job.log.exists() and "generation_opened" in job.log.read_text() for job in newest)
+
     def look(self) -> None:
         """Notes which jobs have ended, and starts them again if no other of their kind runs."""
         for job in [job for job in self._jobs if not job.is_running]:
