@@ -49,7 +49,7 @@ INSTRUMENTS = (
     Instrument("jvm_outside_heap", "MiB", 1),
     Instrument("jvm_compiled_code", "MiB", None),
     Instrument("jvm_rss", "MiB", None),
-    Instrument("workers_pss", "MiB", 1),
+    Instrument("workers_private", "MiB", 1),
     Instrument("workers", "processes", 0.5),
     Instrument("threads", "threads", 0.5),
     Instrument("connections", "connections", 0.5),
@@ -94,10 +94,10 @@ class Notebook:
         workers = [one for one in family if one not in java and any(word in _words(one) for word in WORKERS)]
         driver = [one for one in family if "ipykernel" in _words(one)]
         memory = {
-            "papermill_private": _sum([self.process], lambda one: one.memory_full_info().uss) / MIB,
-            "driver_private": _sum(driver, lambda one: one.memory_full_info().uss) / MIB,
+            "papermill_private": _sum([self.process], _anonymous) / MIB,
+            "driver_private": _sum(driver, _anonymous) / MIB,
             "jvm_rss": _sum(java, lambda one: one.memory_info().rss) / MIB,
-            "workers_pss": _sum(workers, lambda one: one.memory_full_info().pss) / MIB,
+            "workers_private": _sum(workers, _anonymous) / MIB,
         }
         values = {name: value for name, value in memory.items() if value}  # there is no such process, or it is ending
         values |= {
@@ -156,9 +156,20 @@ def _files(directory: Path) -> Iterator[tuple[Path, int]]:
 def _sum(processes: Iterable[psutil.Process], measure: Callable[[psutil.Process], float]) -> float:
     total = 0.0
     for process in processes:
-        with suppress(psutil.Error):
+        with suppress(psutil.Error, OSError):
             total += measure(process)
     return total
+
+
+def _anonymous(process: psutil.Process) -> int:
+    """Returns the memory that a process has allocated, with its share of what it has in common with others.
+
+    Pages of files, such as libraries, are left out: they count or not, as other processes use the same files.
+    """
+    for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return KILOBYTE * int(line.split()[1])
+    return 0
 
 
 def _name(process: psutil.Process) -> str:
@@ -192,11 +203,11 @@ def _heap(java: list[psutil.Process]) -> dict[str, float]:
 
 
 def _resident_outside(process: psutil.Process, start: int, end: int) -> int:
-    """Returns the resident bytes of a process that are not between two addresses."""
+    """Returns the resident bytes of a process, without those of files, that are not between two addresses."""
     total = 0
     for piece in process.memory_maps(grouped=False):
         first, last = (int(address, 16) for address in piece.addr.split("-"))
-        total += 0 if first >= start and last <= end else piece.rss
+        total += 0 if first >= start and last <= end else piece.anonymous
     return total
 
 
