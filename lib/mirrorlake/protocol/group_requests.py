@@ -260,7 +260,7 @@ async def _looked_up_one_by_one(cluster: Cluster, groups: list[str]) -> dict[int
         return int(response.node_id)
 
     nodes = await cluster.each([partial(looked_up, group) for group in groups], IN_FLIGHT)
-    return {node: [group for group, its in zip(groups, nodes, strict=True) if its == node] for node in set(nodes)}
+    return by(dict(zip(groups, nodes, strict=True)).__getitem__, groups)
 
 
 async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[Committed]]:
