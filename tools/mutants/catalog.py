@@ -1740,6 +1740,29 @@ REACHING_CLUSTERS = (
         ),
     ),
     Mutant(
+        "an unexpected error of a leader ends what reads its log",
+        "protocol/log_reader.py",
+        "error.retriable or code == ErrorCode.UNKNOWN",
+        "error.retriable",
+        (f"{REQUESTS}::test_a_log_is_read_on_after_an_unexpected_error_of_its_leader",),
+    ),
+    Mutant(
+        "a broker that is restarted ends a job that creates topics",
+        f"{MIRROR}/job.py",
+        "retriable=may_pass)",
+        "retriable=False)",
+        ("tests/kafka/test_refusals.py::test_too_few_brokers_for_the_replication_factor_is_said",),
+    ),
+    Mutant(
+        "freed memory is kept",
+        "spare_memory.py",
+        "            self._trim(0)\n",
+        "            pass\n",
+        (
+            "tests/unit/test_spare_memory.py::test_memory_that_was_freed_below_memory_in_use_is_given_back_once_in_a_while",
+        ),
+    ),
+    Mutant(
         "a group of the newer protocol counts as one without members",
         "protocol/group_requests.py",
         "if group.group_state in UNKNOWN_STATES:",
