@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
+from collections.abc import Iterator
+from functools import partial
 
 import psutil
 import pytest
@@ -10,6 +14,19 @@ from mirrorlake.spare_memory import EVERY_S, SpareMemory
 
 MIB = 1 << 20
 PIECE_BYTES = 100 << 10  # below the size from which the allocator asks the system for each piece
+
+
+class Held:
+    """An object that refers to itself, as a closed connection does."""
+
+    def __init__(self) -> None:
+        self.held = self
+
+
+@pytest.fixture(autouse=True)
+def _objects_are_in_use() -> Iterator[None]:
+    yield
+    gc.unfreeze()
 
 
 def test_memory_that_was_freed_below_memory_in_use_is_given_back_once_in_a_while() -> None:
@@ -30,6 +47,34 @@ def test_memory_that_was_freed_below_memory_in_use_is_given_back_once_in_a_while
     spare.give_back_if_due()
     assert process.memory_info().rss < before - 50 * MIB
     free(pieces[-1])
+
+
+def test_objects_that_refer_to_each_other_are_freed_once_in_a_while_and_those_in_use_are_not_looked_at() -> None:
+    now_s = 0.0
+    spare = SpareMemory(lambda: now_s)
+    in_use = Held()
+    for time_number in range(3):
+        closed = weakref.ref(Held())
+        gc.disable()
+        try:
+            assert closed() is not None, "no reference counts"
+            now_s += EVERY_S
+            spare.give_back_if_due()
+        finally:
+            gc.enable()
+        assert closed() is None, f"time {time_number}"
+    assert in_use.held is in_use
+    assert len(gc.get_objects()) < gc.get_freeze_count() / 10
+
+
+def test_what_an_earlier_job_of_the_process_has_left_is_freed() -> None:
+    earlier = Held()
+    left = weakref.ref(earlier)
+    for _ in range(2):
+        times_s = iter((0.0, EVERY_S, EVERY_S))
+        SpareMemory(partial(next, times_s)).give_back_if_due()
+        earlier = Held()
+    assert left() is None
 
 
 def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1756,11 +1756,27 @@ REACHING_CLUSTERS = (
     Mutant(
         "freed memory is kept",
         "spare_memory.py",
-        "            self._trim(0)\n",
-        "            pass\n",
+        "        self._trim(0)\n",
+        "",
         (
             "tests/unit/test_spare_memory.py::test_memory_that_was_freed_below_memory_in_use_is_given_back_once_in_a_while",
         ),
+    ),
+    Mutant(
+        "closed connections wait for the garbage collection that comes after days",
+        "spare_memory.py",
+        "        gc.collect()\n",
+        "",
+        (
+            "tests/unit/test_spare_memory.py::test_objects_that_refer_to_each_other_are_freed_once_in_a_while_and_those_in_use_are_not_looked_at",
+        ),
+    ),
+    Mutant(
+        "objects of an earlier job stay",
+        "spare_memory.py",
+        "            gc.unfreeze()  # an earlier job of this process\n",
+        "            pass\n",
+        ("tests/unit/test_spare_memory.py::test_what_an_earlier_job_of_the_process_has_left_is_freed",),
     ),
     Mutant(
         "a group of the newer protocol counts as one without members",

@@ -311,6 +311,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         self._security = security
         self.cluster.broker_metadata = partial(_broker_of, self.cluster.broker_metadata)
         self._connecting_since: dict[Any, float] = {}  # until a connection is established
+        self._received = memoryview(bytearray(RECEIVE_BYTES))  # of all connections: one at a time receives
 
     def is_silent(self, node_id: Any) -> bool:
         """Returns True if a broker has sent nothing for SILENT_S, though it was asked for something.
@@ -418,9 +419,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             self._auth_failures[node.node_id] = conn.init_future.exception
         if conn.connected:  # no request is in flight yet, so no response can be half received
             frames = Frames(conn.parser, self.config["receive_message_max_bytes"])
-            conn.transport._sock_recv = partial(
-                frames.receive_from, conn.transport, memoryview(bytearray(RECEIVE_BYTES))
-            )
+            conn.transport._sock_recv = partial(frames.receive_from, conn.transport, self._received)
             conn.parser.receive_bytes = frames.receive
             WaitingRequests(conn, self._add_throttled)
             conn.parser.send_bytes = partial(pieces_to_send, conn.parser)
