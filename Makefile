@@ -162,7 +162,7 @@ docs: $(DOCS)/.ready  ## The documentation as a site that loads nothing from els
 	@set -o pipefail; NO_MKDOCS_2_WARNING=true $(DOCS)/bin/mkdocs build --strict 2>&1 | { grep -v ^INFO || true; }  # --quiet would hide the warnings from --strict, too
 
 .PHONY: bench
-bench: setup  ## MirrorMaker 2 and mirrorlake side by side (90 minutes): CASES of them (default, axes, field, far, all, or names), ROUNDS (3), RESUME=1 to go on
+bench: setup  ## MirrorMaker 2 and mirrorlake side by side (two hours): CASES of them (default, axes, field, far, all, or names), ROUNDS (3), RESUME=1 to go on
 	@$(BENCH).side_by_side --cases $(or $(CASES),default) --rounds $(or $(ROUNDS),3) --results $(RESULTS) $(if $(RESUME),--resume)
 
 .PHONY: bench-check

@@ -110,12 +110,13 @@ def find(wanted: str, scale: float) -> list[Case]:
         ValueError: there is no such case.
     """
     others = [_trickle(scale), _freshness(), _groups(scale)]
-    default = [*(_backlog(name, scale) for name in (MAIN, *FIELD)), *others]
+    far = [_far(name, scale) for name in FAR]
+    default = [*(_backlog(name, scale) for name in (MAIN, *FIELD)), *far, *others]
     sets = {
         "default": default,
         "axes": [*default, *(_backlog(name, scale) for name in AXES if name != MAIN)],
         "field": [_backlog(name, scale) for name in (*FIELD, PUBLISHED)],
-        "far": [_far(name, scale) for name in FAR],
+        "far": far,
         "all": [
             *(
                 _backlog(name, scale)
@@ -128,7 +129,7 @@ def find(wanted: str, scale: float) -> list[Case]:
                     )
                 )
             ),
-            *(_far(name, scale) for name in FAR),
+            *far,
             *others,
         ],
     }

@@ -138,6 +138,8 @@ def test_time_between_micro_batches_is_time_too(results: dict[str, Any]) -> None
         (Limit(MAIN, "speed_over_mm2-tuned", at_least=3.0), None),
         (Limit(MAIN, "speed_over_mm2-tuned", at_least=3.1, aim=4), "3, wanted at least 3.1"),
         (Limit(MAIN, "time_of_ceiling", at_most=1.5), None),
+        (Limit(MAIN, "records_per_s", at_least=330_000), None),
+        (Limit(MAIN, "records_per_s", at_least=340_000), "3.3e+05, wanted at least 340000"),
         (Limit(MAIN, "time_of_ceiling", at_most=1.4), "1.5, wanted at most 1.4"),
         (Limit(MAIN, "speed_over_mm2-tuned-eos", at_least=1), "no figure"),
         (Limit("trickle", "latency_p50_s", at_most=1), "no figure"),
