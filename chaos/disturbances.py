@@ -23,6 +23,7 @@ from chaos.supervisor import Supervisor
 
 SECOND_BROKER = 2  # broker 1 is the controller, too
 FROZEN_S, SILENT_S = (1, 3, 7), (1, 3, 6)
+LOOK_S, LONGEST_DELIVERY_S = 0.1, 30.0
 SLOW = NetworkLine(delay_ms=40, window_bytes=256 << 10, bytes_per_s=2 << 20)
 
 
@@ -69,11 +70,16 @@ class Disturbances:
                 self._trouble_broker(event)
 
     def end(self) -> None:
-        """Ends everything that lasts, also the faults of single requests."""
+        """Ends everything that lasts, also the faults of single requests; returns when no late request is to arrive."""
         self._end_due(float("inf"))
         for side in (self._source, self._target):
             side.proxy.arm([])
             side.proxy.line(NetworkLine())
+        until = time.monotonic() + LONGEST_DELIVERY_S
+        while any(side.proxy.traffic().late_requests for side in (self._source, self._target)):
+            if time.monotonic() > until:
+                raise RuntimeError(f"requests that are delivered late have not arrived after {LONGEST_DELIVERY_S} s")
+            time.sleep(LOOK_S)
 
     def _end_due(self, now: float) -> None:
         for one in [one for one in self._lasting if one[0] <= now]:
