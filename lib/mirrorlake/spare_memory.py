@@ -14,6 +14,7 @@ import ctypes
 import gc
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 EVERY_S = 60.0
 
@@ -23,10 +24,12 @@ class SpareMemory:
 
     Args:
         now: monotonic clock, in seconds.
+        is_shared: whether the process shares the memory of objects with the one that it was forked from. They are not
+            looked at, as that alone would make copies of them.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now, self._due, self._is_first = now, now() + EVERY_S, True
+    def __init__(self, now: Callable[[], float] = time.monotonic, *, is_shared: bool = False) -> None:
+        self._now, self._due, self._is_first, self._is_shared = now, now() + EVERY_S, True, is_shared
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
         self._trim: Callable[[int], int] = trim or (lambda _: 0)
 
@@ -39,10 +42,16 @@ class SpareMemory:
         if self._now() < self._due:
             return
         self._due = self._now() + EVERY_S
-        if self._is_first:
+        if self._is_first and not self._is_shared:
             gc.unfreeze()  # an earlier job of this process
         gc.collect()
         if self._is_first:
             gc.freeze()
             self._is_first = False
         self._trim(0)
+
+
+@lru_cache(maxsize=1)
+def of_process() -> SpareMemory:
+    """Returns the one of this process, for tasks of Spark that run in it one after the other."""
+    return SpareMemory(is_shared=True)

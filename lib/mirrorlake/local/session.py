@@ -48,6 +48,17 @@ LONG_RUN = (
     "-XX:SoftRefLRUPolicyMSPerMB=100",
 )
 
+# What Spark keeps of jobs that have ended is for its user interface, which is off. A mirror job has three a second.
+FEW_KEPT = {
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "500",
+    "spark.sql.ui.retainedExecutions": "50",
+}
+
+# By default, glibc gives the threads of a process eight arenas for each core, of which each keeps what it has freed.
+FEW_ARENAS = {"MALLOC_ARENA_MAX": "4"}
+
 # Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
 SMALL_QUERIES = {
     "spark.sql.codegen.wholeStage": "false",
@@ -87,7 +98,8 @@ def local_session(
     use_utc()
     worker = worker_environment()
     os.environ.update(worker)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    for name, value in {**FEW_ARENAS, "SPARK_LOCAL_IP": "127.0.0.1"}.items():
+        os.environ.setdefault(name, value)
     options = [
         *LONG_RUN,
         *(QUICK_START if quick_start else ()),
@@ -105,6 +117,7 @@ def local_session(
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **FEW_KEPT,
         "spark.speculation": "false",
         "spark.python.daemon.module": "mirrorlake.local.daemon",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

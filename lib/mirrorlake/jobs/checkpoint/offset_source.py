@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from mirrorlake import errors
+from mirrorlake import errors, spare_memory
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import quiet_kafka
@@ -84,6 +84,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
         return {"cycle": self._cycle}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Groups]:
+        spare_memory.of_process().give_back_if_due()
         try:
             self._find_groups()
         except MirrorlakeError as error:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from mirrorlake import errors
+from mirrorlake import errors, spare_memory
 from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import from_specification
 from mirrorlake.jobs.mirror.copy.slot_copy import copy_slot
@@ -20,7 +20,6 @@ from mirrorlake.log import quiet_kafka
 from mirrorlake.model.copy_plan import Range
 from mirrorlake.protocol.cluster import Cluster, connect_both
 from mirrorlake.protocol.limits import Limits
-from mirrorlake.spare_memory import SpareMemory
 from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.frame import split
@@ -76,7 +75,7 @@ def copy_task(
             )
             if error:
                 drop_connections()
-            spare_memory().give_back_if_due()
+            spare_memory.of_process().give_back_if_due()
             yield pa.RecordBatch.from_pydict(
                 {
                     "slot": pa.array([slot], pa.int32()),
@@ -128,12 +127,6 @@ def drop_connections() -> None:
         source.close()
         target.close()
     _kept.clear()
-
-
-@lru_cache(maxsize=1)
-def spare_memory() -> SpareMemory:
-    """Returns the memory that this Spark worker has freed."""
-    return SpareMemory()
 
 
 @lru_cache(maxsize=1)
