@@ -336,6 +336,21 @@ def test_a_lost_answer_to_an_administrative_request_costs_one_attempt(
     proxy.faults()
 
 
+def test_a_lost_answer_to_an_administrative_request_leaves_a_job_time_to_start(
+    cluster: LocalCluster, proxy: Proxy
+) -> None:
+    connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
+    target = admin.Admin(connection, "target", "tests", start_timeout_ms=6_000)
+    assert "t" in target.configs(["t"])
+    proxy.arm([Rule("DescribeConfigs", Fault.HALF_OPEN)])
+    began = time.monotonic()
+    with pytest.raises(TargetError, match="_TIMED_OUT"):
+        target.configs(["t"])
+    assert "t" in target.configs(["t"])
+    assert time.monotonic() - began < 6
+    proxy.faults()
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault.REFUSED, Fault.CUT_BEFORE, Fault.CUT_WITHIN, Fault.CUT_AFTER, Fault.CUT_WITHIN_ANSWER],

@@ -1258,9 +1258,16 @@ FIELD_CONDITIONS = (
     Mutant(
         "a lost administrative request holds up those behind it",
         "protocol/admin.py",
-        '                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,\n',
+        '                    "socket.timeout.ms": self._socket_timeout_ms,\n',
         "",
         (f"{REQUESTS}::test_a_lost_answer_to_an_administrative_request_costs_one_attempt",),
+    ),
+    Mutant(
+        "one administrative request may take all of the time in which a job starts",
+        "protocol/admin.py",
+        "start_timeout_ms // 2",
+        "start_timeout_ms",
+        (f"{REQUESTS}::test_a_lost_answer_to_an_administrative_request_leaves_a_job_time_to_start",),
     ),
     Mutant(
         "a checkpoint job ends where the source is out of reach for longer than it takes to connect",
@@ -1812,6 +1819,15 @@ REACHING_CLUSTERS = (
         "starting.repeat(self._prepare)",
         "self._prepare()",
         STARTS,
+    ),
+    Mutant(
+        "a lost answer takes all of the time in which a job starts",
+        "spark/retries.py",
+        "if not left_s and count >= self.least:",
+        "if not left_s:",
+        (
+            "tests/unit/test_retries.py::test_attempts_that_took_all_of_the_time_by_themselves_are_followed_by_the_least_number_of_others",
+        ),
     ),
     Mutant(
         "a step of a start is repeated without an end",

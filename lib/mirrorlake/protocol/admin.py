@@ -35,6 +35,7 @@ from mirrorlake.protocol.topic_changes import Entry
 REQUEST_TIMEOUT_S = 30
 # By default, librdkafka keeps a connection for a minute on which an answer was lost; all later requests wait behind it.
 SOCKET_TIMEOUT_MS = 15_000
+LEAST_SOCKET_TIMEOUT_MS = 1_000  # that librdkafka takes for the setup of a connection
 RECORDS_AT_ONCE = 5_000  # of metadata; a KRaft controller refuses a request with more than 10,000 (POLICY_VIOLATION)
 
 NEEDED = {
@@ -81,10 +82,15 @@ class Admin:
         connection: the connection to the cluster.
         side: `source` or `target`, which decides the class of errors.
         flow: the name of the flow, for messages.
+        start_timeout_ms: the time for which a job repeats what fails while it starts. One request, whose answer may be
+            lost, takes half of it at most.
     """
 
-    def __init__(self, connection: Connection, side: str, flow: str) -> None:
+    def __init__(
+        self, connection: Connection, side: str, flow: str, start_timeout_ms: int = 2 * SOCKET_TIMEOUT_MS
+    ) -> None:
         self._connection = connection
+        self._socket_timeout_ms = max(LEAST_SOCKET_TIMEOUT_MS, min(SOCKET_TIMEOUT_MS, start_timeout_ms // 2))
         self._client: AdminClient | None = None
         self._abandoned: AdminClient | None = None
         self._settings: Mapping[str, Any] = {}
@@ -99,8 +105,8 @@ class Admin:
                 self._connection,
                 log_level=0,
                 **{
-                    "socket.timeout.ms": SOCKET_TIMEOUT_MS,
-                    "socket.connection.setup.timeout.ms": SOCKET_TIMEOUT_MS,
+                    "socket.timeout.ms": self._socket_timeout_ms,
+                    "socket.connection.setup.timeout.ms": self._socket_timeout_ms,
                 },
             )
         except ConfigurationError:  # a file that a password is read from may be missing for a moment

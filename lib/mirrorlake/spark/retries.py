@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 StepResult = TypeVar("StepResult")
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
+LEAST_AT_START = 2
 
 
 @dataclass
@@ -28,14 +30,21 @@ class Retries:
         wait: called with the seconds to wait; returns early, and True, when the job is being stopped.
         flow: the flow of the job.
         metrics: the metrics that count retries.
+        least: the number of failures after which another attempt is made, whatever time they took.
     """
 
     timeout_s: float
     wait: Callable[[float], object]
     flow: str
     metrics: Metrics
+    least: int = 0
     _failing: tuple[float, int] | None = None
     _is_stopped: bool = False
+
+    @classmethod
+    def of_start(cls, flow: Flow, wait: Callable[[float], object], metrics: Metrics) -> Retries:
+        """Returns those of a job that starts: a lost answer may take all of its time, and is followed by an attempt."""
+        return cls(flow.connect_timeout_ms / 1000, wait, flow.name, metrics, LEAST_AT_START)
 
     def succeeded(self) -> None:
         """Resets the count of failures."""
@@ -63,10 +72,10 @@ class Retries:
             return False
         since, count = self._failing or (time.monotonic(), 0)
         self._failing = (since, count + 1)
-        left_s = since + self.timeout_s - time.monotonic()
-        if left_s <= 0:
+        left_s = max(0.0, since + self.timeout_s - time.monotonic())
+        if not left_s and count >= self.least:
             return False
         log.warning(event("retrying", flow=self.flow, failures=count + 1, left_s=round(left_s), error=error))
         self.metrics.retries.labels(self.flow, type(error).__name__).inc()
-        self._is_stopped = bool(self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s)))
+        self._is_stopped = bool(self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s or FIRST_BACKOFF_S)))
         return True

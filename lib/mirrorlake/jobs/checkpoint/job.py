@@ -160,7 +160,7 @@ class CheckpointJob:
         flow = self.flow
         for warning in flow.warnings:
             log.warning(event("configuration_warning", flow=flow.name, detail=warning))
-        starting = Retries(flow.connect_timeout_ms / 1000, self._stopping.wait, flow.name, self._metrics)
+        starting = Retries.of_start(flow, self._stopping.wait, self._metrics)
         self._target = starting.repeat(lambda: self._connected(flow.target_connection, "target"))
         try:
             starting.repeat(lambda: self._connected(flow.source_connection, "source")).close()

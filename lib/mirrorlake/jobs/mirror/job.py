@@ -182,7 +182,7 @@ class MirrorJob:
             log.warning(event("configuration_warning", flow=self.flow.name, detail=warning))
         failure: BaseException | None = None
         try:
-            starting = Retries(self.flow.connect_timeout_ms / 1000, self._stopping.wait, self.flow.name, self._metrics)
+            starting = Retries.of_start(self.flow, self._stopping.wait, self._metrics)
             self._connect(starting)
             if self._waited(interval_s, run_for_s, starting):
                 starting.repeat(self._prepare)
@@ -335,10 +335,9 @@ class MirrorJob:
                     "same cluster, and the replication policy keeps the topic's name. Rename the remote topic, or "
                     "exclude the topic (topics.exclude)"
                 )
-        self._source_admin = Admin(flow.source_connection, "source", flow.name)
-        self._topology = Topology(
-            flow, self._source_admin, Admin(flow.target_connection, "target", flow.name), self._keeper
-        )
+        self._source_admin = Admin(flow.source_connection, "source", flow.name, timeout_ms)
+        target_admin = Admin(flow.target_connection, "target", flow.name, timeout_ms)
+        self._topology = Topology(flow, self._source_admin, target_admin, self._keeper)
         self._topology.promoted = promoted
         sync_partitions = self._topology.ensure_offset_syncs(slots)
         self._live.flow = self._topology.flow = flow = replace(flow, loses_states=self._topology.loses_states)
