@@ -22,36 +22,30 @@ EVERY_S = 60.0
 class SpareMemory:
     """The memory that one process does not need and has not given back.
 
+    What exists when the first one of a process is made, the objects of modules mostly, is left out of all collections.
+    So it is made before the connections of a job.
+
     Args:
         now: monotonic clock, in seconds.
-        is_shared: whether the process shares the memory of objects with the one that it was forked from. They are not
-            looked at, as that alone would make copies of them.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, *, is_shared: bool = False) -> None:
-        self._now, self._due, self._is_first, self._is_shared = now, now() + EVERY_S, True, is_shared
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._due = now, now() + EVERY_S
+        if not gc.get_freeze_count():  # a daemon that forks workers has done it for them
+            gc.collect()
+            gc.freeze()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
         self._trim: Callable[[int], int] = trim or (lambda _: 0)
 
     def give_back_if_due(self) -> None:
-        """Gives it back, if EVERY_S have passed since the last time.
-
-        The first time takes 0.3 s, as all objects are looked at. Those that are in use then are left out later, so that
-        it takes some milliseconds.
-        """
-        if self._now() < self._due:
-            return
-        self._due = self._now() + EVERY_S
-        if self._is_first and not self._is_shared:
-            gc.unfreeze()  # an earlier job of this process
-        gc.collect()
-        if self._is_first:
-            gc.freeze()
-            self._is_first = False
-        self._trim(0)
+        """Gives it back, if EVERY_S have passed since the last time; takes some milliseconds."""
+        if self._now() >= self._due:
+            self._due = self._now() + EVERY_S
+            gc.collect()
+            self._trim(0)
 
 
 @lru_cache(maxsize=1)
 def of_process() -> SpareMemory:
     """Returns the one of this process, for tasks of Spark that run in it one after the other."""
-    return SpareMemory(is_shared=True)
+    return SpareMemory()

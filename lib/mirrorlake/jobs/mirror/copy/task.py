@@ -55,6 +55,7 @@ def copy_task(
         import pyarrow as pa
 
         quiet_kafka()
+        spare_memory.of_process().give_back_if_due()
         ranges, records = split(iter(batches)) if planned is None else (chosen(batches, planned), iter(()))
         for slot in sorted({planned.slot for planned in ranges}):  # one, or none
             answer = copy_slot(
@@ -75,7 +76,6 @@ def copy_task(
             )
             if error:
                 drop_connections()
-            spare_memory.of_process().give_back_if_due()
             yield pa.RecordBatch.from_pydict(
                 {
                     "slot": pa.array([slot], pa.int32()),
