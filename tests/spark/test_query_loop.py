@@ -38,9 +38,13 @@ def test_a_micro_batch_that_comes_while_the_query_is_being_stopped_does_not_hold
 
     monkeypatch.setattr(StreamingQuery, "stop", stop_late)
     monkeypatch.setattr(Batches, "_batch", enter_seen)
-    Batches(lambda frame, number: handled.append((number, stopping.is_set())), 10, "a->b").run(
-        endless, "stopped", str(tmp_path), interval_s=0, run_for_s=2
-    )
+
+    def handle(_: Any, number: int) -> None:
+        handled.append((number, stopping.is_set()))
+        batches.stop()
+
+    batches = Batches(handle, 10, "a->b")
+    batches.run(endless, "stopped", str(tmp_path), interval_s=0)
     assert handled
     assert not any(during_stop for _, during_stop in handled), "the micro-batch that came late was left to the next run"
 
