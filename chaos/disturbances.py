@@ -23,7 +23,7 @@ from chaos.supervisor import Supervisor
 
 SECOND_BROKER = 2  # broker 1 is the controller, too
 FROZEN_S, SILENT_S = (1, 3, 7), (1, 3, 6)
-LOOK_S, LONGEST_DELIVERY_S = 0.1, 30.0
+LOOK_S, LONGEST_DELIVERY_S = 0.2, 30.0
 SLOW = NetworkLine(delay_ms=40, window_bytes=256 << 10, bytes_per_s=2 << 20)
 
 

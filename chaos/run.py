@@ -18,12 +18,12 @@ from chaos import evidence as read
 from chaos.cells import SILENT
 from chaos.checker import RECOVERY_S, Evidence, GroupPosition, Partition, Record, findings, is_in_place
 from chaos.clusters import Clusters, Side
-from chaos.disturbances import Disturbances
+from chaos.disturbances import LOOK_S, Disturbances
 from chaos.scenario import FAULTS_S, SILENT_FROM_S, Scenario
 from chaos.supervisor import Supervisor
 from chaos.traffic import Traffic
 
-LOOK_S, BEGIN_S = 0.2, 8.0
+BEGIN_S = 8.0
 
 
 @dataclass

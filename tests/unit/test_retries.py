@@ -44,7 +44,9 @@ def failing(times: int, *, retriable: bool = True) -> Callable[[], int]:
     return step
 
 
-def _slowly(clock: Clock, step: Callable[[], int]) -> Callable[[], int]:
+def slowly(clock: Clock, step: Callable[[], int]) -> Callable[[], int]:
+    """Returns a step that takes 30 s before it ends as another one does."""
+
     def slow() -> int:
         clock.now_s += 30  # the time after which an answer counts as lost
         return step()
@@ -68,11 +70,11 @@ def test_a_step_that_goes_on_failing_ends_with_its_error_when_its_time_is_up(clo
 def test_attempts_that_took_all_of_the_time_by_themselves_are_followed_by_the_least_number_of_others(
     clock: Clock,
 ) -> None:
-    assert Retries(10, clock.wait, "a->b", Metrics(), least=2).repeat(_slowly(clock, failing(2))) == 3
+    assert Retries(10, clock.wait, "a->b", Metrics(), least=2).repeat(slowly(clock, failing(2))) == 3
     with pytest.raises(MirrorlakeError, match="failure 2"):
-        Retries(10, clock.wait, "a->b", Metrics()).repeat(_slowly(clock, failing(3)))
+        Retries(10, clock.wait, "a->b", Metrics()).repeat(slowly(clock, failing(3)))
     with pytest.raises(MirrorlakeError, match="failure 3"):
-        Retries(10, clock.wait, "a->b", Metrics(), least=2).repeat(_slowly(clock, failing(3)))
+        Retries(10, clock.wait, "a->b", Metrics(), least=2).repeat(slowly(clock, failing(3)))
 
 
 def test_a_final_error_and_a_job_that_is_being_stopped_end_a_step_at_once(clock: Clock) -> None:

@@ -48,16 +48,14 @@ LONG_RUN = (
     "-XX:SoftRefLRUPolicyMSPerMB=100",
 )
 
-# What Spark keeps of jobs that have ended is for its user interface, which is off. A mirror job has three a second.
+# What Spark keeps of jobs that have ended is for its user interface, which is off. The default, 1,000 of them, takes an
+# hour to fill.
 FEW_KEPT = {
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",
     "spark.sql.ui.retainedExecutions": "50",
 }
-
-# By default, glibc gives the threads of a process eight arenas for each core, of which each keeps what it has freed.
-FEW_ARENAS = {"MALLOC_ARENA_MAX": "4"}
 
 # Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
 SMALL_QUERIES = {
@@ -98,8 +96,9 @@ def local_session(
     use_utc()
     worker = worker_environment()
     os.environ.update(worker)
-    for name, value in {**FEW_ARENAS, "SPARK_LOCAL_IP": "127.0.0.1"}.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # glibc gives the threads of a process eight arenas for each core, of which each keeps what it has freed.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "4")
     options = [
         *LONG_RUN,
         *(QUICK_START if quick_start else ()),

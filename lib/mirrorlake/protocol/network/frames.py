@@ -151,8 +151,9 @@ class Frames:
         """Receives the available bytes of a transport's socket; puts the bulk of a large frame directly into the frame.
 
         Returns:
-            The bytes for `receive`, as a view of the buffer that is valid until the next call; and the
-            socket's error, or None. What came before an error is returned first, and the error by the next call.
+            The bytes for `receive`, as a view of the buffer that is valid until the next call for any connection that
+            has this buffer; and the socket's error, or None. What came before an error is returned first, and the error
+            by the next call.
         """
         count, is_anything = 0, False
         while len(buffer) - count >= LEAST_ROOM_BYTES:
