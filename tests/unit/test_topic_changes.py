@@ -269,3 +269,7 @@ def test_an_administrative_request_has_no_more_than_a_controller_takes(
     sizes: list[int], portions_: list[list[int]]
 ) -> None:
     assert [*portions(sizes, lambda size: size)] == portions_
+
+
+def test_configurations_are_described_in_portions_that_come_through_a_slow_line() -> None:
+    assert [*portions(range(5), lambda _: 1, at_most=2)] == [[0, 1], [2, 3], [4]]

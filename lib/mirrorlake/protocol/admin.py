@@ -37,6 +37,7 @@ REQUEST_TIMEOUT_S = 30
 SOCKET_TIMEOUT_MS = 15_000
 LEAST_SOCKET_TIMEOUT_MS = 1_000  # that librdkafka takes for the setup of a connection
 RECORDS_AT_ONCE = 5_000  # of metadata; a KRaft controller refuses a request with more than 10,000 (POLICY_VIOLATION)
+DESCRIBED_AT_ONCE = 500  # topics, of about 5 KB each: one answer has to come within the socket timeout over a slow line
 
 NEEDED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "TOPIC",
@@ -135,18 +136,17 @@ class Admin:
             topics: the names of topics.
             denied: gets the topics on which the principal needs DESCRIBE_CONFIGS.
         """
-        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         found: dict[str, dict[str, Entry]] = {}
-        if not resources:
-            return {}
-        for resource, future in self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
-            try:
-                found[resource.name] = {name: _entry(entry) for name, entry in future.result().items()}
-            except KafkaException as error:
-                if error.args[0].code() in PASSING:
-                    raise self._refused(f"describing topic {resource.name}", "DESCRIBE_CONFIGS", error) from None
-                if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    denied.add(resource.name)
+        for some in portions(topics, lambda _: 1, at_most=DESCRIBED_AT_ONCE):
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in some]
+            for resource, future in self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
+                try:
+                    found[resource.name] = {name: _entry(entry) for name, entry in future.result().items()}
+                except KafkaException as error:
+                    if error.args[0].code() in PASSING:
+                        raise self._refused(f"describing topic {resource.name}", "DESCRIBE_CONFIGS", error) from None
+                    if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                        denied.add(resource.name)
         return found
 
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
@@ -274,20 +274,23 @@ class Admin:
         return _refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
 
 
-def portions(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yields the items of an administrative request, in their order, as a controller takes them in one request.
+def portions(
+    items: Iterable[Item], size: Callable[[Item], int], at_most: int = RECORDS_AT_ONCE
+) -> Iterator[list[Item]]:
+    """Yields the items of an administrative request, in their order, as a cluster takes them in one request.
 
     Args:
         items: topics, for example.
-        size: returns the number of records that the controller writes for an item, at most.
+        size: returns the size of an item, such as the number of records that the controller writes for it, at most.
+        at_most: the size of a portion of several items, at most.
     """
-    portion, records = list[Item](), 0
+    portion, sum_ = list[Item](), 0
     for item in items:
-        if portion and records + size(item) > RECORDS_AT_ONCE:
+        if portion and sum_ + size(item) > at_most:
             yield portion
-            portion, records = [], 0
+            portion, sum_ = [], 0
         portion.append(item)
-        records += size(item)
+        sum_ += size(item)
     if portion:
         yield portion
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DESCRIBED_AT_ONCE = 500
-
 
 class ChangeLedger(Protocol):
     """Records changes, and knows the access rights that mirrorlake has granted."""
@@ -309,9 +307,8 @@ class Topology:
         )
 
     def _describe(self, admin: Admin, topics: Iterable[str]) -> dict[str, Any]:
-        wanted, found, denied = sorted(set(topics)), {}, set[str]()
-        for at in range(0, len(wanted), DESCRIBED_AT_ONCE):
-            found.update(admin.configs(wanted[at : at + DESCRIBED_AT_ONCE], denied))
+        denied = set[str]()
+        found = admin.configs(sorted(set(topics)), denied)
         cluster = self.flow.source if admin is self._source else self.flow.target
         if new := {topic for topic in denied if (cluster, topic) not in self._undescribed}:
             self._undescribed |= {(cluster, topic) for topic in new}

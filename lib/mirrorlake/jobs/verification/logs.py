@@ -176,7 +176,7 @@ class FlowLogs:
             else (self._target, self._flow.target_connection)
         )
         wanted = sorted(cluster.refresh(set(topics), self._timeout_ms))
-        entries = Admin(connection, side, self._flow.name).configs(wanted) if wanted else {}
+        entries = Admin(connection, side, self._flow.name).configs(wanted)
         found = {}
         for topic in wanted:
             if topic not in entries:
@@ -228,7 +228,7 @@ class FlowLogs:
         from pyspark.sql import functions as F
 
         topics = sorted({topic for topic, _ in bounds})
-        entries = Admin(self._flow.source_connection, "source", self._flow.name).configs(topics) if topics else {}
+        entries = Admin(self._flow.source_connection, "source", self._flow.name).configs(topics)
         now_ms = time.time_ns() // 1_000_000
         since_ms = {}
         for topic, entry in entries.items():
