@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from mirrorlake.demo import story
+from mirrorlake.demo.run_notebook import in_words
 
 
 def test_an_interrupt_leaves_no_traffic_and_no_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -23,3 +24,12 @@ def test_an_interrupt_leaves_no_traffic_and_no_notebook(monkeypatch: pytest.Monk
     assert all(stop.is_set() for stop in stops)
     assert len(stops) == len(story.TOPICS) + len(story.READERS)
     assert notebook.return_value.end.call_count == 2
+
+
+def test_a_log_line_without_fields_is_its_event() -> None:
+    line = {"time": "", "level": "INFO", "logger": "", "event": "interrupted", "flow": "a->b"}
+    assert in_words(line) == "interrupted"
+    assert (
+        in_words({**line, "level": "WARNING", "event": "topic_paused", "topic": "t"})
+        == "warning: topic paused: topic t"
+    )

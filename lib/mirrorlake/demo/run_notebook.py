@@ -148,4 +148,4 @@ def in_words(line: dict[str, Any]) -> str:
         )
     level = "" if line["level"] == "INFO" else f"{line['level'].lower()}: "
     said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in fields.items())
-    return f"{level}{line['event'].replace('_', ' ')}: {said}"
+    return f"{level}{line['event'].replace('_', ' ')}{': ' if said else ''}{said}"

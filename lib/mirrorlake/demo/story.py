@@ -161,7 +161,9 @@ def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack)
     problems += compare_topics(source, target, say)
     moves, wrong = compare_groups(source, target)
     problems += wrong
+    say(f"{len(moves):,} positions compared; audit.ipynb, the verification and {PAGE} take half a minute more")
     problems += audit.wait()
+    say("audit.html is written")
     printed, complaints = making.communicate(json.dumps([asdict(move) for move in moves]))
     if making.returncode:
         problems.append(f"the page could not be made: {complaints[-1_000:]}")
