@@ -5,7 +5,8 @@ A job makes connections and threads anew after a broker was restarted. What the 
 - Objects that refer to each other wait for Python's full garbage collection. It is due when the number of new objects
   exceeds a quarter of the old ones. With the 300,000 objects of all modules, that is after days.
 - The allocator of glibc keeps memory that was freed in each of its arenas, of which each new thread may get another
-  one.
+  one. Once it has seen a large piece freed, it also takes the next ones of that size from there, and small ones that
+  stay between them hold the pages of a burst.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 EVERY_S = 60.0
+LARGE_BYTES = 256 << 10
+ARENAS = 4
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of malloc.h
 
 
 class SpareMemory:
@@ -27,15 +31,21 @@ class SpareMemory:
 
     Args:
         now: monotonic clock, in seconds.
+        is_driver: True for a process that lives for long and copies little. Each piece of LARGE_BYTES or more comes
+            from the system then and goes back to it at once, and all threads share few arenas. Where batches are large,
+            this would cost time, because the system clears what it hands out.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic, *, is_driver: bool = False) -> None:
         self._now, self._due = now, now() + EVERY_S
         if not gc.get_freeze_count():  # a daemon that forks workers has done it for them
             gc.collect()
             gc.freeze()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
-        self._trim: Callable[[int], int] = trim or (lambda _: 0)
+        libc = ctypes.CDLL(None)
+        self._trim: Callable[[int], int] = getattr(libc, "malloc_trim", lambda _: 0)  # of glibc alone
+        if is_driver and hasattr(libc, "mallopt"):
+            libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+            libc.mallopt(M_ARENA_MAX, ARENAS)
 
     def give_back_if_due(self) -> None:
         """Gives it back, if EVERY_S have passed since the last time; takes some milliseconds."""

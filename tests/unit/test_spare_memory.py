@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from mirrorlake.spare_memory import EVERY_S, SpareMemory
 
+ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 PIECE_BYTES = 100 << 10  # below the size from which the allocator asks the system for each piece
+
+
+BURST = """
+import ctypes, sys
+import psutil
+from mirrorlake.spare_memory import SpareMemory
+
+SpareMemory(is_driver=sys.argv[1] == "driver")
+MIB, COUNT = 1 << 20, 100
+allocate, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+allocate.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+free(allocate(MIB))  # from now on, glibc takes pieces of this size from an arena
+pieces = []
+for _ in range(COUNT):
+    pieces.append(ctypes.c_void_p(allocate(MIB)))
+    ctypes.memset(pieces[-1], 1, MIB)
+    allocate(1_000)  # it stays
+before = psutil.Process().memory_info().rss
+for piece in pieces:
+    free(piece)
+print((before - psutil.Process().memory_info().rss) // MIB)
+"""
 
 
 class Held:
@@ -80,3 +106,11 @@ def test_what_a_job_has_made_is_freed_also_after_a_later_job_of_the_process_bega
 def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     SpareMemory(lambda: 0.0)._trim(0)
+
+
+@pytest.mark.parametrize(("process", "given_back_mib"), [("driver", range(95, 101)), ("worker", range(5))])
+def test_a_driver_gives_the_buffers_of_a_burst_back_at_once(process: str, given_back_mib: range) -> None:
+    words = [sys.executable, "-c", BURST, process]
+    environment = {"PYTHONPATH": str(ROOT / "lib")}
+    found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    assert int(found.stdout) in given_back_mib

@@ -1770,6 +1770,13 @@ REACHING_CLUSTERS = (
         ),
     ),
     Mutant(
+        "the buffers of a burst stay in a driver",
+        "spare_memory.py",
+        "            libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)\n",
+        "",
+        ("tests/unit/test_spare_memory.py::test_a_driver_gives_the_buffers_of_a_burst_back_at_once",),
+    ),
+    Mutant(
         "closed connections wait for the garbage collection that comes after days",
         "spare_memory.py",
         "            gc.collect()\n            self._trim(0)\n",

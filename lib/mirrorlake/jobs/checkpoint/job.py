@@ -109,7 +109,7 @@ class CheckpointJob:
         self._gate = Gate(suite, self._metrics)
         self._telemetry = JobTelemetry(flow, "checkpoint", self._metrics)
         self._journal = Journal(ledger)
-        self._spare_memory = SpareMemory()
+        self._spare_memory = SpareMemory(is_driver=True)
         self._job_id = uuid.uuid4().hex[:8]
         self._history = History(ledger, flow)
         self._counts = CycleCounts(flow, self._telemetry, self._metrics)

@@ -58,7 +58,7 @@ class LedgerKeeper:
     ) -> None:
         self.flow, self._ledger, self._metrics, self._job_id, self._clock = flow, ledger, metrics, job_id, clock
         self._journal = Journal(ledger)
-        self._spare_memory = SpareMemory(clock)
+        self._spare_memory = SpareMemory(clock, is_driver=True)
         self._runs = Counter[str]()
         self._sync_partitions, self._stream_due_at, self._verified_due_at = 0, 0.0, 0.0
         self._query: StreamingQuery | NoStream | None = None
