@@ -5,6 +5,7 @@ A server process imports everything once and forks a child for each job, so that
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -29,7 +30,7 @@ from mirrorlake.log import configure
 from mirrorlake.notebook.runtime import ended_by_sigterm
 
 ROOT = Path(__file__).resolve().parents[1]
-STOP_S = 40.0
+STOP_S, STACKS_S = 40.0, 5.0
 MIRROR_INTERVAL_S, CHECKPOINT_INTERVAL_S = 0.1, 0.5
 SUITES = OFFSET_SYNCS, CHECKPOINTS = tuple(
     str(ROOT / f"expectations/{name}.json") for name in ("offset_syncs", "checkpoints")
@@ -88,13 +89,17 @@ class Job:
     def stop(self) -> bool:
         """Ends the job between two micro-batches; returns False if it had to be killed.
 
-        A job that was started just now does not follow SIGTERM yet, and would die of it.
+        A job that was started just now does not follow SIGTERM yet, and would die of it. One that does not end leaves
+        the stacks of its threads in its log.
         """
         while self.is_running and not self._can_stop.wait(0.1):
             pass
         self._process.terminate()
         self._process.join(STOP_S)
         is_gone = not self._process.is_alive()
+        if not is_gone and self._process.pid is not None:
+            os.kill(self._process.pid, signal.SIGABRT)
+            self._process.join(STACKS_S)
         self.kill()
         return is_gone
 
@@ -116,6 +121,7 @@ def _run(work: Callable[[str, Flow, Event], None], config: str, flow: str, log: 
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.enable(output)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure()
     ending: dict[str, Any] = {"kind": "", "message": "", "is_retriable": False}

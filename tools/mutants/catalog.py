@@ -1770,6 +1770,13 @@ REACHING_CLUSTERS = (
         ),
     ),
     Mutant(
+        "the handler of SIGTERM sets the event that it has interrupted a look at",
+        "notebook/runtime.py",
+        "lambda *_: stop())",
+        "lambda *_: job.stop())",
+        ("tests/unit/test_stop_signal.py::test_sigterm_ends_a_job_that_looks_at_its_event_at_that_moment",),
+    ),
+    Mutant(
         "the buffers of a burst stay in a driver",
         "spare_memory.py",
         "            libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)\n",

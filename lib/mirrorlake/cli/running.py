@@ -16,7 +16,7 @@ from mirrorlake.cli import output
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mirrorlake.notebook.runtime import StoppableJob
+    from mirrorlake.notebook.stop_signal import StoppableJob
 
 
 STOPPING = (
@@ -59,20 +59,27 @@ def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
     On Spark, the micro-batch under way is one more thing to wait for, which the third signal interrupts.
     """
 
-    def stop(number: int, _: object) -> None:
-        if asked.is_set():
-            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        asked.set()
+    from mirrorlake.notebook.stop_signal import done_aside
+
+    def say_and_stop() -> None:
         click.echo(STOPPING, err=True)
         job.stop()
 
-    asked = threading.Event()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    asked = list[int]()
+
+    def handle(number: int, _: object) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        stop()
+
+    with done_aside(say_and_stop) as stop:
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 class Terminated(KeyboardInterrupt):

@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake import resources
 from mirrorlake.config.security import config_provider
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.notebook import distribution, log_output
+from mirrorlake.notebook.stop_signal import StoppableJob, done_aside
 from mirrorlake.parameters import resolve, seconds
 
 if TYPE_CHECKING:
@@ -163,13 +164,6 @@ def session(namespace: Mapping[str, Any], root: Path, name: str) -> SparkSession
     return local_session(root, name)
 
 
-class StoppableJob(Protocol):
-    """A job that can be ended from another thread, or by a signal."""
-
-    def stop(self) -> None:
-        """Ends the run after the micro-batch under way."""
-
-
 @contextmanager
 def ended_by_sigterm(job: StoppableJob) -> Iterator[None]:
     """Lets SIGTERM end a job between two micro-batches, for the length of a block, so that no transaction stays open.
@@ -179,11 +173,12 @@ def ended_by_sigterm(job: StoppableJob) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: job.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with done_aside(job.stop) as stop:
+        before = signal.signal(signal.SIGTERM, lambda *_: stop())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def finish(namespace: Mapping[str, Any], result: Mapping[str, Any]) -> None:
