@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUSY = """
-import os, signal, threading
+import signal, threading
 from mirrorlake.cli.running import stopped_by_signals
 from mirrorlake.notebook.runtime import ended_by_sigterm
 

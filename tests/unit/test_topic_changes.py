@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from mirrorlake.config.flow import Flow
@@ -11,7 +12,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.protocol.acls import Acl, acl_changes
-from mirrorlake.protocol.admin import RECORDS_AT_ONCE, portions
+from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin, portions
 from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 
 BASE = {
@@ -273,3 +274,13 @@ def test_an_administrative_request_has_no_more_than_a_controller_takes(
 
 def test_configurations_are_described_in_portions_that_come_through_a_slow_line() -> None:
     assert [*portions(range(5), lambda _: 1, at_most=2)] == [[0, 1], [2, 3], [4]]
+    asked = list[int]()
+    admin, topics = object.__new__(Admin), [f"t{number}" for number in range(DESCRIBED_AT_ONCE + 1)]
+
+    def describe(resources: list[Any], **_: Any) -> dict[Any, Any]:
+        asked.append(len(resources))
+        return dict.fromkeys(resources)
+
+    with patch.object(Admin, "client", Mock(describe_configs=describe)):
+        assert [topic for topic, _ in admin._described(topics)] == topics
+    assert asked == [DESCRIBED_AT_ONCE, 1]

@@ -61,9 +61,9 @@ def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
 
     from mirrorlake.notebook.stop_signal import done_aside
 
-    def say_and_stop() -> None:
+    def stop_and_say() -> None:
+        job.stop()  # first, as nobody may read standard error any more
         click.echo(STOPPING, err=True)
-        job.stop()
 
     asked = list[int]()
 
@@ -73,7 +73,7 @@ def stopped_by_signals(job: StoppableJob) -> Iterator[None]:
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
         stop()
 
-    with done_aside(say_and_stop) as stop:
+    with done_aside(stop_and_say) as stop:
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

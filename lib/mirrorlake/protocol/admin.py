@@ -137,17 +137,22 @@ class Admin:
             denied: gets the topics on which the principal needs DESCRIBE_CONFIGS.
         """
         found: dict[str, dict[str, Entry]] = {}
+        for topic, future in self._described(topics):
+            try:
+                found[topic] = {name: _entry(entry) for name, entry in future.result().items()}
+            except KafkaException as error:
+                if error.args[0].code() in PASSING:
+                    raise self._refused(f"describing topic {topic}", "DESCRIBE_CONFIGS", error) from None
+                if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    denied.add(topic)
+        return found
+
+    def _described(self, topics: Iterable[str]) -> Iterator[tuple[str, Any]]:
+        """Asks for the configuration of topics, a portion at a time; yields their names with futures."""
         for some in portions(topics, lambda _: 1, at_most=DESCRIBED_AT_ONCE):
             resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in some]
-            for resource, future in self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S).items():
-                try:
-                    found[resource.name] = {name: _entry(entry) for name, entry in future.result().items()}
-                except KafkaException as error:
-                    if error.args[0].code() in PASSING:
-                        raise self._refused(f"describing topic {resource.name}", "DESCRIBE_CONFIGS", error) from None
-                    if denied is not None and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                        denied.add(resource.name)
-        return found
+            futures = self.client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+            yield from ((resource.name, future) for resource, future in futures.items())
 
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
         """Creates topics; leaves a topic that exists as it is."""
@@ -284,13 +289,13 @@ def portions(
         size: returns the size of an item, such as the number of records that the controller writes for it, at most.
         at_most: the size of a portion of several items, at most.
     """
-    portion, sum_ = list[Item](), 0
+    portion, filled = list[Item](), 0
     for item in items:
-        if portion and sum_ + size(item) > at_most:
+        if portion and filled + size(item) > at_most:
             yield portion
-            portion, sum_ = [], 0
+            portion, filled = [], 0
         portion.append(item)
-        sum_ += size(item)
+        filled += size(item)
     if portion:
         yield portion
 
