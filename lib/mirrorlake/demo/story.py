@@ -159,11 +159,11 @@ def _show(source: str, target: str, say: Callable[[str], None], ends: ExitStack)
     )
     say("every group goes on on cluster b; meanwhile a verification compares all records by the exact map")
     problems += compare_topics(source, target, say)
+    say("what each group reads on cluster b is compared with what it has read on a: half a minute")
     moves, wrong = compare_groups(source, target)
     problems += wrong
-    say(f"{len(moves):,} positions compared; audit.ipynb, the verification and {PAGE} take half a minute more")
     problems += audit.wait()
-    say("audit.html is written")
+    say(f"audit.html is written; {PAGE} follows")
     printed, complaints = making.communicate(json.dumps([asdict(move) for move in moves]))
     if making.returncode:
         problems.append(f"the page could not be made: {complaints[-1_000:]}")
