@@ -18,6 +18,8 @@ KILOBYTE = 1024
 HEAP_EVERY = 2  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
 ADDRESS = re.compile(r"0x([0-9a-f]{8,})")
 COMPILED = re.compile(r"max_used=(\d+)Kb")  # of each segment of the code cache; its pages stay resident
+ABOUT_CODE = re.compile(r"^-\s+Code \(.*?\(malloc=(\d+)KB", re.MULTILINE | re.DOTALL)
+TRACKED = "-XX:NativeMemoryTracking=summary"  # the option of a JVM that is looked at
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
@@ -39,9 +41,9 @@ class Instrument:
 
 
 # The memory of a JVM is judged by two of its parts: what is alive on the heap after a full collection, and the rest
-# without compiled code. The heap itself grows and shrinks with garbage, up to the limit that it has. Compiled code has
-# a limit, too (-XX:ReservedCodeCacheSize), and is added for hours: a method is compiled once it was called 200 times,
-# which takes 100 minutes for what is done every 30 s.
+# without compiled code and what the JVM notes about it (the places of references, a tenth of the code). The heap itself
+# grows and shrinks with garbage, up to the limit that it has. Compiled code has a limit, too
+# (-XX:ReservedCodeCacheSize), and is added for long: a method is compiled once it was called 200 times.
 INSTRUMENTS = (
     Instrument("papermill_private", "MiB", 1),
     Instrument("driver_private", "MiB", 1),
@@ -58,13 +60,13 @@ INSTRUMENTS = (
     Instrument("notebook", "KiB", 1),
     Instrument("batch", "ms", 60, is_floor=False),
 )
-# A table gets a commit in each interval of its writers: 120 an hour in offset_syncs, 240 in each of the tables that
-# both jobs write, 360 in checkpoints with a cycle every ten seconds. Maintenance compacts their files. Spark keeps the
-# progress of a query's last 100 micro-batches, so these files grow in the first hour of the ledger's query.
+# A table gets a commit in each interval of its writers: with those of a soak, 720 an hour in offset_syncs, 1,440 in
+# each of the tables that both jobs write, 1,200 in checkpoints. Maintenance compacts their files. Spark keeps the
+# progress of a query's last 100 micro-batches, which come within the first ten minutes.
 LEDGER = (
-    Instrument("commits", "commits", 1_200, is_floor=False),
-    Instrument("log", "MiB", 40, is_floor=False),
-    Instrument("data", "MiB", 16, is_floor=False),
+    Instrument("commits", "commits", 6_000, is_floor=False),
+    Instrument("log", "MiB", 200, is_floor=False),
+    Instrument("data", "MiB", 80, is_floor=False),
     Instrument("progress_files", "files", 2_000, is_floor=False),
 )
 
@@ -194,6 +196,7 @@ def _heap(java: list[psutil.Process]) -> dict[str, float]:
             live = int(histogram[-1].split()[2])
             addresses = [int(found, 16) for found in ADDRESS.findall(_jcmd(process.pid, "GC.heap_info"))]
             code = KILOBYTE * sum(map(int, COMPILED.findall(_jcmd(process.pid, "Compiler.codecache"))))
+            code += KILOBYTE * sum(map(int, ABOUT_CODE.findall(_jcmd(process.pid, "VM.native_memory"))))
             return {
                 "jvm_live_heap": live / MIB,
                 "jvm_outside_heap": (_resident_outside(process, min(addresses), max(addresses)) - code) / MIB,

@@ -17,6 +17,7 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import with_archive
 from mirrorlake.local.jars import SETUP
 from mirrorlake.log import private
+from mirrorlake.spare_memory import LARGE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,11 +42,14 @@ QUICK_START = (
 )
 
 # A session that runs for days gives back what it has freed outside of its heap. Earlier updates of Java 17 do not know
-# how. What the JVM keeps as long as there is room (SoftReference) goes after minutes instead of half an hour.
+# how. What the JVM keeps as long as there is room (SoftReference) goes after minutes instead of half an hour. Netty
+# spreads threads over two arenas for each core and allocator, and an arena takes 4 MiB from its first buffer on.
 LONG_RUN = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:TrimNativeHeapInterval=60000",
     "-XX:SoftRefLRUPolicyMSPerMB=100",
+    "-Dio.netty.allocator.numDirectArenas=1",
+    "-Dio.netty.allocator.numHeapArenas=1",
 )
 
 # What Spark keeps of jobs that have ended is for its user interface, which is off. The default, 1,000 of them, takes an
@@ -97,8 +101,10 @@ def local_session(
     worker = worker_environment()
     os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # glibc gives the threads of a process eight arenas for each core, of which each keeps what it has freed.
+    # For the JVM: glibc gives a process eight arenas for each core, of which each keeps what was freed in it. Large
+    # pieces come from the system now and go back to it at once (`worker_python` lifts this for copying tasks).
     os.environ.setdefault("MALLOC_ARENA_MAX", "4")
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(LARGE_BYTES))
     options = [
         *LONG_RUN,
         *(QUICK_START if quick_start else ()),
