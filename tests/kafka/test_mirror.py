@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.jobs.mirror import holdups
 from mirrorlake.jobs.mirror.copy import pace, source_reader
+from mirrorlake.jobs.mirror.observation import holdups
 from mirrorlake.jobs.mirror.planning import uncommitted
 from mirrorlake.model.slot import SlotState
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster

@@ -31,8 +31,8 @@ from mirrorlake.jobs.failover.snapshot import HIDES_GROUPS
 from mirrorlake.jobs.inspection.doctor import examine
 from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.inspection.flow_checks import Peers, source_permissions
-from mirrorlake.jobs.mirror import holdups
 from mirrorlake.jobs.mirror.lag_meter import measure
+from mirrorlake.jobs.mirror.observation import holdups
 from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running

@@ -11,7 +11,7 @@ import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.jobs.mirror.lag_keeper import LagKeeper, LagSample
+from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.ledger import expiry, views
 from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention

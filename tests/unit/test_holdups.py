@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
-from mirrorlake.jobs.mirror.holdups import LONG_MS, Holdups
+from mirrorlake.jobs.mirror.observation.holdups import LONG_MS, Holdups
 from mirrorlake.jobs.mirror.planning.uncommitted import WaitingFor
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.metrics import Metrics

@@ -8,7 +8,7 @@ import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
-from mirrorlake.jobs.mirror.lag_keeper import LagKeeper, LagSample
+from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.metrics import Metrics
 from mirrorlake.model.partition_lag import (
     KEPT_SIGHTINGS,

@@ -8,8 +8,8 @@ import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.jobs.mirror import canary as module
-from mirrorlake.jobs.mirror.canary import GIVEN_UP_AFTER, RECORD, Canary, Objective
+from mirrorlake.jobs.mirror.observation import canary as module
+from mirrorlake.jobs.mirror.observation.canary import GIVEN_UP_AFTER, RECORD, Canary, Objective
 from mirrorlake.metrics import Metrics
 
 

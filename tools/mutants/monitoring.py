@@ -23,7 +23,7 @@ MONITORING = (
     ),
     Mutant(
         "a job that has ended leaves its lag as if it were measured on",
-        "jobs/mirror/lag_keeper.py",
+        "jobs/mirror/observation/lag_keeper.py",
         "(timedelta() if is_last else within)",
         "within",
         (f"{LAG}::test_an_idle_flow_writes_seldom_one_that_lags_always_and_a_failure_is_said_once",),
@@ -72,7 +72,7 @@ MONITORING = (
     ),
     Mutant(
         "a canary that never arrives is not late",
-        "jobs/mirror/canary.py",
+        "jobs/mirror/observation/canary.py",
         "                self._judge(waited_s, is_late=True)\n",
         "",
         (f"{OBJECTIVE}::test_late_canaries_burn_the_objective_once_each_whether_they_arrive_or_not",),

@@ -12,10 +12,10 @@ from mirrorlake.printable import printable
 
 if TYPE_CHECKING:
     from mirrorlake.jobs.failover.plan import Line
-    from mirrorlake.jobs.mirror.job import Progress
     from mirrorlake.jobs.verification.completeness import Completeness
     from mirrorlake.jobs.verification.result import VerificationResult
     from mirrorlake.ledger.maintenance import TableReport
+    from mirrorlake.spark.timing import Progress
 
 INK, ACCENT, FAINT, ALARM = "#1b3a4b", "#2a9d8f", "#c9d6df", "#c1292e"
 SURPLUS = "#e9c46a"

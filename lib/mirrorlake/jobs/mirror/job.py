@@ -24,10 +24,8 @@ import logging
 import threading
 import time
 import uuid
-from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from mirrorlake.config.connection import Connection
@@ -46,48 +44,41 @@ from mirrorlake.errors import (
 )
 from mirrorlake.failpoint import from_specification
 from mirrorlake.gate import ExpectationResult, Gate
-from mirrorlake.jobs.mirror.canary import Canary
 from mirrorlake.jobs.mirror.engine import CopyTasks, Engine, JobRun
-from mirrorlake.jobs.mirror.holdups import Holdups
-from mirrorlake.jobs.mirror.lag_keeper import LagKeeper
 from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
+from mirrorlake.jobs.mirror.observation.canary import Canary
+from mirrorlake.jobs.mirror.observation.holdups import Holdups
+from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper
+from mirrorlake.jobs.mirror.observation.progress_keeper import ProgressKeeper
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.anomaly import Anomaly
-from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
-from mirrorlake.metrics import Metrics, count_age, of_process
-from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
-from mirrorlake.model.gap import LOSS
-from mirrorlake.model.lag import lag
-from mirrorlake.model.partition_lag import FlowLag
+from mirrorlake.metrics import Metrics, of_process
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.spark.retries import Retries
-from mirrorlake.spark.timing import STAGES, MirrorResult, Progress, Stopwatch, stages
+from mirrorlake.spark.timing import MirrorResult, Stopwatch, stages
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.giving_way import GivingWay
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, PauseWatch
-from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.3  # from one micro-batch to the next, where nothing else is asked for
-HISTORY = 1_000  # micro-batches kept for the result's figure
-IDLE_NOTE_S = 60.0  # interval at which an idle job records a cycle
 PAUSE_LOOK_S = 1.0  # between two looks of a job that waits for the end of a pause, most of which ask nobody
 PAUSE_SAID_S = 600.0  # interval at which a job repeats that its flow is paused
 
@@ -123,18 +114,14 @@ class MirrorJob:
         self._metrics = metrics or of_process()
         self._gate = Gate(suite, self._metrics)
         self._failpoint = from_specification(failpoint)
-        self._history: deque[Progress] = deque(maxlen=HISTORY)
-        self._totals = Counter[str]()
-        self._noted_at = time.monotonic()
-        self._lag = 0
         self._topics: dict[str, int] = {}
         self._holdups = Holdups(flow, self._metrics, self._append_anomalies)
         self._configs_due = time.monotonic() + flow.sync_topic_configs_interval_s
         self._acls_due = time.monotonic() + flow.sync_topic_acls_interval_s
         self._mm2 = mm2_topics.Emitter(flow)
         self._places = contextlib.ExitStack()
-        self._job_id = uuid.uuid4().hex[:8]
-        self._keeper = LedgerKeeper(flow, ledger, self._metrics, self._job_id)
+        job_id = uuid.uuid4().hex[:8]
+        self._keeper = LedgerKeeper(flow, ledger, self._metrics, job_id)
         self._pause: Pause | None = None
         self._generation = 0
         self._stopping = threading.Event()
@@ -144,9 +131,12 @@ class MirrorJob:
         self._slow_slots = SlowSlots(lambda topic: flow.canary_enabled or not flow.policy.is_heartbeats_topic(topic))
         self._waits_for_records = True
         self._telemetry = JobTelemetry(flow, "mirror", self._metrics)
+        self._progress = ProgressKeeper(
+            flow, self._metrics, self._telemetry, self._keeper, self._append_anomalies, job_id
+        )
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
         self._lag_keeper = LagKeeper(
-            flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._measured
+            flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._progress.measured
         )
 
     @property
@@ -202,18 +192,7 @@ class MirrorJob:
                 self._failpoint("driver.ledger")
             finally:
                 self._places.close()
-        totals = self._totals
-        return MirrorResult(
-            flow=self.flow.name,
-            generation=self._generation,
-            batches=totals["batches"],
-            records=totals["records"],
-            bytes=totals["bytes"],
-            lag=self._lag,
-            seconds=time.monotonic() - began,
-            history=tuple(self._history),
-            paused=self._pause,
-        )
+        return self._progress.result(time.monotonic() - began, self._pause)
 
     def _read_states(self) -> list[SlotState]:
         """Reads the states of the slots that an earlier job has left."""
@@ -366,6 +345,7 @@ class MirrorJob:
                 partitions=sum(topics.values()),
             )
         )
+        self._progress.generation = self._generation
         self._metrics.generation.labels(flow.name).set(self._generation)
         self._keeper.start(sync_partitions)
         self._lag_keeper.start()
@@ -411,22 +391,7 @@ class MirrorJob:
 
     def _tend(self) -> None:
         """Does the work between micro-batches: idle cycles, what is held, and topic sync."""
-        if time.monotonic() > self._noted_at + IDLE_NOTE_S:
-            self._note_cycle(
-                Cycle(
-                    source=self.flow.source,
-                    target=self.flow.target,
-                    job=CycleJob.MIRROR,
-                    cycle_id=f"{self._job_id}-idle",
-                    duration_ms=0.0,
-                    stages_ms={},
-                    records=0,
-                    bytes=0,
-                    runs=0,
-                    partitions=0,
-                    lag=self._lag,
-                )
-            )
+        self._progress.idle_if_due()
         self._holdups.measure()
         self._follow_file()
         now, flow = time.monotonic(), self.flow
@@ -450,7 +415,7 @@ class MirrorJob:
     def _follow_file(self) -> None:
         """Takes over changes of the property file; the planner reports them, when its plans follow them."""
         if self._live.poll():
-            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self.flow
+            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self._progress.flow = self.flow
 
     # -- one micro-batch ----------------------------------------------------------------------------
 
@@ -459,18 +424,17 @@ class MirrorJob:
         self._follow_file()  # a run without an interval is not tended in between
         if not self._has_work(plan):
             return set()
-        began_ms, cycle_id = 1000 * time.time(), f"{self._job_id}-{number}"
+        began_ms = 1000 * time.time()
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
         )
         if self._waits_for_records:
             plan = self._slow_slots.shortened(plan)
-        outcome = batch.run(plan, tasks, cycle_id, clock=clock, evaluated=self._note_results)
+        outcome = batch.run(plan, tasks, self._progress.cycle_id(number), clock=clock, evaluated=self._note_results)
         if outcome.committed:
             stages_ms = stages(plan.plan_ms, clock, outcome.committed)
             self._slow_slots.observe(outcome.committed, stages_ms)
-            self._report(number, cycle_id, outcome.committed, stages_ms)
-            self._detail(began_ms, outcome.committed)
+            self._progress.committed(number, outcome.committed, stages_ms, began_ms)
             self._mm2.offset_syncs(
                 run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
             )
@@ -516,8 +480,7 @@ class MirrorJob:
         self._paused(plan.paused)
         if plan.is_lingering and not plan.ranges:
             self._telemetry.health.progressed()  # it waits as it was told
-        self._lag = plan.lag
-        self._metrics.lag_records.labels(self.flow.name).set(self._lag)
+        self._progress.planned(plan.lag)
         for notice in plan.notices:
             level = logging.WARNING if notice.is_warning else logging.INFO
             log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
@@ -531,82 +494,7 @@ class MirrorJob:
     def _note_results(self, results: list[ExpectationResult]) -> None:
         self._keeper.note("expectation_results", results)
 
-    # -- reporting ----------------------------------------------------------------------------------
-
-    def _report(self, batch_id: int, cycle_id: str, reports: list[SlotReport], stages_ms: dict[str, float]) -> None:
-        stretches = [stretch for report in reports for stretch in report.stretches]
-        runs = [run for stretch in stretches for run in stretch["runs"]]
-        self._lag = lag(self._lag, sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches))
-        seconds = sum(stages_ms[name] for name in STAGES) / 1000
-        progress = Progress(
-            batch=batch_id,
-            finished_at=datetime.now(UTC),
-            records=sum(run["records"] for run in runs),
-            bytes=sum(run["bytes"] for run in runs),
-            runs=len(runs),
-            partitions=len(stretches),
-            lag=self._lag,
-            seconds=seconds,
-            stages_ms=stages_ms,
-        )
-        counts = {name: getattr(progress, name) for name in ("records", "bytes", "runs", "partitions", "lag")}
-        self._note_cycle(
-            Cycle(
-                source=self.flow.source,
-                target=self.flow.target,
-                job=CycleJob.MIRROR,
-                cycle_id=cycle_id,
-                duration_ms=1000 * seconds,
-                stages_ms=stages_ms,
-                **counts,
-            )
-        )
-        self._history.append(progress)
-        self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
-        log.info(event("micro_batch_committed", flow=self.flow.name, generation=self._generation, **progress.fields()))
-        self._measure(progress)
-        for side, ms in ((side, ms) for report in reports for side, ms in report.throttled_ms.items()):
-            self._metrics.throttled_seconds.labels(self.flow.name, side).inc(ms / 1000)
-        for warning in (warning for report in reports for warning in report.warnings):
-            log.warning(event("foreign_records", flow=self.flow.name, batch=batch_id, detail=warning))
-            self._append_anomalies([Anomaly.of_flow(self.flow, AnomalyKind.FOREIGN, AnomalyAction.CONTINUE, warning)])
-        for lost in (found for stretch in stretches for found in stretch["gaps"] if found["kind"] in LOSS):
-            where = {name: lost[name] for name in ("topic", "partition", "from_offset", "to_offset", "kind")}
-            log.warning(event("records_lost", flow=self.flow.name, batch=batch_id, **where, detail=LOSS[lost["kind"]]))
-            self._metrics.anomalies.labels(self.flow.name, lost["kind"]).inc()
-
-    def _measure(self, progress: Progress) -> None:
-        flow, metrics = self.flow.name, self._metrics
-        metrics.micro_batches.labels(flow).inc()
-        metrics.mirrored_records.labels(flow).inc(progress.records)
-        metrics.mirrored_bytes.labels(flow).inc(progress.bytes)
-        metrics.lag_records.labels(flow).set(progress.lag)
-        metrics.last_commit_seconds.labels(flow).set(progress.finished_at.timestamp())
-        count_age(metrics.last_commit_age_seconds, flow)
-        metrics.micro_batch_seconds.labels(flow).observe(progress.seconds)
-        self._telemetry.health.progressed()
-        for stage in STAGES:
-            metrics.stage_seconds.labels(flow, stage).observe(progress.stages_ms[stage] / 1000)
-        self._keeper.count_runs(committed=progress.runs)
-
-    def _detail(self, read_at_ms: float, reports: list[SlotReport]) -> None:
-        """Updates the metrics of topics and partitions, if they are on."""
-        if self._telemetry.details is not None:
-            runs = [run for report in reports for stretch in report.stretches for run in stretch["runs"]]
-            self._telemetry.details.mirrored(self.flow.target, runs, read_at_ms, committed_at_ms=1000 * time.time())
-
-    def _measured(self, found: FlowLag) -> None:
-        """Takes a measurement of the lag."""
-        if found.is_caught_up:
-            self._telemetry.health.progressed()
-        if self._telemetry.details is not None:
-            self._telemetry.details.lag(self.flow.name, found.partitions)
-
     def _append_anomalies(self, rows: Sequence[Anomaly]) -> None:
         for row in rows:
             self._metrics.anomalies.labels(self.flow.name, row.kind).inc()
         self._keeper.append("anomalies", rows)
-
-    def _note_cycle(self, cycle: Cycle) -> None:
-        self._noted_at = time.monotonic()
-        self._keeper.note("cycles", [cycle])
