@@ -29,6 +29,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.failpoint import Failpoint, never
+from mirrorlake.jobs.mirror.copy.continuation import committed_state, require_remote_topics, stretches_left
 from mirrorlake.jobs.mirror.copy.pace import Pace
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
@@ -36,20 +37,17 @@ from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
 from mirrorlake.jobs.mirror.copy.throttle import BACKFILL_S, Throttle
 from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
-from mirrorlake.model.anomaly import about
 from mirrorlake.model.changes import as_written
 from mirrorlake.model.copy_plan import Range
-from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER
 from mirrorlake.protocol.network.response_error import ResponseError, WireError, is_unauthorized
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
-from mirrorlake.state import offset_syncs
-from mirrorlake.state.fencing import fenced, require_newest, write_state
+from mirrorlake.state.fencing import require_newest, write_state
 from mirrorlake.state.provenance import Provenance
 from mirrorlake.state.slot_report import SlotReport
 from mirrorlake.transforms.record import TransformedRecord
@@ -113,7 +111,8 @@ class SlotCopy:
         began, throttled, planned = self._clock(), self._throttled_ms(), list(ranges)
         producer = self._begin(planned)
         self._failpoint("task.initialised")
-        state = self._compare(planned)
+        state, self._state_end = committed_state(self.flow, self.target, self.slot, self.generation)
+        self._stretches = stretches_left(self.flow, state, planned)
         self._failpoint("task.compared")
         if not self._stretches:
             return self._report(producer, is_open=False)
@@ -190,118 +189,9 @@ class SlotCopy:
             throttle=self._throttle,
         )
         intake.require_topics()
-        self._require_remote_topics()
+        require_remote_topics(self.flow, self.source, self.target, stretches)
         require_ends(self.flow, self.target, stretches, self.generation)
         return intake
-
-    def _compare(self, planned: list[Range]) -> SlotState:
-        """Compares the plan with the slot's last committed state, and keeps the ranges that are left."""
-        topic = self.flow.offset_syncs_topic
-        states, ends = offset_syncs.read_states_and_ends(self.target, topic, [self.slot], self.flow.connect_timeout_ms)
-        self._state_end, state = ends[self.slot], states.get(self.slot)
-        if state is None:
-            raise TargetError(
-                f"flow {self.flow.name}: {topic}-{self.slot} on cluster {self.flow.target} has no state, but the "
-                "plan was made from one. The topic may have been deleted. Restore it. To start the flow anew "
-                "instead, delete the topic together with the flow's remote topics"
-            )
-        if state.generation > self.generation:
-            raise fenced(self.flow, self.generation, state.generation)
-        if state.generation < self.generation:
-            raise TargetError(
-                f"flow {self.flow.name}: {topic}-{self.slot} went back from generation {self.generation} to "
-                f"{state.generation}, so cluster {self.flow.target} has lost records of the topic. Restore these "
-                "records, then start the job again"
-            )
-        owned = state.owned()
-        for planned_range in planned:
-            stretch = self._stretch(planned_range, owned.get((planned_range.topic, planned_range.partition)))
-            if stretch is not None:
-                self._stretches[stretch.key] = stretch
-        return state
-
-    def _stretch(self, planned: Range, position: Position | None) -> Stretch | None:
-        """Returns the stretch for a range, from the partition's committed position; None if nothing is left of it."""
-        remote = self.flow.policy.remote_topic(planned.topic)
-        if position is None:
-            return Stretch(
-                topic=planned.topic,
-                partition=planned.partition,
-                topic_id=planned.topic_id,
-                target_topic=remote,
-                upstream_from=planned.start,
-                upstream_next=planned.start,
-                downstream_from=0,
-                planned_end=planned.end,
-            )
-        if position.incarnation > planned.incarnation:
-            return None  # a reset was committed after the plan was made
-        start = position.upstream_next
-        stretch = Stretch(
-            topic=planned.topic,
-            partition=planned.partition,
-            topic_id=planned.topic_id,
-            target_topic=remote,
-            upstream_from=start,
-            upstream_next=start,
-            downstream_from=position.downstream_next,
-            planned_end=planned.end,
-            incarnation=position.incarnation,
-            leader_epoch=position.leader_epoch,
-            target_topic_id=position.target_topic_id,
-            epoch_from=position.epoch_from,
-        )
-        if position.topic_id and planned.topic_id and position.topic_id != planned.topic_id:
-            self._require_passing_over(
-                stretch,
-                SourceError,
-                GapKind.RECREATED,
-                f"topic {planned.topic} was deleted and created anew on cluster {self.flow.source}",
-            )
-            stretch.reset(planned.start, GapKind.RECREATED, 0)
-            return stretch
-        if planned.is_set_back:  # a fetch at this offset shows where the log continues
-            stretch.planned_end = start + 1
-            return stretch if start == planned.start else None
-        if start < planned.start:
-            raise TargetError(
-                f"flow {self.flow.name}, topic {planned.topic}, partition {planned.partition}: the committed "
-                f"position is {start}, before the plan's start {planned.start}, so cluster {self.flow.target} has "
-                f"lost records of {self.flow.offset_syncs_topic}. Restore these records, then start the job again"
-            )
-        return stretch if start < planned.end else None
-
-    def _require_remote_topics(self) -> None:
-        """Checks that each remote topic exists and is the one that was written before.
-
-        Raises:
-            TargetError: a remote topic is missing, or was created anew while losses stop the flow.
-        """
-        for stretch in self._stretches.values():
-            remote = self.target.topics.get(stretch.target_topic)
-            if remote is None:
-                raise TargetError(
-                    f"flow {self.flow.name}: topic {stretch.target_topic} does not exist on cluster {self.flow.target}",
-                    retriable=True,
-                )
-            if stretch.target_topic_id and remote.topic_id and stretch.target_topic_id != remote.topic_id:
-                what = f"topic {stretch.target_topic} was deleted and created anew on cluster {self.flow.target}"
-                self._require_passing_over(stretch, TargetError, GapKind.TARGET_RECREATED, what)
-                first = self.source.offsets([stretch.key], EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms)[
-                    stretch.key
-                ]
-                stretch.reset(first, GapKind.TARGET_RECREATED, 0)
-                stretch.downstream_from = 0
-            stretch.target_topic_id = remote.topic_id
-
-    def _require_passing_over(self, stretch: Stretch, kind: type[MirrorlakeError], name: GapKind, what: str) -> None:
-        if not self.flow.passes_over_losses:
-            raise kind(
-                f"flow {self.flow.name}, partition {stretch.partition}: {what}; the flow had mirrored up to offset "
-                f"{stretch.upstream_next}. Find the cause. To mirror the records that the source has now, from the "
-                "first one on, set mirrorlake.on.loss = continue",
-                anomaly=about(name, stretch.key, 0, stretch.upstream_next),
-            )
 
     # -- the copy -----------------------------------------------------------------------------------
 

@@ -1,0 +1,143 @@
+"""Where a slot continues: its plan, compared with what the slot has committed, and with the topics of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.model.anomaly import about
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.model.gap import GapKind
+from mirrorlake.model.slot import Position, SlotState
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
+from mirrorlake.state import offset_syncs
+from mirrorlake.state.fencing import fenced
+
+
+def committed_state(flow: Flow, target: Cluster, slot: int, generation: int) -> tuple[SlotState, int]:
+    """Reads the last committed state of a slot.
+
+    Args:
+        flow: the flow of the slot.
+        target: the cluster with the flow's offset-syncs topic.
+        slot: number of the slot.
+        generation: generation of the plan.
+
+    Returns:
+        The state, and the end of the slot's states, as they were read.
+
+    Raises:
+        TargetError: there is no state, or it is of an earlier generation.
+        FencedError: it is of a newer generation.
+    """
+    topic = flow.offset_syncs_topic
+    states, ends = offset_syncs.read_states_and_ends(target, topic, [slot], flow.connect_timeout_ms)
+    state = states.get(slot)
+    if state is None:
+        raise TargetError(
+            f"flow {flow.name}: {topic}-{slot} on cluster {flow.target} has no state, but the plan was made from one. "
+            "The topic may have been deleted. Restore it. To start the flow anew instead, delete the topic together "
+            "with the flow's remote topics"
+        )
+    if state.generation > generation:
+        raise fenced(flow, generation, state.generation)
+    if state.generation < generation:
+        raise TargetError(
+            f"flow {flow.name}: {topic}-{slot} went back from generation {generation} to {state.generation}, so "
+            f"cluster {flow.target} has lost records of the topic. Restore these records, then start the job again"
+        )
+    return state, ends[slot]
+
+
+def stretches_left(flow: Flow, state: SlotState, planned: Iterable[Range]) -> dict[PartitionKey, Stretch]:
+    """Returns a stretch for each planned range of which something is left, from its committed position on.
+
+    Raises:
+        SourceError: a topic was created anew, and losses stop the flow.
+        TargetError: a position is before the plan's start.
+    """
+    owned = state.owned()
+    stretches = (_stretch(flow, one, owned.get((one.topic, one.partition))) for one in planned)
+    return {stretch.key: stretch for stretch in stretches if stretch is not None}
+
+
+def _stretch(flow: Flow, planned: Range, position: Position | None) -> Stretch | None:
+    remote = flow.policy.remote_topic(planned.topic)
+    if position is None:
+        return Stretch(
+            topic=planned.topic,
+            partition=planned.partition,
+            topic_id=planned.topic_id,
+            target_topic=remote,
+            upstream_from=planned.start,
+            upstream_next=planned.start,
+            downstream_from=0,
+            planned_end=planned.end,
+        )
+    if position.incarnation > planned.incarnation:
+        return None  # a reset was committed after the plan was made
+    start = position.upstream_next
+    stretch = Stretch(
+        topic=planned.topic,
+        partition=planned.partition,
+        topic_id=planned.topic_id,
+        target_topic=remote,
+        upstream_from=start,
+        upstream_next=start,
+        downstream_from=position.downstream_next,
+        planned_end=planned.end,
+        incarnation=position.incarnation,
+        leader_epoch=position.leader_epoch,
+        target_topic_id=position.target_topic_id,
+        epoch_from=position.epoch_from,
+    )
+    if position.topic_id and planned.topic_id and position.topic_id != planned.topic_id:
+        what = f"topic {planned.topic} was deleted and created anew on cluster {flow.source}"
+        _require_passing_over(flow, stretch, SourceError, GapKind.RECREATED, what)
+        stretch.reset(planned.start, GapKind.RECREATED, 0)
+        return stretch
+    if planned.is_set_back:  # a fetch at this offset shows where the log continues
+        stretch.planned_end = start + 1
+        return stretch if start == planned.start else None
+    if start < planned.start:
+        raise TargetError(
+            f"flow {flow.name}, topic {planned.topic}, partition {planned.partition}: the committed position is "
+            f"{start}, before the plan's start {planned.start}, so cluster {flow.target} has lost records of "
+            f"{flow.offset_syncs_topic}. Restore these records, then start the job again"
+        )
+    return stretch if start < planned.end else None
+
+
+def require_remote_topics(flow: Flow, source: Cluster, target: Cluster, stretches: Iterable[Stretch]) -> None:
+    """Checks that each remote topic exists and is the one that was written before.
+
+    Raises:
+        TargetError: a remote topic is missing, or was created anew while losses stop the flow.
+    """
+    for stretch in stretches:
+        remote = target.topics.get(stretch.target_topic)
+        if remote is None:
+            raise TargetError(
+                f"flow {flow.name}: topic {stretch.target_topic} does not exist on cluster {flow.target}",
+                retriable=True,
+            )
+        if stretch.target_topic_id and remote.topic_id and stretch.target_topic_id != remote.topic_id:
+            what = f"topic {stretch.target_topic} was deleted and created anew on cluster {flow.target}"
+            _require_passing_over(flow, stretch, TargetError, GapKind.TARGET_RECREATED, what)
+            first = source.offsets([stretch.key], EARLIEST_TIMESTAMP, flow.connect_timeout_ms)[stretch.key]
+            stretch.reset(first, GapKind.TARGET_RECREATED, 0)
+            stretch.downstream_from = 0
+        stretch.target_topic_id = remote.topic_id
+
+
+def _require_passing_over(flow: Flow, stretch: Stretch, kind: type[MirrorlakeError], name: GapKind, what: str) -> None:
+    if not flow.passes_over_losses:
+        raise kind(
+            f"flow {flow.name}, partition {stretch.partition}: {what}; the flow had mirrored up to offset "
+            f"{stretch.upstream_next}. Find the cause. To mirror the records that the source has now, from the first "
+            "one on, set mirrorlake.on.loss = continue",
+            anomaly=about(name, stretch.key, 0, stretch.upstream_next),
+        )
