@@ -16,7 +16,7 @@ from mirrorlake.ledger import expiry, views
 from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.tables import LOG_RETENTION, TABLES
 from mirrorlake.ledger.trace import audit_tables
 from mirrorlake.metrics import Metrics
 from mirrorlake.model.gap import RESETS
@@ -49,6 +49,12 @@ def answers(ledger: Ledger, source: str, logs: list[Log]) -> dict[int, dict[int,
         for offset in range(row["from_offset"], min(row["to_offset"] or end, end)):
             ahead = 0 if row["upstream_start"] is None else max(0, offset - row["upstream_start"])
             found[row["partition"]][offset] = row["downstream_start"] + ahead, row["status"]
+    return found
+
+
+def log_retention(ledger: Ledger, table: str) -> str | None:
+    (detail,) = ledger.spark.sql(f"DESCRIBE DETAIL {ledger.table(table)}").collect()
+    found: str | None = detail["properties"].get(LOG_RETENTION)
     return found
 
 
@@ -215,10 +221,17 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
             if name in ledger.read("verification_findings").columns
         }
         ledger.append("verification_findings", [{**finding, "kind": "missing"}])
+    logs_kept = {
+        "gaps": "UNSET TBLPROPERTIES ('{name}')",
+        "counts": "SET TBLPROPERTIES ('{name}' = 'interval 90 days')",
+    }
+    for table, change in logs_kept.items():  # as an earlier version has made it, and as an operator wants it
+        ledger.change(table, f"ALTER TABLE {ledger.table(table)} {change.format(name=LOG_RETENTION)}")
     now = DAY + timedelta(days=33)
     job = Maintenance(ledger, Retention({"anomalies": 30, "verifications": 1}, vacuum_hours=None), now)
     with logged() as said:
         dry = job.run(dry_run=True)
+    assert log_retention(ledger, "gaps") is None
     planned = {report.table: report.expired for report in dry.tables}
     assert (planned["anomalies"], planned["offset_syncs"]) == (3, 0)
     assert (planned["verifications"], planned["verification_findings"]) == (5, 1)
@@ -237,6 +250,8 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     } == {"v9"}
     (anomalies,) = [report for report in done.tables if report.table == "anomalies"]
     assert (anomalies.rows, anomalies.files, anomalies.files_after, anomalies.files_deleted) == (6, 6, 1, None)
+    kept = {name: log_retention(ledger, name) for name in TABLES}
+    assert kept == {**dict.fromkeys(TABLES, "interval 7 days"), "counts": "interval 90 days"}
     assert any("table_maintained dry_run=true table=anomalies rows=6 expired=3 " in line for line in said)
 
 

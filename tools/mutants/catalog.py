@@ -1543,6 +1543,13 @@ FIELD_CONDITIONS = (
         ("tests/kafka/test_verify.py::test_what_retention_has_taken_is_not_comparable_unless_the_source_keeps_it",),
     ),
     Mutant(
+        "maintenance overwrites how long an operator keeps the log of a table",
+        "ledger/maintenance.py",
+        "        if LOG_RETENTION not in properties:  # a table of an earlier version\n",
+        "        if properties is not None:\n",
+        ("tests/spark/test_maintenance.py::test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted",),
+    ),
+    Mutant(
         "after maintenance, a verification calls older copies unexpected",
         "jobs/verification/segments.py",
         'has_expired = row["upstream_start"] >= expired.get((row["topic"], row["partition"]), math.inf)',

@@ -18,7 +18,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.ledger import expiry
 from mirrorlake.ledger.expiry import AGED, Expiry, LogStart
 from mirrorlake.ledger.store import Ledger
-from mirrorlake.ledger.tables import TABLES
+from mirrorlake.ledger.tables import KEPT_LOG, LOG_RETENTION, TABLES
 from mirrorlake.log import ending, event
 from mirrorlake.parameters import resolve
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
@@ -169,7 +169,7 @@ class Maintenance:
 
     def _maintain(self, name: str, expires: Expiry | None, dry_run: bool) -> TableReport:
         began, table = time.monotonic(), self.ledger.table(name)
-        rows, (files, size) = self.ledger.read(name).count(), self._extent(name)
+        rows, (files, size, properties) = self.ledger.read(name).count(), self._extent(name)
         if dry_run:
             return TableReport(
                 table=name,
@@ -182,6 +182,8 @@ class Maintenance:
                 files_deleted=None,
                 seconds=_since(began),
             )
+        if LOG_RETENTION not in properties:  # a table of an earlier version
+            self.ledger.change(name, f"ALTER TABLE {table} SET TBLPROPERTIES ({KEPT_LOG})")
         expired = expires.apply(self.ledger) if expires else 0
         if files > 1:
             self.ledger.change(name, f"OPTIMIZE {table}")
@@ -189,7 +191,7 @@ class Maintenance:
         if self.retention.vacuum_hours is not None:
             self.ledger.change(name, f"VACUUM {table} RETAIN {self.retention.vacuum_hours} HOURS")
             deleted = self._deleted(name)
-        files_after, bytes_after = self._extent(name)
+        files_after, bytes_after, _ = self._extent(name)
         return TableReport(
             table=name,
             rows=rows,
@@ -202,9 +204,10 @@ class Maintenance:
             seconds=_since(began),
         )
 
-    def _extent(self, name: str) -> tuple[int, int]:
+    def _extent(self, name: str) -> tuple[int, int, Mapping[str, str]]:
+        """Returns the number of a table's files, their bytes, and the table's properties."""
         (detail,) = self.ledger.spark.sql(f"DESCRIBE DETAIL {self.ledger.table(name)}").collect()
-        return detail["numFiles"], detail["sizeInBytes"]
+        return detail["numFiles"], detail["sizeInBytes"], detail["properties"]
 
     def _deleted(self, name: str) -> int | None:
         """Returns the number of files that VACUUM deleted, None if the table's history doesn't have it."""

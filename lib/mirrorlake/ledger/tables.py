@@ -268,6 +268,11 @@ LAG_SAMPLES = """
     lag_seconds: DOUBLE>> NOT NULL COMMENT 'the lag of each partition, as in the view lag_now'
 """
 
+# A commit lists the whole log of a table, if its store can't list a part. With a commit every 5 s, Delta's 30 days are
+# 518,000 versions. Runtimes of Databricks want the log for as long as VACUUM keeps files, which are 7 days.
+LOG_RETENTION = "delta.logRetentionDuration"
+KEPT_LOG = f"'{LOG_RETENTION}' = 'interval 7 days'"
+
 TABLES: Mapping[str, tuple[str, str]] = {
     "offset_syncs": (OFFSET_SYNCS, "topic, partition, upstream_start"),
     "gaps": (GAPS, "topic, partition, from_offset"),

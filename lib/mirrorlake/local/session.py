@@ -137,6 +137,10 @@ def local_session(
         # The default store for files starts four processes (readlink) for each commit. Neither store keeps out other
         # processes on a local disk; the ledger's lock does.
         "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+        # Each commit lists all files of the table's log. Hadoop's checksum of each file, and Delta's of each version,
+        # which has one, too, would make it four times as many.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.databricks.delta.writeChecksumFile.enabled": "false",
         # Tasks in which VACUUM lists files: 10,000 take a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",

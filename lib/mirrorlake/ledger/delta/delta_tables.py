@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlparse
 from mirrorlake.errors import ConfigurationError, LedgerError, root_cause
 from mirrorlake.ledger.delta.commits import commit, locked
 from mirrorlake.ledger.sql_text import identifier, literal
-from mirrorlake.ledger.tables import TABLES, VERSION, column_definitions, version_of
+from mirrorlake.ledger.tables import KEPT_LOG, TABLES, VERSION, column_definitions, version_of
 from mirrorlake.log import event
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class DeltaTables:
     def _ensure_table(self, name: str) -> list[str]:
         """Creates a table if it is missing; returns the definitions of the columns that an existing one lacks."""
         columns, clustering = TABLES[name]
-        definition = f"({columns}) USING DELTA CLUSTER BY ({clustering})"
+        definition = f"({columns}) USING DELTA CLUSTER BY ({clustering}) TBLPROPERTIES ({KEPT_LOG})"
         with self._writing(name):
             is_new = False
             if self.warehouse:
