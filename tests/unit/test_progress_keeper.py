@@ -65,21 +65,20 @@ def reported(**changes: Any) -> SlotReport:
 def test_a_micro_batch_is_told_as_a_row_as_metrics_and_in_the_result() -> None:
     kept = Kept()
     kept.keeper.planned(lag_records=15)
-    kept.keeper.generation = 3
-    kept.keeper.committed(4, [reported(), reported(warnings=["others write"])], dict.fromkeys(STAGES, 250.0), 0.0)
+    kept.keeper.committed(4, 3, [reported(), reported(warnings=["others write"])], dict.fromkeys(STAGES, 250.0), 0.0)
     (cycle,) = kept.cycles
     assert (cycle.cycle_id, cycle.duration_ms, cycle.records, cycle.bytes) == ("job-4", 1000.0, 14, 1400)
     assert (cycle.runs, cycle.partitions, cycle.lag, kept.runs) == (2, 2, 0, 2)
     assert kept.value("mirrorlake_mirrored_records_total") == 14
     assert kept.value("mirrorlake_lag_records") == 0
     assert kept.value("mirrorlake_throttled_seconds_total", cluster="source") == 1
-    result = kept.keeper.result(seconds=2.0, paused=None)
+    result = kept.keeper.result(3, seconds=2.0, paused=None)
     assert (result.generation, result.batches, result.records, result.lag, len(result.history)) == (3, 1, 14, 0, 1)
 
 
 def test_records_of_other_programs_and_lost_ones_are_told() -> None:
     kept = Kept()
-    kept.keeper.committed(1, [reported(warnings=["others write"])], dict.fromkeys(STAGES, 1.0), 0.0)
+    kept.keeper.committed(1, 1, [reported(warnings=["others write"])], dict.fromkeys(STAGES, 1.0), 0.0)
     assert [(row.kind, row.detail) for row in kept.anomalies] == [(AnomalyKind.FOREIGN, "others write")]
     assert kept.value("mirrorlake_anomalies_total", kind="retention") == 1
 
@@ -90,7 +89,7 @@ def test_an_idle_job_records_a_cycle_in_each_minute_with_its_lag() -> None:
     for kept.now_s in range(0, 200, 10):
         kept.keeper.idle_if_due()
     assert [(cycle.cycle_id, cycle.records, cycle.lag) for cycle in kept.cycles] == [("job-idle", 0, 5)] * 2
-    kept.keeper.committed(1, [reported()], dict.fromkeys(STAGES, 1.0), 0.0)
+    kept.keeper.committed(1, 1, [reported()], dict.fromkeys(STAGES, 1.0), 0.0)
     kept.now_s += IDLE_NOTE_S
     kept.keeper.idle_if_due()
     assert len(kept.cycles) == 3, "a micro-batch is a cycle, too"

@@ -36,3 +36,8 @@ class SlotReport:
     def producer(self) -> transaction.Producer:
         """Returns the producer of the slot's transaction."""
         return transaction.Producer(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """Returns the runs of all stretches."""
+        return [run for stretch in self.stretches for run in stretch["runs"]]

@@ -192,7 +192,7 @@ class MirrorJob:
                 self._failpoint("driver.ledger")
             finally:
                 self._places.close()
-        return self._progress.result(time.monotonic() - began, self._pause)
+        return self._progress.result(self._generation, time.monotonic() - began, self._pause)
 
     def _read_states(self) -> list[SlotState]:
         """Reads the states of the slots that an earlier job has left."""
@@ -345,7 +345,6 @@ class MirrorJob:
                 partitions=sum(topics.values()),
             )
         )
-        self._progress.generation = self._generation
         self._metrics.generation.labels(flow.name).set(self._generation)
         self._keeper.start(sync_partitions)
         self._lag_keeper.start()
@@ -434,10 +433,8 @@ class MirrorJob:
         if outcome.committed:
             stages_ms = stages(plan.plan_ms, clock, outcome.committed)
             self._slow_slots.observe(outcome.committed, stages_ms)
-            self._progress.committed(number, outcome.committed, stages_ms, began_ms)
-            self._mm2.offset_syncs(
-                run for report in outcome.committed for stretch in report.stretches for run in stretch["runs"]
-            )
+            self._progress.committed(number, self._generation, outcome.committed, stages_ms, began_ms)
+            self._mm2.offset_syncs(run for report in outcome.committed for run in report.runs)
         if outcome.failures:
             if any(failure.contested for failure in outcome.failures):
                 self._giving_way.pause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
@@ -65,30 +66,26 @@ def stretches_left(flow: Flow, state: SlotState, planned: Iterable[Range]) -> di
 
 
 def _stretch(flow: Flow, planned: Range, position: Position | None) -> Stretch | None:
-    remote = flow.policy.remote_topic(planned.topic)
-    if position is None:
-        return Stretch(
-            topic=planned.topic,
-            partition=planned.partition,
-            topic_id=planned.topic_id,
-            target_topic=remote,
-            upstream_from=planned.start,
-            upstream_next=planned.start,
-            downstream_from=0,
-            planned_end=planned.end,
-        )
-    if position.incarnation > planned.incarnation:
-        return None  # a reset was committed after the plan was made
-    start = position.upstream_next
     stretch = Stretch(
         topic=planned.topic,
         partition=planned.partition,
         topic_id=planned.topic_id,
-        target_topic=remote,
+        target_topic=flow.policy.remote_topic(planned.topic),
+        upstream_from=planned.start,
+        upstream_next=planned.start,
+        downstream_from=0,
+        planned_end=planned.end,
+    )
+    if position is None:
+        return stretch
+    if position.incarnation > planned.incarnation:
+        return None  # a reset was committed after the plan was made
+    start = position.upstream_next
+    stretch = replace(
+        stretch,
         upstream_from=start,
         upstream_next=start,
         downstream_from=position.downstream_next,
-        planned_end=planned.end,
         incarnation=position.incarnation,
         leader_epoch=position.leader_epoch,
         target_topic_id=position.target_topic_id,

@@ -40,9 +40,6 @@ class ProgressKeeper:
         append_anomalies: takes rows of anomalies.
         job_id: the begin of the ids of cycles.
         now: monotonic clock, in seconds.
-
-    Attributes:
-        generation: the generation of the flow; 0 until it is opened.
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class ProgressKeeper:
     ) -> None:
         self.flow, self._metrics, self._telemetry, self._ledger = flow, metrics, telemetry, ledger
         self._append_anomalies, self._job_id, self._now = append_anomalies, job_id, now
-        self.generation = 0
         self._noted_at, self._lag = now(), 0
         self._history: deque[Progress] = deque(maxlen=HISTORY)
         self._totals = Counter[str]()
@@ -78,11 +74,19 @@ class ProgressKeeper:
         if self._telemetry.details is not None:
             self._telemetry.details.lag(self.flow.name, found.partitions)
 
-    def committed(self, number: int, reports: list[SlotReport], stages_ms: dict[str, float], began_ms: float) -> None:
+    def committed(
+        self,
+        number: int,
+        generation: int,
+        reports: list[SlotReport],
+        stages_ms: dict[str, float],
+        began_ms: float,
+    ) -> None:
         """Tells of a micro-batch.
 
         Args:
             number: the number of the micro-batch.
+            generation: the generation of the flow.
             reports: the reports of the slots that were committed.
             stages_ms: the time that each stage took.
             began_ms: the time at which it began, in milliseconds since 1970.
@@ -91,7 +95,7 @@ class ProgressKeeper:
         self._note(self.cycle_id(number), progress)
         self._history.append(progress)
         self._totals.update(batches=1, records=progress.records, bytes=progress.bytes)
-        log.info(event("micro_batch_committed", flow=self.flow.name, generation=self.generation, **progress.fields()))
+        log.info(event("micro_batch_committed", flow=self.flow.name, generation=generation, **progress.fields()))
         self._measure(progress)
         self._detail(began_ms, reports)
         self._tell(number, reports)
@@ -101,11 +105,11 @@ class ProgressKeeper:
         if self._now() > self._noted_at + IDLE_NOTE_S:
             self._note(f"{self._job_id}-idle", Progress(0, datetime.now(UTC), 0, 0, 0, 0, self._lag, 0.0, {}))
 
-    def result(self, seconds: float, paused: Pause | None) -> MirrorResult:
-        """Returns the result of the job, which has run for that time."""
+    def result(self, generation: int, seconds: float, paused: Pause | None) -> MirrorResult:
+        """Returns the result of the job, which has opened that generation (0 if none) and run for that time."""
         return MirrorResult(
             flow=self.flow.name,
-            generation=self.generation,
+            generation=generation,
             batches=self._totals["batches"],
             records=self._totals["records"],
             bytes=self._totals["bytes"],
@@ -117,7 +121,7 @@ class ProgressKeeper:
 
     def _progress(self, number: int, reports: list[SlotReport], stages_ms: dict[str, float]) -> Progress:
         stretches = [stretch for report in reports for stretch in report.stretches]
-        runs = [run for stretch in stretches for run in stretch["runs"]]
+        runs = [run for report in reports for run in report.runs]
         self._lag = lag(self._lag, sum(stretch["upstream_next"] - stretch["upstream_from"] for stretch in stretches))
         return Progress(
             batch=number,
@@ -165,7 +169,7 @@ class ProgressKeeper:
     def _detail(self, read_at_ms: float, reports: list[SlotReport]) -> None:
         """Updates the metrics of topics and partitions, if they are on."""
         if self._telemetry.details is not None:
-            runs = [run for report in reports for stretch in report.stretches for run in stretch["runs"]]
+            runs = [run for report in reports for run in report.runs]
             self._telemetry.details.mirrored(self.flow.target, runs, read_at_ms, committed_at_ms=1000 * time.time())
 
     def _tell(self, number: int, reports: list[SlotReport]) -> None:
