@@ -67,7 +67,7 @@ LEDGER = (
     Instrument("commits", "commits", 6_000, is_floor=False),
     Instrument("log", "MiB", 200, is_floor=False),
     Instrument("data", "MiB", 80, is_floor=False),
-    Instrument("progress_files", "files", 2_000, is_floor=False),
+    Instrument("progress_files", "files", 200, is_floor=False),
 )
 
 
