@@ -99,7 +99,7 @@ class Notebook:
             "papermill_private": _sum([self.process], _anonymous) / MIB,
             "driver_private": _sum(driver, _anonymous) / MIB,
             "jvm_rss": _sum(java, lambda one: one.memory_info().rss) / MIB,
-            "workers_private": _sum(workers, _anonymous) / MIB,
+            "workers_private": _sum(workers, _own) / MIB,
         }
         values = {name: value for name, value in memory.items() if value}  # there is no such process, or it is ending
         values |= {
@@ -163,13 +163,24 @@ def _sum(processes: Iterable[psutil.Process], measure: Callable[[psutil.Process]
     return total
 
 
+def _own(worker: psutil.Process) -> int:
+    """Returns the memory that one of Spark's Python processes has allocated; of a forked one, since it was forked.
+
+    What it has in common with the daemon becomes its own page by page, as it writes to it. That ends after some hundred
+    tasks, with no more than the daemon has, and is left out.
+    """
+    daemon = worker.parent()
+    inherited = _anonymous(daemon) if daemon and any(word in _words(daemon) for word in WORKERS) else 0
+    return max(0, _anonymous(worker) - inherited)
+
+
 def _anonymous(process: psutil.Process) -> int:
-    """Returns the memory that a process has allocated, with its share of what it has in common with others.
+    """Returns the memory that a process has allocated, with what it has in common with others.
 
     Pages of files, such as libraries, are left out: they count or not, as other processes use the same files.
     """
     for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss_Anon:"):
+        if line.startswith("Anonymous:"):
             return KILOBYTE * int(line.split()[1])
     return 0
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -54,8 +55,19 @@ class SpareMemory:
             gc.collect()
             self._trim(0)
 
+    def trim_for_ever(self) -> None:
+        """Gives back what was freed, every EVERY_S. Garbage stays: objects belong to the thread that has used them."""
+        while True:
+            time.sleep(EVERY_S)
+            self._trim(0)
+
 
 @lru_cache(maxsize=1)
 def of_process() -> SpareMemory:
-    """Returns the one of this process, for tasks of Spark that run in it one after the other."""
-    return SpareMemory()
+    """Returns the one of this process, for tasks of Spark that run in it one after the other.
+
+    A thread trims it: after a burst, the next task may come much later, or never.
+    """
+    made = SpareMemory()
+    threading.Thread(target=made.trim_for_ever, name="spare memory", daemon=True).start()
+    return made

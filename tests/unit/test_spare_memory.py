@@ -41,6 +41,28 @@ print((before - psutil.Process().memory_info().rss) // MIB)
 """
 
 
+TASK = """
+import ctypes, time
+import psutil
+from mirrorlake import spare_memory
+
+spare_memory.EVERY_S = 0.05
+spare_memory.of_process().give_back_if_due()
+allocate, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
+allocate.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+pieces = [ctypes.c_void_p(allocate(100 << 10)) for _ in range(1_000)]
+for piece in pieces:
+    ctypes.memset(piece, 1, 100 << 10)
+process, end = psutil.Process(), time.monotonic() + 30
+before = process.memory_info().rss
+for piece in pieces[:-1]:
+    free(piece)
+while process.memory_info().rss > before - (50 << 20) and time.monotonic() < end:
+    time.sleep(0.01)
+print((before - process.memory_info().rss) >> 20)
+"""
+
+
 class Held:
     """An object that refers to itself, as a closed connection does."""
 
@@ -110,7 +132,15 @@ def test_another_allocator_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("process", "given_back_mib"), [("driver", range(95, 101)), ("worker", range(5))])
 def test_a_driver_gives_the_buffers_of_a_burst_back_at_once(process: str, given_back_mib: range) -> None:
-    words = [sys.executable, "-c", BURST, process]
+    assert given_back(BURST, process) in given_back_mib
+
+
+def test_a_worker_gives_the_memory_of_a_task_back_also_when_no_other_task_follows() -> None:
+    assert given_back(TASK) > 50
+
+
+def given_back(program: str, *words: str) -> int:
+    """Returns the MiB that a program in a process of its own has given back."""
     environment = {"PYTHONPATH": str(ROOT / "lib")}
-    found = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60, env=environment)
-    assert int(found.stdout) in given_back_mib
+    command = [sys.executable, "-c", program, *words]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment).stdout)

@@ -1770,10 +1770,19 @@ REACHING_CLUSTERS = (
     Mutant(
         "freed memory is kept",
         "spare_memory.py",
-        "            self._trim(0)\n",
-        "",
+        "            gc.collect()\n            self._trim(0)\n",
+        "            gc.collect()\n",
         (
             "tests/unit/test_spare_memory.py::test_memory_that_was_freed_below_memory_in_use_is_given_back_once_in_a_while",
+        ),
+    ),
+    Mutant(
+        "what the last task of a burst has freed is kept until the next burst",
+        "spare_memory.py",
+        '    threading.Thread(target=made.trim_for_ever, name="spare memory", daemon=True).start()\n',
+        "",
+        (
+            "tests/unit/test_spare_memory.py::test_a_worker_gives_the_memory_of_a_task_back_also_when_no_other_task_follows",
         ),
     ),
     Mutant(

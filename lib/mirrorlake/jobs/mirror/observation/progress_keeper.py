@@ -25,7 +25,7 @@ from mirrorlake.telemetry.job_telemetry import JobTelemetry
 
 log = logging.getLogger(__name__)
 
-HISTORY = 1_000  # micro-batches kept for the result's figure
+HISTORY = 300  # micro-batches kept for the result's figure, which has no room for more bars
 IDLE_NOTE_S = 60.0  # interval at which an idle job records a cycle
 
 
