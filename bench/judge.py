@@ -24,6 +24,7 @@ from statistics import median
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 FEWEST_POINTS = 8  # windows after the warm-up
+NEARLY_NOTHING = 0.1  # of a window, which may be missing at the end of the run
 LATEST_WINDOWS = 3  # before the end of the run, in which a series must have a value
 CONFIDENCE = 1.96  # standard deviations
 STEP = 5  # times the usual change between two points
@@ -82,10 +83,13 @@ def judge(
         warm_up_s: the time from the start that is left out.
         window_s: the length of a window.
         point: makes the point of a window of its values.
-        end_s: the end of the run.
+        end_s: the end of the run; 0 for that of the samples.
     """
-    points = by_window([sample for sample in samples if sample[0] >= warm_up_s], window_s, point)
-    if len(points) < FEWEST_POINTS or samples[-1][0] < end_s - LATEST_WINDOWS * window_s:
+    points = by_window([sample for sample in samples if sample[0] >= warm_up_s], window_s, point, warm_up_s)
+    last_s = samples[-1][0] if samples else 0.0
+    if points and (end_s or last_s) < warm_up_s + (len(points) - NEARLY_NOTHING) * window_s:
+        points.pop()  # a part of a window has no floor
+    if len(points) < FEWEST_POINTS or last_s < end_s - LATEST_WINDOWS * window_s:
         return Judgement(Verdict.UNDECIDED, judged=tuple(points))
     slope, low, high = growth(points)
     rises = [(after - before, time) for (_, before), (time, after) in pairwise(points)]
@@ -99,13 +103,13 @@ def judge(
 
 
 def by_window(
-    samples: Sequence[tuple[float, float]], window_s: float = MINUTE_S, point: Point = median
+    samples: Sequence[tuple[float, float]], window_s: float = MINUTE_S, point: Point = median, from_s: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Returns the point of each window, at the middle of the window."""
+    """Returns the point of each window, at the middle of the window; the first one begins at `from_s`."""
     windows: dict[int, list[float]] = defaultdict(list)
     for time, value in samples:
-        windows[int(time // window_s)].append(value)
-    return [((number + 0.5) * window_s, point(values)) for number, values in sorted(windows.items())]
+        windows[int((time - from_s) // window_s)].append(value)
+    return [(from_s + (number + 0.5) * window_s, point(values)) for number, values in sorted(windows.items())]
 
 
 def growth(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:

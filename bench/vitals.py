@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ import psutil
 from bench.processes import MIB
 
 KILOBYTE = 1024
-HEAP_EVERY = 2  # looks: counting what is alive is a full collection, which also lets Spark delete shuffle files
 ADDRESS = re.compile(r"0x([0-9a-f]{8,})")
 COMPILED = re.compile(r"max_used=(\d+)Kb")  # of each segment of the code cache; its pages stay resident
 ABOUT_CODE = re.compile(r"^-\s+Code \(.*?\(malloc=(\d+)KB", re.MULTILINE | re.DOTALL)
 TRACKED = "-XX:NativeMemoryTracking=summary"  # the option of a JVM that is looked at
+POOLS = ("block-manager-a", "block-manager-s")  # as far as Linux keeps a thread's name
+LONG_S = 300
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
@@ -87,7 +89,6 @@ class Notebook:
     temporary: Path
     log: Path
     _read: int = 0
-    _looks: int = 0
 
     def vitals(self) -> dict[str, float]:
         """Returns the values of INSTRUMENTS; those that can't be read are left out."""
@@ -95,25 +96,24 @@ class Notebook:
         java = [one for one in family if _name(one) == "java"]
         workers = [one for one in family if one not in java and any(word in _words(one) for word in WORKERS)]
         driver = [one for one in family if "ipykernel" in _words(one)]
+        others = [one for one in family if one not in workers]
         memory = {
             "papermill_private": _sum([self.process], _anonymous) / MIB,
             "driver_private": _sum(driver, _anonymous) / MIB,
             "jvm_rss": _sum(java, lambda one: one.memory_info().rss) / MIB,
-            "workers_private": _sum(workers, _own) / MIB,
+            "workers_private": _of_workers(workers, lambda one: _own(one, workers)) / MIB,
         }
         values = {name: value for name, value in memory.items() if value}  # there is no such process, or it is ending
         values |= {
             "workers": float(len(workers)),
-            "threads": _sum([*driver, *java], lambda one: one.num_threads()),
-            "connections": _sum(family, lambda one: len(one.net_connections("tcp"))),
-            "open_files": _sum(family, lambda one: one.num_fds()),
-            "temporary_files": float(sum(1 for _ in self.temporary.rglob("*"))),
+            "threads": _sum([*driver, *java], _threads),
+            "connections": _sum(others, _connections) + _of_workers(workers, _connections),
+            "open_files": _sum(others, _open_files) + _of_workers(workers, _open_files),
+            "temporary_files": float(_left_over(self.temporary)),
         }
         if self.output.exists():
             values["notebook"] = self.output.stat().st_size / KILOBYTE
-        if self._looks % HEAP_EVERY == 0:
-            values.update(_heap(java))
-        self._looks += 1
+        values.update(_heap(java))  # a full collection, which also lets Spark delete shuffle files
         seconds = self._new_seconds()
         if seconds:
             values["batch"] = 1000 * sorted(seconds)[len(seconds) // 2]
@@ -163,15 +163,43 @@ def _sum(processes: Iterable[psutil.Process], measure: Callable[[psutil.Process]
     return total
 
 
-def _own(worker: psutil.Process) -> int:
+def _of_workers(workers: Sequence[psutil.Process], measure: Callable[[psutil.Process], float]) -> float:
+    """Returns the sum of a measure over Spark's Python processes; of those that a daemon has forked, the largest one.
+
+    They take turns. One more of them, up to a core's worth, is counted as a process.
+    """
+    largest: dict[int, float] = {}
+    pids = {one.pid for one in workers}
+    for one in workers:
+        with suppress(psutil.Error, OSError):
+            kind = parent if (parent := one.ppid()) in pids else -one.pid
+            largest[kind] = max(largest.get(kind, 0.0), measure(one))
+    return sum(largest.values())
+
+
+def _own(worker: psutil.Process, workers: Sequence[psutil.Process]) -> int:
     """Returns the memory that one of Spark's Python processes has allocated; of a forked one, since it was forked.
 
     What it has in common with the daemon becomes its own page by page, as it writes to it. That ends after some hundred
     tasks, with no more than the daemon has, and is left out.
     """
-    daemon = worker.parent()
-    inherited = _anonymous(daemon) if daemon and any(word in _words(daemon) for word in WORKERS) else 0
-    return max(0, _anonymous(worker) - inherited)
+    parent = worker.parent()
+    return _anonymous(worker) - (_anonymous(parent) if parent in workers else 0)
+
+
+def _threads(process: psutil.Process) -> int:
+    """Returns the number of threads, without those of two pools of Spark that come and go, up to 100 of each."""
+    names = (task / "comm" for task in Path(f"/proc/{process.pid}/task").iterdir())
+    return sum(not name.read_text().startswith(POOLS) for name in names)
+
+
+def _left_over(directory: Path) -> int:
+    """Returns the number of files that were written long ago. What a task has written for the next one goes before."""
+    count, before = 0, time.time() - LONG_S
+    for file in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            count += file.is_file() and file.stat().st_mtime < before
+    return count
 
 
 def _anonymous(process: psutil.Process) -> int:
@@ -183,6 +211,14 @@ def _anonymous(process: psutil.Process) -> int:
         if line.startswith("Anonymous:"):
             return KILOBYTE * int(line.split()[1])
     return 0
+
+
+def _connections(process: psutil.Process) -> int:
+    return len(process.net_connections("tcp"))
+
+
+def _open_files(process: psutil.Process) -> int:
+    return process.num_fds()
 
 
 def _name(process: psutil.Process) -> str:

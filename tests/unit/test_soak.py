@@ -65,6 +65,15 @@ def test_the_floor_of_what_comes_and_goes_decides() -> None:
     assert found.low < 20 < found.high
 
 
+def test_the_part_of_a_window_at_the_end_has_no_floor_and_is_left_out() -> None:
+    """A broker that is restarted in the last minute is no growth."""
+    level, window_s = series(lambda at: 300 + 50 * (at % 300 < 100), HOUR_S + 60), 240.0
+    judged = judge(level, 1, WARM_UP_S, window_s, min, end_s=HOUR_S + 50)
+    assert (judged.verdict, judged.points) == (Verdict.FLAT, 12)
+    assert {value for _, value in judged.judged} == {300}
+    assert judge(level[:-6], 1, WARM_UP_S, 250, min, end_s=HOUR_S - 10).points == 12, "10 s less are a whole window"
+
+
 def test_a_series_that_ends_before_the_run_is_undecided() -> None:
     flat = series(lambda at: 300)
     assert judge(flat, 1, WARM_UP_S, end_s=HOUR_S).verdict is Verdict.FLAT
