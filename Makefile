@@ -267,7 +267,7 @@ $(DOCS)/.ready: tools/docs.lock
 	@$(DOCS)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r tools/docs.lock
 	@touch $@
 
-$(JARS): pom.xml | $(VENV)
+$(JARS): pom.xml lib/mirrorlake/local/hadoop_defaults.py | $(VENV)
 	@PYTHONPATH=lib $(BIN)/python -m mirrorlake.local jars
 
 $(REGISTRY): $(JARS)

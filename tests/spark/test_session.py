@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from mirrorlake.local.session import one_line
@@ -27,3 +28,13 @@ def test_options_of_the_jvm_stay_whole_in_a_checkout_whose_path_has_spaces_and_q
     words = done.stdout.split("\0")
     at = words.index(options[0])
     assert words[at : at + len(options)] == options
+
+
+def test_queries_carry_few_of_hadoops_thousand_properties_and_files_work_without_the_others(
+    spark: Any, tmp_path: Path
+) -> None:
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    assert hadoop.size() < 100
+    spark.range(3).write.parquet(str(tmp_path / "rows"))
+    assert spark.read.parquet(str(tmp_path / "rows")).count() == 3
+    assert "io.serializations" in {entry.getKey() for entry in hadoop.iterator()}, "Hadoop's code has no default of it"

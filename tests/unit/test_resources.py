@@ -73,12 +73,12 @@ def test_jars_are_fetched_anew_when_the_maven_project_changes(tmp_path: Path, ma
     fetch_jars(tmp_path, pom)
     assert have_jars(tmp_path, pom)
     jars = tmp_path / ".local/jars"
-    assert sorted(jar.name for jar in jars.rglob("*.jar")) == ["kafka.jar", "spark.jar"]
+    assert sorted(jar.name for jar in jars.rglob("*.jar")) == ["hadoop-defaults.jar", "kafka.jar", "spark.jar"]
     (jars / "kafka/older.jar").touch()
     pom.write_text("<project>newer</project>")
     assert not have_jars(tmp_path, pom)
     fetch_jars(tmp_path, pom)
-    assert sorted(jar.name for jar in jars.rglob("*.jar")) == ["kafka.jar", "spark.jar"]
+    assert sorted(jar.name for jar in jars.rglob("*.jar")) == ["hadoop-defaults.jar", "kafka.jar", "spark.jar"]
 
 
 def test_a_maven_that_fails_is_quoted_and_leaves_no_jars_that_pass_for_whole(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.local.hadoop_defaults import defaults_jar, write_defaults
 
 SETUP = f"run `{'make setup' if resources.checkout() else 'python -m mirrorlake.local setup'}` first"
 PROFILES = ("spark", "kafka")
@@ -23,7 +24,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def have_jars(root: Path, pom: Path) -> bool:
     """Returns whether the jars below `root` are those of the Maven project."""
     marker = root / ".local/jars/.ready"
-    return marker.is_file() and marker.read_text() == _digest(pom)
+    return marker.is_file() and marker.read_text() == _digest(pom) and defaults_jar(root).is_file()
 
 
 def fetch_jars(root: Path, pom: Path) -> None:
@@ -55,6 +56,7 @@ def fetch_jars(root: Path, pom: Path) -> None:
         if done.returncode:
             said = "\n".join(COLOURS.sub("", done.stdout).splitlines()[:REPORTED_LINES])
             raise ConfigurationError(f"Maven could not fetch the jars of profile {profile} of {pom}:\n{said}")
+    write_defaults(root)
     (jars / ".ready").write_text(_digest(pom))
 
 

@@ -15,6 +15,7 @@ from mirrorlake import resources
 from mirrorlake.config.secret_reference import REDACTED
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.cluster import with_archive
+from mirrorlake.local.hadoop_defaults import defaults_jar
 from mirrorlake.local.jars import SETUP
 from mirrorlake.log import private
 from mirrorlake.spare_memory import LARGE_BYTES
@@ -59,6 +60,7 @@ FEW_KEPT = {
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "500",
     "spark.sql.ui.retainedExecutions": "50",
+    "spark.sql.ui.explainMode": "simple",
 }
 
 # Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
@@ -117,6 +119,7 @@ def local_session(
     ]
     confs = {
         "spark.jars": ",".join(jars),
+        "spark.driver.extraClassPath": str(defaults_jar(root)),
         "spark.driver.memory": "2g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
