@@ -87,7 +87,7 @@ def judge(
     """
     points = by_window([sample for sample in samples if sample[0] >= warm_up_s], window_s, point, warm_up_s)
     last_s = samples[-1][0] if samples else 0.0
-    if points and (end_s or last_s) < warm_up_s + (len(points) - NEARLY_NOTHING) * window_s:
+    if points and (end_s or last_s) < points[-1][0] + (0.5 - NEARLY_NOTHING) * window_s:
         points.pop()  # a part of a window has no floor
     if len(points) < FEWEST_POINTS or last_s < end_s - LATEST_WINDOWS * window_s:
         return Judgement(Verdict.UNDECIDED, judged=tuple(points))

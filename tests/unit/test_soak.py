@@ -72,6 +72,8 @@ def test_the_part_of_a_window_at_the_end_has_no_floor_and_is_left_out() -> None:
     assert (judged.verdict, judged.points) == (Verdict.FLAT, 12)
     assert {value for _, value in judged.judged} == {300}
     assert judge(level[:-6], 1, WARM_UP_S, 250, min, end_s=HOUR_S - 10).points == 12, "10 s less are a whole window"
+    holed = [sample for sample in level if not 1_320 <= sample[0] < 1_560]
+    assert judge(holed, 1, WARM_UP_S, window_s, min, end_s=HOUR_S + 50).points == 11, "also if one is empty"
 
 
 def test_a_series_that_ends_before_the_run_is_undecided() -> None:
