@@ -37,4 +37,4 @@ def test_queries_carry_few_of_hadoops_thousand_properties_and_files_work_without
     assert hadoop.size() < 100
     spark.range(3).write.parquet(str(tmp_path / "rows"))
     assert spark.read.parquet(str(tmp_path / "rows")).count() == 3
-    assert "io.serializations" in {entry.getKey() for entry in hadoop.iterator()}, "Hadoop's code has no default of it"
+    assert "io.serializations" in {entry.getKey() for entry in hadoop.iterator()}, "a session relies on it"

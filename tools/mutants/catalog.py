@@ -1543,6 +1543,15 @@ FIELD_CONDITIONS = (
         ("tests/kafka/test_verify.py::test_what_retention_has_taken_is_not_comparable_unless_the_source_keeps_it",),
     ),
     Mutant(
+        "each query carries all properties of Hadoop",
+        "local/session.py",
+        '        "spark.driver.extraClassPath": str(defaults_jar(root)),\n',
+        "",
+        (
+            "tests/spark/test_session.py::test_queries_carry_few_of_hadoops_thousand_properties_and_files_work_without_the_others",
+        ),
+    ),
+    Mutant(
         "maintenance overwrites how long an operator keeps the log of a table",
         "ledger/maintenance.py",
         "        if LOG_RETENTION not in properties:  # a table of an earlier version\n",

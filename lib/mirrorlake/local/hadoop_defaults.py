@@ -2,7 +2,7 @@
 
 Each small query copies Hadoop's configuration several times, and sends it to its tasks once for each table that it
 reads or writes, with the origin of each property, compressed. This took a fifth of the JVM's time. Where a property is
-missing, Hadoop's code has the same default. Those below have none there.
+missing, Hadoop's code has a default of its own. Those below are the ones that a session relies on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The jars of Spark and Kafka below `.local/jars`, fetched by Maven.
 
-`.local/jars/.ready` holds a digest of the Maven project, so that a newer mirrorlake fetches its own jars.
+`.local/jars/.ready` holds a digest of the Maven project and of what set-up adds, so that a newer mirrorlake has its own
+jars.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.local.hadoop_defaults import defaults_jar, write_defaults
+from mirrorlake.local.hadoop_defaults import DEFAULTS, write_defaults
 
 SETUP = f"run `{'make setup' if resources.checkout() else 'python -m mirrorlake.local setup'}` first"
 PROFILES = ("spark", "kafka")
@@ -24,7 +25,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def have_jars(root: Path, pom: Path) -> bool:
     """Returns whether the jars below `root` are those of the Maven project."""
     marker = root / ".local/jars/.ready"
-    return marker.is_file() and marker.read_text() == _digest(pom) and defaults_jar(root).is_file()
+    return marker.is_file() and marker.read_text() == _digest(pom)
 
 
 def fetch_jars(root: Path, pom: Path) -> None:
@@ -61,4 +62,4 @@ def fetch_jars(root: Path, pom: Path) -> None:
 
 
 def _digest(pom: Path) -> str:
-    return hashlib.sha256(pom.read_bytes()).hexdigest()
+    return hashlib.sha256(pom.read_bytes() + repr(DEFAULTS).encode()).hexdigest()
