@@ -225,6 +225,19 @@ def test_a_schema_that_the_session_knows_from_another_warehouse_is_refused(
         Ledger(spark, ledger.catalog, ledger.schema, str(tmp_path)).ensure_tables()
 
 
+def test_an_append_to_a_table_whose_files_are_gone_is_an_error_and_makes_no_table(
+    ledger: Ledger, spark: Any, tmp_path: Path
+) -> None:
+    place = Path(ledger.warehouse) / ledger.schema / "lag_samples"
+    rows = spark.createDataFrame([], ledger.read("lag_samples").schema)
+    ledger.append_frame("lag_samples", rows)
+    place.rename(tmp_path / "elsewhere")
+    with pytest.raises(LedgerError, match=r"lag_samples` can't be written: .*lag_samples is no Delta table any more"):
+        ledger.append_frame("lag_samples", rows)
+    assert not place.exists()
+    (tmp_path / "elsewhere").rename(place)
+
+
 @pytest.mark.parametrize("name", ["a-b", "x;y", "", "a b"])
 def test_a_schema_that_is_no_name_is_refused(spark: Any, name: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a name"):

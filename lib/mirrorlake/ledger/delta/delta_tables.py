@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -24,6 +24,7 @@ from mirrorlake.log import event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ class DeltaTables:
     schema: str
     warehouse: str = ""
     checkpoints: str = ""
+    _schemas: dict[str, StructType] = field(default_factory=dict, repr=False, compare=False)  # of tables appended to
 
     def __post_init__(self) -> None:
         is_plain = self.catalog == SESSION_CATALOG or bool(self.warehouse)
@@ -159,7 +161,8 @@ class DeltaTables:
         if not values:
             return
         try:
-            schema = self.read(name).schema
+            # Later versions add columns that may be null.
+            schema = self._schemas[name] = self._schemas.get(name) or self.read(name).schema
         except Exception as error:
             raise self._unwritten(name, error) from None
         frame = self.spark.createDataFrame(
@@ -174,7 +177,7 @@ class DeltaTables:
             LedgerError: the table can't be written.
         """
         try:
-            self._commit(name, lambda: frame.write.format("delta").mode("append").saveAsTable(self.table(name)))
+            self._commit(name, lambda: self._append(name, frame))
         except Exception as error:
             raise self._unwritten(name, error) from None
 
@@ -225,6 +228,16 @@ class DeltaTables:
             shutil.rmtree(place, ignore_errors=True)
 
     # -- commits ------------------------------------------------------------------------------------
+
+    def _append(self, name: str, frame: DataFrame) -> None:
+        """Appends a frame; to a local table by its directory, as a look-up by name lists its log once more."""
+        writer = frame.write.format("delta").mode("append")
+        if not self.warehouse:
+            writer.saveAsTable(self.table(name))
+            return
+        if not (Path(self._directory(name)) / "_delta_log").is_dir():  # Delta would create a table of its own there
+            raise FileNotFoundError(f"{self._directory(name)} is no Delta table any more")
+        writer.save(self._directory(name))
 
     def _commit(self, name: str, write: Callable[[], T]) -> T:
         """Makes one commit to a table; see `commits.commit`."""
@@ -308,6 +321,7 @@ class DeltaTables:
             )
         for table, columns in lacking.items():
             self.change(table, f"ALTER TABLE {self.table(table)} ADD COLUMNS ({', '.join(columns)})")
+        self._schemas.clear()
         log.info(
             event("ledger_upgraded", schema=f"{self.catalog}.{self.schema}", before=version, after=VERSION, added=names)
         )
