@@ -135,8 +135,9 @@ def local_session(
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.databricks.delta.autoCompact.enabled": "false",
-        # A checkpoint of Delta's log takes 5 s of CPU, and the ledger's tables get a commit every few seconds.
-        "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
+        # The ledger's tables get a commit every few seconds. A checkpoint of Delta's log takes a second; a read opens
+        # all commits since the last one. What Spark keeps for it comes with a table's first one.
+        "spark.databricks.delta.properties.defaults.checkpointInterval": "30",
         # The default store for files starts four processes (readlink) for each commit. Neither store keeps out other
         # processes on a local disk; the ledger's lock does.
         "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
