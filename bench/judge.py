@@ -2,8 +2,8 @@
 
 A series is judged by the slope of Theil and Sen (the median of the slopes between all pairs of points), which single
 outliers don't move, with Sen's 95 % confidence interval (Sen 1968). Neighbouring samples depend on each other. So a
-point stands for a window of time: its median, or its least value where work and garbage come and go above a floor. A
-leak raises the floor.
+point stands for a window of time: its median, or its floor where work and garbage come and go above one. A leak raises
+the floor.
 
 - *flat*: the whole interval is at or below the limit.
 - *grows*: the whole interval is above the limit.
@@ -26,6 +26,7 @@ MINUTE_S, HOUR_S = 60.0, 3600.0
 FEWEST_POINTS = 8  # windows after the warm-up
 NEARLY_NOTHING = 0.1  # of a window, which may be missing at the end of the run
 LATEST_WINDOWS = 3  # before the end of the run, in which a series must have a value
+BELOW_FLOOR = 0.1  # of the values of a window: a process may be missed, and a broker's restart ends connections
 CONFIDENCE = 1.96  # standard deviations
 STEP = 5  # times the usual change between two points
 
@@ -100,6 +101,11 @@ def judge(
         _, _, highest = growth(without)
         verdict = Verdict.STEP if highest <= limit else verdict
     return Judgement(verdict, slope, low, high, tuple(points), step)
+
+
+def floor(values: Sequence[float]) -> float:
+    """Returns the lower decile."""
+    return sorted(values)[int(BELOW_FLOOR * len(values))]
 
 
 def by_window(

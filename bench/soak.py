@@ -37,7 +37,7 @@ from mirrorlake.local.cluster import LocalCluster
 
 from bench.background import Background
 from bench.clusters import ROOT, Clusters, two_clusters
-from bench.judge import Judgement, Verdict, judge
+from bench.judge import Judgement, Verdict, floor, judge
 from bench.leak import leaking
 from bench.load import Load, create, fill
 from bench.soak_chart import draw
@@ -182,7 +182,7 @@ def judge_all(series: Series, warm_up_s: float, window_s: float) -> dict[str, Ju
             instrument.limit,
             warm_up_s,
             window_s,
-            point=min if instrument.is_floor else median,
+            point=floor if instrument.is_floor else median,
             end_s=end_s,
         )
         for name, instrument in expected()

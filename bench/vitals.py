@@ -33,7 +33,7 @@ class Instrument:
         name: its name.
         unit: the unit of its values.
         limit: the growth in an hour that is allowed; None for a series that is only shown.
-        is_floor: True if its least values are judged, as work and garbage come and go above them.
+        is_floor: True if its floor is judged, as work and garbage come and go above it.
     """
 
     name: str
@@ -60,7 +60,7 @@ INSTRUMENTS = (
     Instrument("open_files", "files", 0.5),
     Instrument("temporary_files", "files", 2),
     Instrument("notebook", "KiB", 1),
-    Instrument("batch", "ms", 60, is_floor=False),
+    Instrument("batch", "ms", 60),
 )
 # A table gets a commit in each interval of its writers: with those of a soak, 720 an hour in offset_syncs, 1,440 in
 # each of the tables that both jobs write, 1,200 in checkpoints. Maintenance compacts their files. Spark keeps the
@@ -189,8 +189,11 @@ def _own(worker: psutil.Process, workers: Sequence[psutil.Process]) -> int:
 
 def _threads(process: psutil.Process) -> int:
     """Returns the number of threads, without those of two pools of Spark that come and go, up to 100 of each."""
-    names = (task / "comm" for task in Path(f"/proc/{process.pid}/task").iterdir())
-    return sum(not name.read_text().startswith(POOLS) for name in names)
+    count = 0
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            count += not (thread / "comm").read_text().startswith(POOLS)
+    return count
 
 
 def _left_over(directory: Path) -> int:
@@ -242,6 +245,7 @@ def _heap(java: list[psutil.Process]) -> dict[str, float]:
             histogram = _jcmd(process.pid, "GC.class_histogram").strip().splitlines()
             live = int(histogram[-1].split()[2])
             addresses = [int(found, 16) for found in ADDRESS.findall(_jcmd(process.pid, "GC.heap_info"))]
+            _jcmd(process.pid, "System.trim_native_heap")  # it does so itself, once a minute
             code = KILOBYTE * sum(map(int, COMPILED.findall(_jcmd(process.pid, "Compiler.codecache"))))
             code += KILOBYTE * sum(map(int, ABOUT_CODE.findall(_jcmd(process.pid, "VM.native_memory"))))
             return {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.judge import Judgement, Verdict, by_window, growth, judge
+from bench.judge import Judgement, Verdict, by_window, floor, growth, judge
 from bench.soak import verdict
 
 HOUR_S, WARM_UP_S, EVERY_S = 3600, 600, 10
@@ -59,8 +59,8 @@ def test_the_floor_of_what_comes_and_goes_decides() -> None:
         return 40 * (at % 97) / 97 + 25 * (at % burst_s < 30)
 
     assert judge(series(sawtooth), 1, WARM_UP_S).verdict is Verdict.UNDECIDED
-    assert judge(series(sawtooth, noise=0.5), 1, WARM_UP_S, burst_s, min).verdict is not Verdict.GROWS
-    found = judge(series(lambda at: sawtooth(at) + 20 * at / HOUR_S, noise=0.5), 1, WARM_UP_S, burst_s, min)
+    assert judge(series(sawtooth, noise=0.5), 1, WARM_UP_S, burst_s, floor).verdict is not Verdict.GROWS
+    found = judge(series(lambda at: sawtooth(at) + 20 * at / HOUR_S, noise=0.5), 1, WARM_UP_S, burst_s, floor)
     assert found.verdict is Verdict.GROWS
     assert found.low < 20 < found.high
 
@@ -68,12 +68,12 @@ def test_the_floor_of_what_comes_and_goes_decides() -> None:
 def test_the_part_of_a_window_at_the_end_has_no_floor_and_is_left_out() -> None:
     """A broker that is restarted in the last minute is no growth."""
     level, window_s = series(lambda at: 300 + 50 * (at % 300 < 100), HOUR_S + 60), 240.0
-    judged = judge(level, 1, WARM_UP_S, window_s, min, end_s=HOUR_S + 50)
+    judged = judge(level, 1, WARM_UP_S, window_s, floor, end_s=HOUR_S + 50)
     assert (judged.verdict, judged.points) == (Verdict.FLAT, 12)
     assert {value for _, value in judged.judged} == {300}
-    assert judge(level[:-6], 1, WARM_UP_S, 250, min, end_s=HOUR_S - 10).points == 12, "10 s less are a whole window"
+    assert judge(level[:-6], 1, WARM_UP_S, 250, floor, end_s=HOUR_S - 10).points == 12, "10 s less are a whole window"
     holed = [sample for sample in level if not 1_320 <= sample[0] < 1_560]
-    assert judge(holed, 1, WARM_UP_S, window_s, min, end_s=HOUR_S + 50).points == 11, "also if one is empty"
+    assert judge(holed, 1, WARM_UP_S, window_s, floor, end_s=HOUR_S + 50).points == 11, "also if one is empty"
 
 
 def test_a_series_that_ends_before_the_run_is_undecided() -> None:
