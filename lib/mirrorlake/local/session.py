@@ -63,6 +63,13 @@ FEW_KEPT = {
     "spark.sql.ui.explainMode": "simple",
 }
 
+# Notes about each column and frame from where in the code it comes, for error messages: five calls of the JVM for a
+# column, and its stack.
+WITHOUT_ORIGINS = {
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+
 # Compiling a query, or planning it again after each of its stages, takes longer than running it on a few thousand rows.
 SMALL_QUERIES = {
     "spark.sql.codegen.wholeStage": "false",
@@ -126,6 +133,7 @@ def local_session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **FEW_KEPT,
+        **WITHOUT_ORIGINS,
         "spark.speculation": "false",
         "spark.python.daemon.module": "mirrorlake.local.daemon",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
