@@ -18,6 +18,7 @@ from chispa import assert_df_equality
 from mirrorlake.errors import ConfigurationError, LedgerError
 from mirrorlake.ledger import folding, views
 from mirrorlake.ledger.checkpoint_row import Checkpoint
+from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.offset_sync_rows import gap_rows, offset_sync_states, run_rows
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import ADDED, VERSION, column_definitions
@@ -142,9 +143,14 @@ def test_tables_of_an_earlier_version_are_refused_until_they_are_upgraded_and_it
     older.ensure_tables(upgrade=True).merge_offset_syncs(of_topic(spark, [record(1, run(10))]))
     assert older.ensure_tables().read("offset_syncs").filter("NOT inferred").count() == 1
 
-    spark.sql(f"ALTER TABLE {older.table('offset_syncs')} ADD COLUMNS (of_the_future STRING)")
+    cycle = Cycle("a", "b", CycleJob.CHECKPOINT, "0", duration_ms=1.0, stages_ms={})
+    older.append("cycles", [cycle])
+    for table in ("offset_syncs", "cycles"):
+        spark.sql(f"ALTER TABLE {older.table(table)} ADD COLUMNS (of_the_future STRING)")
     older.merge_offset_syncs(of_topic(spark, [record(2, run(20))]))
-    assert older.read("offset_syncs").filter("of_the_future IS NULL").count() == 2
+    older.append("cycles", [cycle])
+    for table in ("offset_syncs", "cycles"):
+        assert older.read(table).filter("of_the_future IS NULL").count() == 2
 
 
 def test_a_record_of_a_later_format_is_refused_by_its_number_and_nothing_of_it_is_stored(

@@ -161,10 +161,11 @@ class DeltaTables:
         if not values:
             return
         try:
-            # Later versions add columns that may be null.
-            schema = self._schemas[name] = self._schemas.get(name) or self.read(name).schema
+            if name not in self._schemas:  # columns that a later version adds meanwhile may be null
+                self._schemas[name] = self.read(name).schema
         except Exception as error:
             raise self._unwritten(name, error) from None
+        schema = self._schemas[name]
         frame = self.spark.createDataFrame(
             [tuple(_plain(value.get(column)) for column in schema.names) for value in values], _nullable(schema)
         )
@@ -235,7 +236,7 @@ class DeltaTables:
         if not self.warehouse:
             writer.saveAsTable(self.table(name))
             return
-        if not (Path(self._directory(name)) / "_delta_log").is_dir():  # Delta would create a table of its own there
+        if not self._has_files(name):  # Delta would create a table of its own there
             raise FileNotFoundError(f"{self._directory(name)} is no Delta table any more")
         writer.save(self._directory(name))
 
@@ -282,9 +283,7 @@ class DeltaTables:
 
         A check of each table takes a second.
         """
-        if self._identity not in ENSURED or not all(
-            (Path(self._directory(name)) / "_delta_log").is_dir() for name in TABLES
-        ):
+        if self._identity not in ENSURED or not all(map(self._has_files, TABLES)):
             return False
         return self.names() >= set(TABLES)
 
@@ -296,7 +295,7 @@ class DeltaTables:
             is_new = False
             if self.warehouse:
                 # A session forgets its catalog. To register an existing table is ten times faster than to create it.
-                is_new = not (Path(self._directory(name)) / "_delta_log").is_dir()
+                is_new = not self._has_files(name)
                 definition = f"{definition if is_new else 'USING DELTA'} LOCATION {literal(self._directory(name))}"
             self.spark.sql(f"CREATE TABLE IF NOT EXISTS {self.table(name)} {definition}")
         return [] if is_new else self._lacking(name)
@@ -354,6 +353,10 @@ class DeltaTables:
 
     def _directory(self, name: str) -> str:
         return str((Path(self.warehouse) / self.schema / name).resolve())
+
+    def _has_files(self, name: str) -> bool:
+        """Returns True if a local table is in its directory."""
+        return (Path(self._directory(name)) / "_delta_log").is_dir()
 
     def _require_writable(self, warehouse: Path) -> None:
         probe = warehouse / self.schema / f".probe-{uuid.uuid4().hex}"
