@@ -1543,6 +1543,13 @@ FIELD_CONDITIONS = (
         ("tests/kafka/test_verify.py::test_what_retention_has_taken_is_not_comparable_unless_the_source_keeps_it",),
     ),
     Mutant(
+        "an append makes a table of its own where the files of one are gone",
+        "ledger/delta/delta_tables.py",
+        "        if not self._has_files(name):  # Delta would",
+        "        if False:  # Delta would",
+        ("tests/spark/test_store.py::test_an_append_to_a_table_whose_files_are_gone_is_an_error_and_makes_no_table",),
+    ),
+    Mutant(
         "each query carries all properties of Hadoop",
         "local/session.py",
         '        "spark.driver.extraClassPath": str(defaults_jar(root)),\n',
