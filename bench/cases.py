@@ -33,7 +33,7 @@ FIELD = tuple(f"{MAIN}-b{records}" for records in SMALL_BATCH_RECORDS)
 PUBLISHED = "1024-none-40"  # the case that Redpanda publishes of its Migrator: 345 MB/s for each core
 FAR = {"wan-source": "source", "wan-target": "target"}
 ROUND_TRIP_MS, WINDOW_BYTES = 100, 4 << 20
-FAR_RECORDS, FAR_PARTITIONS = 4_000_000, 4
+FAR_RECORDS, FAR_PARTITIONS = 28_000_000, 4
 TRICKLE_S = 60
 GROUPS = 1_000
 

@@ -1,6 +1,6 @@
 """The bare ceiling: raw batches from one topic into another, in one open transaction.
 
-Arguments: SOURCE TARGET TOPIC REMOTE CONNECTIONS.
+Arguments: SOURCE TARGET TOPIC REMOTE CONNECTIONS RECORDS.
 
 It is the loop of `jobs/mirror/copy/slot_copy.py` in one plain process: Fetch, seal, Produce, EndTxn. It has no Spark,
 plan, state, map, gate or ledger, and it checks neither CRCs nor aborted transactions. It prints its figures as JSON,
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from mirrorlake.config.connection import Connection
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, FETCH_WAIT_MS, PARTITION_FETCH_BYTES
+from mirrorlake.jobs.mirror.copy.fetcher import FETCH_BYTES, FETCH_WAIT_MS, PARTITION_FETCH_BYTES
 from mirrorlake.log import configure
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
@@ -42,15 +42,19 @@ class Ceiling:
         topic: topic to copy.
         remote: topic to write.
         connections: number of connections to each broker. Each carries its own partitions.
+        records: number of records to copy, the same of each partition.
     """
 
-    def __init__(self, source: Cluster, target: Cluster, topic: str, remote: str, connections: int) -> None:
+    def __init__(
+        self, source: Cluster, target: Cluster, topic: str, remote: str, connections: int, records: int
+    ) -> None:
         self.source, self.target, self.remote, self.connections = source, target, remote, connections
         partitions = source.refresh([topic], TIMEOUT_MS)[topic].partitions
         target.refresh([remote], TIMEOUT_MS)
         keys = [(topic, partition) for partition in range(partitions)]
         self.positions = source.offsets(keys, EARLIEST_TIMESTAMP, TIMEOUT_MS)
-        self.ends = source.offsets(keys, LATEST_TIMESTAMP, TIMEOUT_MS)
+        ends = source.offsets(keys, LATEST_TIMESTAMP, TIMEOUT_MS)
+        self.ends = {key: min(end, self.positions[key] + records // partitions) for key, end in ends.items()}
         self.records = self.batches = 0
         self._sequences = dict.fromkeys(range(partitions), 0)
         self._in_flight: dict[int, deque[tuple[Any, int]]] = {}
@@ -58,7 +62,7 @@ class Ceiling:
         self._is_beginning = False
 
     async def copy(self, producer: transaction.Producer) -> None:
-        """Copies all records that existed at the start; the transaction stays open."""
+        """Copies the records up to a batch that has the last of them; the transaction stays open."""
         lanes = by(lambda key: key[1] % self.connections, self.positions)
         await self.source.together(*(partial(self._copy, producer, lane, keys) for lane, keys in lanes.items()))
 
@@ -122,7 +126,7 @@ class Ceiling:
             list(self.target.produced(await queue.popleft()[0]))
 
 
-def main(source_servers: str, target_servers: str, topic: str, remote: str, connections: str) -> None:
+def main(source_servers: str, target_servers: str, topic: str, remote: str, connections: str, records: str) -> None:
     """Copies a topic, and prints the figures.
 
     Args:
@@ -131,6 +135,7 @@ def main(source_servers: str, target_servers: str, topic: str, remote: str, conn
         topic: the topic to copy.
         remote: the topic to write.
         connections: the number of connections to each broker.
+        records: the number of records to copy.
     """
     configure(level="WARNING")
     source = Cluster(Connection("source", (("bootstrap.servers", source_servers),)), "source", "ceiling")
@@ -139,7 +144,7 @@ def main(source_servers: str, target_servers: str, topic: str, remote: str, conn
     )
     source.connect()
     target.connect()
-    ceiling = Ceiling(source, target, topic, remote, int(connections))
+    ceiling = Ceiling(source, target, topic, remote, int(connections), int(records))
     producer = transaction.begin(target, "ceiling", TRANSACTION_MS, TIMEOUT_MS)
     began, cpu = time.monotonic(), time.process_time()
     target.net.run(lambda: ceiling.copy(producer))

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.jobs.mirror.copy import pace, source_reader
+from mirrorlake.jobs.mirror.copy import fetcher, pace
 from mirrorlake.jobs.mirror.observation import holdups
 from mirrorlake.jobs.mirror.planning import uncommitted
 from mirrorlake.model.slot import SlotState
@@ -311,7 +311,7 @@ def test_a_clock_that_jumps_by_a_day_delays_nothing(plain_world: World, monkeypa
 
 def test_all_partitions_of_a_backlog_advance_together(plain_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "FETCH_BYTES", 400_000)  # two partitions fill a response
-    monkeypatch.setattr(source_reader, "PARTITION_FETCH_BYTES", 200_000)
+    monkeypatch.setattr(fetcher, "PARTITION_FETCH_BYTES", 200_000)
     plain_world.write_config(**{"mirrorlake.slots": "1", "mirrorlake.batch.max.bytes": "3000000"})
     topics = {plain_world.topic(f"backlog-{number}", 1) for number in range(8)}
     for topic in topics:

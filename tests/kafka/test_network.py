@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-from mirrorlake.jobs.mirror.copy import slot_copy
+from mirrorlake.jobs.mirror.copy import fetcher, slot_copy
+from mirrorlake.jobs.mirror.copy.fetcher import Fetcher, PendingFetch
 from mirrorlake.local.cluster import Broker, LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.protocol import transaction
@@ -182,8 +183,49 @@ def test_a_far_cluster_is_reached_over_several_connections_and_to_lose_them_half
     monkeypatch.setattr(Cluster, "send", send)
     world.disturbed_job(cut_once, parallelism=1).run(None)
     other = "target" if side == "source" else "source"
-    assert lanes == {(side, 0), (side, 1), (side, 2), (side, 3), (other, 0)}
+    assert lanes - {(side, 4)} == {(side, 0), (side, 1), (side, 2), (side, 3), (other, 0)}, "one for each 25 ms"
     assert cuts
+    world.assert_equal(topic)
+    world.assert_nothing_open()
+
+
+@pytest.mark.parametrize("fault", ["none", "cut"])
+def test_one_partition_of_a_far_source_is_read_over_several_connections_and_copied_in_order(
+    servers: tuple[str, str],
+    cluster: LocalCluster,
+    proxy: Proxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+) -> None:
+    world = World(cluster.bootstrap_servers, servers[0], tmp_path)
+    set_password(world.source_admin, world, FIRST_PASSWORD)
+    world.write_config(**login(world, world.alias, cluster), **{"mirrorlake.batch.memory.bytes": "2097152"})
+    monkeypatch.setattr(fetcher, "LEAST_AHEAD_BYTES", 32 << 10)
+    topic = world.topic(partitions=1)
+    for seed, size in enumerate((500, 50, 2_000, 500)):  # so that what a response has is not what was expected
+        world.produce(topic, 2_000, 1, size=size, codec="none", seed=seed)
+        world.produce_transactions(topic, 12, 30, 1)
+    proxy.line(NetworkLine(delay_ms=50, window_bytes=512 << 10))
+    asked: list[PendingFetch] = []
+    most = [0]
+    real = Fetcher._send
+
+    def send(self: Fetcher, *given: Any, **options: Any) -> None:
+        real(self, *given, **options)
+        asked.extend(fetch for fetch in self._under_way.values() if fetch not in asked)
+        most[0] = max(most[0], len(self._under_way))
+
+    def cut_once(step: str) -> None:
+        if fault == "cut" and step == "task.producing" and any(fetch.is_ahead for fetch in asked) and not cuts:
+            cuts.append(step)
+            proxy.cut()
+
+    cuts: list[str] = []
+    monkeypatch.setattr(Fetcher, "_send", send)
+    world.disturbed_job(cut_once, parallelism=1).run(None)
+    assert most[0] >= 4
+    assert bool(cuts) == (fault == "cut")
     world.assert_equal(topic)
     world.assert_nothing_open()
 

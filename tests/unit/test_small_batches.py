@@ -15,6 +15,7 @@ from crc32c import crc32c
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy import source_reader
+from mirrorlake.jobs.mirror.copy.fetcher import Fetcher
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import SmallBatches
 from mirrorlake.jobs.mirror.copy.source_reader import SIGHTINGS, Intake
@@ -77,7 +78,9 @@ class Reader:
             provenance._mirrored.add(LOOPING)
         start, end = options.get("start", FIRST), options.get("end", 1 << 62)
         self.stretch = Stretch(*KEY, "id", "remote", start, start, 0, end)
-        self.intake = Intake(flow, CompactedSource(), provenance, limits, {KEY: self.stretch})  # type: ignore[arg-type]
+        source, stretches = CompactedSource(), {KEY: self.stretch}
+        fetcher = Fetcher(flow, source, limits, stretches)  # type: ignore[arg-type]
+        self.intake = Intake(flow, source, provenance, limits, stretches, fetcher)  # type: ignore[arg-type]
         stable_end = options.get("stable_end", -1)
         for number in range(options.get("fetches", 1)):
             fetched = FetchedLog(log, stable_end, options.get("leader_epoch", -1))

@@ -70,8 +70,8 @@ BATCHES = (
         "mirrorlake.fetch.connections",
         Integer(0, 64),
         "0",
-        "Connections of one slot to each broker of the source, as far as it has partitions there. 0: one, and more "
-        "where a round trip takes 20 ms or longer, up to eight.",
+        "Connections of one slot to each broker of the source, which its partitions there share out. 0: one, and more "
+        "where a round trip takes 20 ms or longer, up to eight. One partition may then be read over several.",
         field="fetch_connections",
         is_live=True,
     ),
@@ -79,8 +79,8 @@ BATCHES = (
         "mirrorlake.produce.connections",
         Integer(0, 64),
         "0",
-        "Connections of one slot to each broker of the target, in the same way. A partition stays on one of them in a "
-        "transaction.",
+        "Connections of one slot to each broker of the target, as many as for the source. A partition stays on one of "
+        "them in a transaction.",
         field="produce_connections",
         is_live=True,
     ),

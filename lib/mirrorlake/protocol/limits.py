@@ -33,6 +33,7 @@ class Limits:
     free_at: dict[str, float] = field(default_factory=dict)
     rates: dict[str, int] = field(default_factory=dict)
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
+    offsets_per_byte: dict[PartitionKey, float] = field(default_factory=dict)
 
     @property
     def known(self) -> tuple[frozenset[tuple[str, int]], int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_BYTES, LEAST_FETCH_BYTES
+from mirrorlake.jobs.mirror.copy.fetcher import FETCH_BYTES, LEAST_FETCH_BYTES
 from mirrorlake.protocol.limits import Limits
 
 THROTTLED_FETCH_BYTES = 256 << 10

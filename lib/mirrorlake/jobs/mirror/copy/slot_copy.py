@@ -30,6 +30,7 @@ from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 from mirrorlake.failpoint import Failpoint, never
 from mirrorlake.jobs.mirror.copy.continuation import committed_state, require_remote_topics, stretches_left
+from mirrorlake.jobs.mirror.copy.fetcher import Fetcher
 from mirrorlake.jobs.mirror.copy.pace import Pace
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
@@ -119,22 +120,14 @@ class SlotCopy:
         self._transformed = {
             key: stretch for key, stretch in self._stretches.items() if self.flow.transform_of(stretch.topic)
         }
-        intake = self._prepared_intake()
-        outlet = Outlet(
-            self.flow,
-            self.target,
-            producer,
-            connections=self.target.connections(self.flow.produce_connections),
-            is_far=self.target.is_far,
-            throttle=self._throttle,
-            most_bytes=lambda: self.flow.batch_memory_bytes - intake.asked_bytes,
-        )
+        intake, outlet = self._both_ends(producer)
+        self._require_topics(intake)
         ready = self._clock()
         with self._explaining_failures():
             self._move(intake, outlet, planned, records, deadline=ready + self._longest_s())
             moved = self._clock()
             self._failpoint("task.copied")
-            if (intake.throttled_s or self._waits_for_rate) and self._is_untouched:  # all the time
+            if (intake.fetcher.throttled_s or self._waits_for_rate) and self._is_untouched:  # all the time
                 return self._report(producer, is_open=False)
             self._require_result(intake, outlet, state)
             self._write_state(state, producer)
@@ -176,22 +169,34 @@ class SlotCopy:
         )[0]
         return producer
 
-    def _prepared_intake(self) -> Intake:
-        """Returns the reader of the stretches, if the topics on both sides are those that were planned."""
-        stretches = self._stretches.values()
-        intake = Intake(
-            flow=self.flow,
-            source=self.source,
-            provenance=self.provenance,
-            limits=self.target.limits,
-            stretches=self._stretches,
+    def _both_ends(self, producer: transaction.Producer) -> tuple[Intake, Outlet]:
+        """Returns what reads the stretches, and what writes them."""
+        limits = self.target.limits
+        fetcher = Fetcher(
+            self.flow,
+            self.source,
+            limits,
+            self._stretches,
             connections=self.source.connections(self.flow.fetch_connections),
             throttle=self._throttle,
         )
+        outlet = Outlet(
+            self.flow,
+            self.target,
+            producer,
+            connections=self.target.connections(self.flow.produce_connections),
+            is_far=self.target.is_far,
+            throttle=self._throttle,
+            most_bytes=lambda: self.flow.batch_memory_bytes - fetcher.asked_bytes,
+        )
+        return Intake(self.flow, self.source, self.provenance, limits, self._stretches, fetcher), outlet
+
+    def _require_topics(self, intake: Intake) -> None:
+        """Raises an error if the topics on one of both sides are not those that were planned."""
+        stretches = self._stretches.values()
         intake.require_topics()
         require_remote_topics(self.flow, self.source, self.target, stretches)
         require_ends(self.flow, self.target, stretches, self.generation)
-        return intake
 
     # -- the copy -----------------------------------------------------------------------------------
 
@@ -234,6 +239,7 @@ class SlotCopy:
 
     async def _copy(self, intake: Intake, outlet: Outlet, deadline: float) -> None:
         """Copies partitions without a transform."""
+        fetcher = intake.fetcher
         pace = Pace(
             self.target.limits,
             lambda: self.source.throttled_ms,
@@ -242,13 +248,13 @@ class SlotCopy:
             latest=deadline + self.flow.transaction_timeout_ms / 2000,
         )
         try:
-            intake.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
-            while intake.is_under_way or await self._waited_for_rate(intake, deadline):
-                if intake.is_under_way:
+            fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
+            while fetcher.is_under_way or await self._waited_for_rate(intake, deadline):
+                if fetcher.is_under_way:
                     await intake.accept()
                     await intake.accept_late(waits=False)
                 if not (intake.is_full or pace.is_over(intake.bytes)):
-                    intake.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
+                    fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
                 await self._write(intake, outlet)
                 self._failpoint("task.producing")
             if not intake.bytes:  # a slow leader is waited for where that costs the others nothing
@@ -269,7 +275,7 @@ class SlotCopy:
 
     async def _waited_for_rate(self, intake: Intake, deadline: float) -> bool:
         """Waits until the allowed rate lets more be read; returns False if nothing is left, or the time is over."""
-        wait_s = intake.throttled_s
+        wait_s = intake.fetcher.throttled_s
         if not wait_s or intake.is_full:
             return False
         await self.source.net.sleep(max(0.0, min(wait_s, deadline - self._clock())))

@@ -6,11 +6,8 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 
 from __future__ import annotations
 
-import random
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from crc32c import crc32c
@@ -18,10 +15,10 @@ from crc32c import crc32c
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.copy.damage import damage_of, doubt_about
+from mirrorlake.jobs.mirror.copy.fetcher import PARTITION_FETCH_BYTES, Fetcher, PendingFetch
 from mirrorlake.jobs.mirror.copy.gap_recorder import GapRecorder, limit_bytes, place
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Stretch
 from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
-from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
@@ -43,31 +40,9 @@ from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.refill import Refill
 from mirrorlake.state.provenance import Provenance
 
-FETCH_BYTES, LEAST_FETCH_BYTES = 16 << 20, 64 << 10
-PARTITION_FETCH_BYTES = 4 << 20
-FETCH_WAIT_MS = 500
 FETCH_BACKOFF_S = 0.1
 SIGHTINGS = 5  # of the same damage, until it is the log that is damaged, and not what was sent of it
 GAPS_AT_ONCE = 20_000  # per transaction: each gap starts a run, and the slot's state holds all of them
-
-
-@dataclass(frozen=True)
-class PendingFetch:
-    """A Fetch request that is under way.
-
-    Attributes:
-        node: node id of the leader.
-        lane: number of the connection to it.
-        offsets: the offsets that were asked for, by partition.
-        response: future of the response.
-        max_bytes: size limit of the response.
-    """
-
-    node: int
-    lane: int
-    offsets: Mapping[PartitionKey, int]
-    response: Any
-    max_bytes: int
 
 
 class Intake:
@@ -79,8 +54,7 @@ class Intake:
         provenance: knows the flow that wrote each batch; None if that does not matter.
         limits: size limits of remote topics, as learned from refused batches.
         stretches: stretches by topic and partition; they receive the batches to produce.
-        connections: the number of connections to each leader.
-        throttle: the rate that the operator allows; None for no limit.
+        fetcher: asks for them.
     """
 
     def __init__(
@@ -90,104 +64,19 @@ class Intake:
         provenance: Provenance | None,
         limits: Limits,
         stretches: Mapping[PartitionKey, Stretch],
-        connections: int = 1,
-        throttle: Throttle | None = None,
+        fetcher: Fetcher,
     ) -> None:
-        self._throttle = throttle
         self.flow, self.source, self.provenance, self.limits = flow, source, provenance, limits
         self.problem: MirrorlakeError | None = None  # the last retriable error
         self.bytes = 0
-        self._stretches = stretches
-        # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
-        self._order = dict.fromkeys(random.sample(list(stretches), k=len(stretches)))
+        self._stretches, self.fetcher = stretches, fetcher
         self.gaps = GapRecorder(flow, source, limits)
-        self._connections = connections
-        self._lanes: dict[PartitionKey, int] = {}
-        self._used: Counter[int] = Counter()  # partitions that have a connection, by leader
-        self._under_way: dict[tuple[int, int], PendingFetch] = {}
-        self._late: dict[tuple[int, int], PendingFetch] = {}  # of leaders that are silent
         self._damaged = limits.damaged
 
     @property
     def is_full(self) -> bool:
         """True if the transaction should hold no more."""
         return self.bytes >= self.flow.batch_max_bytes or self.gaps.count >= GAPS_AT_ONCE
-
-    @property
-    def is_under_way(self) -> bool:
-        """True if a response is to be awaited, other than those of silent leaders."""
-        return bool(self._under_way)
-
-    @property
-    def asked_bytes(self) -> int:
-        """Size limit of all responses that are under way, with those of silent leaders."""
-        return sum(fetch.max_bytes for fetch in (*self._under_way.values(), *self._late.values()))
-
-    def fetch(self, most_bytes: Callable[[int], int]) -> None:
-        """Sends a Fetch request on each free connection to a leader, for the offsets that are left.
-
-        Partitions without a leader are tried again the next time. Those of a leader that still owes a response are
-        left out, so that they don't hold up the others. Spark reads the topics that have a transform.
-
-        Args:
-            most_bytes: returns the size limit of each of so many responses, as the pace of the attempt allows.
-        """
-        asked = {key for fetch in self._under_way.values() for key in fetch.offsets}
-        wanted: dict[tuple[int, int], dict[PartitionKey, int]] = {}
-        for stretch in self._due():
-            where = self._line(stretch.key)
-            if not (where in self._late or where in self._under_way or stretch.key in asked or self.wait_s(stretch)):
-                wanted.setdefault(where, {})[stretch.key] = stretch.upstream_next
-        if not wanted:
-            return
-        # Of each connection, one response is written to the target while the next one comes.
-        responses, memory_bytes = len(self._under_way) + len(wanted), self.flow.batch_memory_bytes // 2
-        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // len(wanted))
-        max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
-        if self._throttle is not None:
-            max_bytes = self._throttle.most_bytes(
-                max_bytes, {topic for offsets in wanted.values() for topic, _ in offsets}
-            )
-        partition_max_bytes = max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES)
-        epochs = {key: stretch.leader_epoch for key, stretch in self._stretches.items()}
-        for (node, lane), offsets in wanted.items():
-            response = self.source.fetch(
-                node,
-                offsets,
-                max_bytes=max_bytes,
-                partition_max_bytes=partition_max_bytes,
-                max_wait_ms=FETCH_WAIT_MS,
-                epochs=epochs,
-                lane=lane,
-            )
-            self._under_way[node, lane] = PendingFetch(node, lane, offsets, response, max_bytes)
-
-    def _due(self) -> list[Stretch]:
-        """Returns the stretches that are read next, in the order of requests; topics that give way come last."""
-        left = [
-            stretch
-            for stretch in (self._stretches[key] for key in self._order)
-            if not stretch.is_done and self.flow.transform_of(stretch.topic) is None
-        ]
-        first = [stretch for stretch in left if not self.flow.is_backfill(stretch.topic)]
-        return first or left
-
-    def _line(self, key: PartitionKey) -> tuple[int, int]:
-        """Returns the leader of a partition and the connection to it that the partition uses."""
-        leader = self.source.leader(*key)
-        if key not in self._lanes:
-            self._lanes[key] = self._used[leader] % self._connections
-            self._used[leader] += 1
-        return leader, self._lanes[key]
-
-    def wait_s(self, stretch: Stretch) -> float:
-        """Returns the seconds until the allowed rate lets more of a stretch be read."""
-        return 0.0 if self._throttle is None else max(0.0, self._throttle.wait_s(stretch.topic))
-
-    @property
-    def throttled_s(self) -> float:
-        """Returns the seconds until anything may be read, 0 if nothing is left."""
-        return min((self.wait_s(stretch) for stretch in self._due()), default=0.0)
 
     async def accept(self) -> None:
         """Waits for the first response, and processes those that have come; after a retriable error, metadata is
@@ -196,22 +85,17 @@ class Intake:
         The response of a leader that is silent is left for `accept_late`. If many have come, some are left for the next
         call, so that they are not all held at once beside what is asked for next.
         """
-        while not (ready := [fetch for fetch in self._under_way.values() if self._is_ready(fetch)]):
-            await self.source.first_of(fetch.response for fetch in self._under_way.values())
         taken_bytes = 0
-        for fetch in ready:
+        for fetch in await self.fetcher.ready():
             if taken_bytes >= self.flow.batch_memory_bytes // 4:
                 return
-            del self._under_way[fetch.node, fetch.lane]
+            self.fetcher.take(fetch)
             taken_bytes += fetch.max_bytes
             async with self._refreshing():
                 if not fetch.response.is_done:
-                    self._late[fetch.node, fetch.lane] = fetch
+                    self.fetcher.postpone(fetch)
                     raise SilentBrokerError("no answer in time")
-                await self._process(await fetch.response, fetch.offsets)
-
-    def _is_ready(self, fetch: PendingFetch) -> bool:
-        return fetch.response.is_done or self.source.is_silent(fetch.node, fetch.lane)
+                await self._process(await fetch.response, fetch)
 
     async def accept_late(self, *, waits: bool) -> None:
         """Processes the responses of leaders that were silent: those that have come, or all of them.
@@ -219,19 +103,15 @@ class Intake:
         Args:
             waits: True to wait for the responses, at most until the requests time out.
         """
-        for fetch in list(self._late.values()):
+        for fetch in self.fetcher.late():
             if waits or fetch.response.is_done:
-                del self._late[fetch.node, fetch.lane]
+                self.fetcher.take(fetch)
                 async with self._refreshing():
-                    await self._process(await fetch.response, fetch.offsets)
+                    await self._process(await fetch.response, fetch)
 
-    async def _process(self, response: Any, asked: Mapping[PartitionKey, int]) -> None:
+    async def _process(self, response: Any, fetch: PendingFetch) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
-        answers = [
-            (fetched, FetchedLog(fetched.records, fetched.last_stable_offset, self.source.leader_epoch(*key)))
-            for fetched in self.source.fetched(response)
-            if self._stretches[key := (fetched.topic, fetched.partition)].upstream_next == asked.get(key)
-        ]
+        answers = self.fetcher.answers(fetch, response)
         if self.provenance:
             for fetched, log in answers:
                 if not self.provenance.knows(producer_ids(log)):
@@ -283,7 +163,7 @@ class Intake:
             await self.gaps.diverged(stretch, fetched)
             return
         if len(fetched.records):
-            self._order[stretch.key] = self._order.pop(stretch.key)
+            self.fetcher.have_turn(stretch.key)
         before = stretch.upstream_next
         await self._read_log(stretch, log, AbortedTransactions(fetched.aborted))
         self.pack(stretch)

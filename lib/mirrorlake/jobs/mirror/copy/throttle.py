@@ -45,6 +45,10 @@ class Throttle:
             begins = max(self._clock(), self._free_at.get(name, 0.0))
             self._free_at[name] = begins + size / self._rates[name]
 
+    def limits(self, topic: str) -> bool:
+        """Returns True if a rate applies to a topic."""
+        return bool(self._of(topic))
+
     def wait_s(self, topic: str) -> float:
         """Returns the seconds until more of a topic may be read."""
         return max((self._free_at.get(name, 0.0) - self._clock() for name in self._of(topic)), default=0.0)

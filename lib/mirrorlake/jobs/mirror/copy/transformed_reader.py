@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
 from mirrorlake.errors import SourceError
+from mirrorlake.jobs.mirror.copy.fetcher import FETCH_WAIT_MS
 from mirrorlake.jobs.mirror.copy.gap_recorder import NO_LIMIT
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Loose, Stretch
-from mirrorlake.jobs.mirror.copy.source_reader import FETCH_WAIT_MS, Intake
+from mirrorlake.jobs.mirror.copy.source_reader import Intake
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey

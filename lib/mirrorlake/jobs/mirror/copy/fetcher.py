@@ -1,0 +1,370 @@
+"""The Fetch requests of a copying task: who is asked for which partitions, over which connection, and for how much.
+
+Each connection to a leader has one request under way. Where a leader of a far cluster has fewer partitions than there
+are connections, a partition is read over several of them. One request asks for what is to be read next. The others ask
+for what is *ahead* of it: each begins where the one before will probably end. The reader passes over what two responses
+have, and what no response has is asked for as soon as that shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NamedTuple
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.throttle import Throttle
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.record_batch import FetchedLog
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.grouping import by
+
+FETCH_BYTES, LEAST_FETCH_BYTES = 16 << 20, 64 << 10
+PARTITION_FETCH_BYTES = 4 << 20
+LEAST_AHEAD_BYTES = 1 << 20  # smaller responses are those of clusters that are slow, or just begin
+OVERLAP = 0.05  # of two responses: to read a few batches twice costs less than to wait for those that neither has
+FETCH_WAIT_MS = 500
+
+LeaderLane = tuple[int, int]  # node id of a leader, and number of a connection to it
+
+
+class LogPlace(NamedTuple):
+    """A place in a log: an offset, and the leader epoch of the batch before it, -1 if that is unknown."""
+
+    offset: int
+    leader_epoch: int
+
+
+def place_of(stretch: Stretch) -> LogPlace:
+    """Returns the place from which a stretch is read next."""
+    return LogPlace(stretch.upstream_next, stretch.leader_epoch)
+
+
+@dataclass(frozen=True)
+class PendingFetch:
+    """A Fetch request whose response has not been read.
+
+    Attributes:
+        line: connection that it was sent over.
+        places: where it asks for each partition.
+        epochs: epoch of the leader of each partition.
+        response: future of the response.
+        max_bytes: size limit of the response.
+        is_ahead: True if it asks for what is ahead, of one partition.
+    """
+
+    line: LeaderLane
+    places: Mapping[PartitionKey, LogPlace]
+    epochs: Mapping[PartitionKey, int]
+    response: Any
+    max_bytes: int
+    is_ahead: bool = False
+
+    def offset(self, key: PartitionKey) -> int:
+        """Returns the offset from which a partition is asked for."""
+        return self.places[key].offset
+
+    def leader(self, key: PartitionKey) -> tuple[int, int]:
+        """Returns the node that is asked for a partition, and its epoch as the leader."""
+        return self.line[0], self.epochs[key]
+
+
+@dataclass
+class Fetcher:
+    """The requests of one attempt.
+
+    Attributes:
+        flow: flow to mirror.
+        source: cluster to read.
+        limits: keeps how many offsets the responses have.
+        stretches: stretches by topic and partition.
+        connections: number of connections to each leader.
+        throttle: the rate that the operator allows; None for no limit.
+    """
+
+    flow: Flow
+    source: Cluster
+    limits: Limits
+    stretches: Mapping[PartitionKey, Stretch]
+    connections: int = 1
+    throttle: Throttle | None = None
+    _under_way: dict[LeaderLane, PendingFetch] = field(default_factory=dict)
+    _late: dict[LeaderLane, PendingFetch] = field(default_factory=dict)  # of leaders that are silent
+    _leaders: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)  # as of `PendingFetch.leader`
+
+    def __post_init__(self) -> None:
+        # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
+        self._order = dict.fromkeys(random.sample(list(self.stretches), k=len(self.stretches)))
+        self._is_fetched = cache(lambda topic: self.flow.transform_of(topic) is None)  # else Spark reads it
+        self._is_backfill = cache(self.flow.is_backfill)
+
+    @property
+    def is_under_way(self) -> bool:
+        """True if a response is to be awaited or read, other than those of silent leaders."""
+        return any(not fetch.response.is_done or self._is_next(fetch) for fetch in self._under_way.values())
+
+    @property
+    def asked_bytes(self) -> int:
+        """Size limit of all responses that are not read, with those of silent leaders."""
+        return sum(fetch.max_bytes for fetch in (*self._under_way.values(), *self._late.values()))
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def fetch(self, most_bytes: Callable[[int], int]) -> None:
+        """Sends a Fetch request on each free connection to a leader, for the offsets that are left.
+
+        Partitions without a leader are tried again the next time. Those of a leader that still owes a response are
+        left out, so that they don't hold up the others. Spark reads the topics that have a transform.
+
+        Args:
+            most_bytes: returns the size limit of each of so many responses, as the pace of the attempt allows.
+        """
+        due = [stretch for stretch in self._due() if not self.wait_s(stretch)]
+        lines, pending = self._lines(), self._pending()
+        next_ones: dict[LeaderLane, dict[PartitionKey, LogPlace]] = {}
+        for stretch in due:
+            key = stretch.key
+            before = self._within_reach(stretch, pending.get(key, []), len(lines[key]))
+            if any(fetch.offset(key) <= stretch.upstream_next for fetch in before):
+                continue
+            line = next((line for line in lines[key] if self._is_free(line)), None) or self._freed(before)
+            if line is not None:
+                next_ones.setdefault(line, {})[key] = place_of(stretch)
+        ahead = {
+            line: stretch
+            for stretch in (due if self.connections > 1 and self.source.is_far else ())
+            if self._goes_ahead(stretch, lines[stretch.key])
+            for line in lines[stretch.key]
+            if line not in next_ones and self._is_free(line)
+        }
+        if not next_ones and not ahead:
+            return
+        # Of each connection, one response is written to the target while the next one comes.
+        wanted = len(next_ones) + len(ahead)
+        responses, memory_bytes = len(self._under_way) + wanted, self.flow.batch_memory_bytes // 2
+        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // wanted)
+        max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
+        for line, places in next_ones.items():
+            self._send(line, places, max_bytes)
+        for line, stretch in ahead.items():
+            self._send_ahead(line, stretch, max_bytes)
+
+    def _due(self) -> list[Stretch]:
+        """Returns the stretches that are read next, in the order of requests; topics that give way come last."""
+        left = [
+            stretch
+            for stretch in (self.stretches[key] for key in self._order)
+            if not stretch.is_done and self._is_fetched(stretch.topic)
+        ]
+        first = [stretch for stretch in left if not self._is_backfill(stretch.topic)]
+        return first or left
+
+    def _lines(self) -> dict[PartitionKey, list[LeaderLane]]:
+        """Returns the connections of each partition to its leader: some of its own, or one that it shares."""
+        left = [
+            key for key, stretch in self.stretches.items() if not stretch.is_done and self._is_fetched(stretch.topic)
+        ]
+        found: dict[PartitionKey, list[LeaderLane]] = {}
+        for node, keys in by(lambda key: self.source.leader(*key), left).items():
+            lines = [(node, lane) for lane in range(self.connections)]
+            shares = [lines[number :: len(keys)] for number in range(min(len(keys), len(lines)))]
+            found.update(zip(keys, itertools.cycle(shares)))
+        return found
+
+    def _is_free(self, line: LeaderLane) -> bool:
+        return line not in self._under_way and line not in self._late
+
+    def _pending(self) -> dict[PartitionKey, list[PendingFetch]]:
+        """Returns the requests that are under way for each partition."""
+        found: dict[PartitionKey, list[PendingFetch]] = {}
+        for fetch in self._under_way.values():
+            for key in fetch.places:
+                found.setdefault(key, []).append(fetch)
+        return found
+
+    def _within_reach(self, stretch: Stretch, pending: list[PendingFetch], lines: int) -> list[PendingFetch]:
+        """Gives up what has come from further ahead than all connections of a partition reach now; returns the rest.
+
+        That is so where records have become larger.
+        """
+        if not any(fetch.is_ahead for fetch in pending):
+            return pending
+        most_bytes = lines * max(fetch.max_bytes for fetch in pending)
+        reach = stretch.upstream_next + most_bytes * self.limits.offsets_per_byte[stretch.key]
+        for fetch in pending:
+            if fetch.is_ahead and fetch.response.is_done and fetch.offset(stretch.key) > reach:
+                del self._under_way[fetch.line]
+        return [fetch for fetch in pending if self._under_way.get(fetch.line) is fetch]
+
+    def _freed(self, pending: Iterable[PendingFetch]) -> LeaderLane | None:
+        """Gives up what has come from furthest ahead, for something that is missing before it; returns its line."""
+        come = [fetch for fetch in pending if fetch.is_ahead and fetch.response.is_done]
+        if not come:
+            return None
+        last = max(come, key=lambda fetch: max(place.offset for place in fetch.places.values()))
+        del self._under_way[last.line]
+        return last.line
+
+    def _goes_ahead(self, stretch: Stretch, lines: list[LeaderLane]) -> bool:
+        """Returns True if a partition is read over several connections."""
+        return (
+            len(lines) > 1
+            and self.source.is_far
+            and stretch.key in self.limits.offsets_per_byte
+            and not (self.throttle and self.throttle.limits(stretch.topic))
+        )
+
+    def _send_ahead(self, line: LeaderLane, stretch: Stretch, max_bytes: int) -> None:
+        """Asks for what nothing that is under way will have, as far as one can tell."""
+        key, at = stretch.key, stretch.upstream_next
+        rate, end = self.limits.offsets_per_byte[key], at
+        for offset, size in sorted(
+            (fetch.offset(key), fetch.max_bytes) for fetch in self._under_way.values() if key in fetch.places
+        ):
+            if offset > end:  # something is missing before it
+                break
+            end = max(end, offset + int(rate * size))
+            at = max(at, offset + int((1 - OVERLAP) * rate * size), offset + 1)
+        if stretch.upstream_next < at < stretch.planned_end and max_bytes >= LEAST_AHEAD_BYTES:
+            self._send(line, {key: LogPlace(at, -1)}, max_bytes, is_ahead=True)
+
+    def _until_the_next(self, key: PartitionKey, at: int, max_bytes: int) -> int:
+        """Returns the size that is missing before the next thing that was asked ahead, `max_bytes` at most."""
+        following = [
+            fetch.offset(key)
+            for fetch in self._under_way.values()
+            if fetch.is_ahead and key in fetch.places and fetch.offset(key) > at
+        ]
+        if not following:
+            return max_bytes
+        missing_bytes = (min(following) - at) / self.limits.offsets_per_byte[key]
+        return min(max_bytes, LEAST_FETCH_BYTES + int((1 + OVERLAP) * missing_bytes))
+
+    def _send(
+        self, line: LeaderLane, places: Mapping[PartitionKey, LogPlace], max_bytes: int, *, is_ahead: bool = False
+    ) -> None:
+        if self.throttle is not None:
+            max_bytes = self.throttle.most_bytes(max_bytes, {topic for topic, _ in places})
+        if len(places) == 1:
+            ((key, place),) = places.items()
+            max_bytes = self._until_the_next(key, place.offset, max_bytes)
+        node, lane = line
+        response = self.source.fetch(
+            node,
+            {key: place.offset for key, place in places.items()},
+            max_bytes=max_bytes,
+            partition_max_bytes=max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES),
+            max_wait_ms=FETCH_WAIT_MS,
+            epochs={key: place.leader_epoch for key, place in places.items()},
+            lane=lane,
+        )
+        epochs = {key: self.source.leader_epoch(*key) for key in places}
+        self._under_way[line] = PendingFetch(line, places, epochs, response, max_bytes, is_ahead)
+
+    def have_turn(self, key: PartitionKey) -> None:
+        """Lets the other partitions come first in the next requests."""
+        self._order[key] = self._order.pop(key)
+
+    def wait_s(self, stretch: Stretch) -> float:
+        """Returns the seconds until the allowed rate lets more of a stretch be read."""
+        return 0.0 if self.throttle is None else max(0.0, self.throttle.wait_s(stretch.topic))
+
+    @property
+    def throttled_s(self) -> float:
+        """Returns the seconds until anything may be read, 0 if nothing is left."""
+        return min((self.wait_s(stretch) for stretch in self._due()), default=0.0)
+
+    # -- responses ----------------------------------------------------------------------------------
+
+    async def ready(self) -> list[PendingFetch]:
+        """Waits for a response that can be read; returns those that have come, and those that are late.
+
+        Returns nothing if all have come, and something is missing before each of them.
+        """
+        while not (ready := self._ready()):
+            left = [fetch.response for fetch in self._under_way.values() if not fetch.response.is_done]
+            if not left:
+                break
+            await self.source.first_of(left)
+        return ready
+
+    def _ready(self) -> list[PendingFetch]:
+        return [
+            fetch
+            for fetch in self._under_way.values()
+            if (self._is_next(fetch) if fetch.response.is_done else self.source.is_silent(*fetch.line))
+        ]
+
+    def _is_next(self, fetch: PendingFetch) -> bool:
+        """Returns True if a response that has come can be read, or be dropped."""
+        if not fetch.is_ahead or fetch.response.exception is not None:
+            return True
+        (stretch,) = (self.stretches[key] for key in fetch.places)
+        return stretch.is_done or fetch.offset(stretch.key) <= stretch.upstream_next
+
+    def late(self) -> list[PendingFetch]:
+        """Returns the requests to leaders that were silent."""
+        return list(self._late.values())
+
+    def take(self, fetch: PendingFetch) -> None:
+        """Takes a request whose response is read now."""
+        for fetches in (self._under_way, self._late):
+            if fetches.get(fetch.line) is fetch:
+                del fetches[fetch.line]
+
+    def postpone(self, fetch: PendingFetch) -> None:
+        """Leaves a request to a silent leader for later, and asks nothing over its connection meanwhile."""
+        self._late[fetch.line] = fetch
+
+    def answers(self, fetch: PendingFetch, response: Any) -> list[tuple[Fetched, FetchedLog]]:
+        """Returns what a response has of each partition that is still where it was asked for."""
+        found = []
+        for fetched in self.source.fetched(response):
+            if (key := (fetched.topic, fetched.partition)) not in fetch.places:
+                continue
+            log = FetchedLog(fetched.records, fetched.last_stable_offset, self.source.leader_epoch(*key))
+            if self._continues(fetch, fetched, log):
+                found.append((fetched, log))
+                self._learn(fetch, key, log)
+        return found
+
+    def _continues(self, fetch: PendingFetch, fetched: Fetched, log: FetchedLog) -> bool:
+        """Returns True if an answer continues a stretch.
+
+        A leader compares the log with the epoch that was read last only if it is asked for what is next. What was asked
+        ahead is of the same log if the same leader has answered for it, in the same epoch. Only records are taken of
+        it: an error there says nothing of the position.
+        """
+        stretch = self.stretches[key := (fetched.topic, fetched.partition)]
+        has_answered = not fetched.error_code and fetched.diverges_at is None
+        if not fetch.is_ahead:
+            if has_answered and fetch.places[key] == place_of(stretch):
+                self._leaders[key] = fetch.leader(key)
+            return fetch.places[key] == place_of(stretch)
+        at = stretch.upstream_next
+        return (
+            has_answered
+            and not stretch.is_done
+            and fetch.offset(key) <= at < _end(log)
+            and fetch.leader(key) == self._leaders.get(key)
+        )
+
+    def _learn(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
+        """Learns how many offsets a response has, unless it was small or has the end of what is to be copied."""
+        offsets = _end(log) - fetch.offset(key)
+        is_full = len(fetch.places) == 1 and _end(log) < self.stretches[key].planned_end
+        if offsets > 0 and is_full and fetch.max_bytes >= LEAST_AHEAD_BYTES:
+            self.limits.offsets_per_byte[key] = offsets / fetch.max_bytes
+
+
+def _end(log: FetchedLog) -> int:
+    """Returns the offset behind a log, -1 if it does not show."""
+    if not len(log) or log.whole < len(log) or (last := log[len(log) - 1]).magic < 2:
+        return -1
+    return last.end_offset

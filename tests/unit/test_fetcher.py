@@ -1,0 +1,427 @@
+"""Which Fetch requests the reading half of a copying task has under way, on a source that answers none by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kafka.future import Future
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.name_filter import NameFilter
+from mirrorlake.config.properties import Properties
+from mirrorlake.jobs.mirror.copy import fetcher as fetcher_module
+from mirrorlake.jobs.mirror.copy.fetcher import FETCH_BYTES, LEAST_FETCH_BYTES, PARTITION_FETCH_BYTES, Fetcher
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.source_reader import Intake
+from mirrorlake.jobs.mirror.copy.throttle import Throttle
+from mirrorlake.model.gap import GapKind
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.batches.codecs import NONE
+from mirrorlake.protocol.batches.record_batch import FetchedLog
+from mirrorlake.protocol.batches.records import read_records
+from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.requests.fetch import Fetched
+
+from tests.unit.test_merging import encoded, records_of
+from tests.unit.test_small_batches import FIRST, RandomLog
+from tests.unit.test_throttle import PROPERTIES
+
+Asked = tuple[int, int, frozenset[int], int]  # node, lane, partitions, size limit
+
+
+class SilentSource:
+    """A source with a leader for each residue of the partitions' numbers."""
+
+    def __init__(self, leaders: int, *, is_far: bool = False) -> None:
+        self.leaders, self.is_far, self.moved = leaders, is_far, 0
+        self.asked: list[Asked] = []
+        self.partition_bytes: set[int] = set()
+        self.places: list[dict[int, tuple[int, int]]] = []  # offset and epoch of each partition, by request
+        self.responses: list[Any] = []
+
+    def leader_epoch(self, *_: Any) -> int:
+        return 9
+
+    def is_silent(self, *_: int) -> bool:
+        return False
+
+    async def topic_config(self, *_: str) -> str:
+        return "compact"
+
+    def explained(self, what: str, error: Exception, **_: Any) -> Exception:
+        raise AssertionError(f"an error that says nothing was taken for one: {what}: {error}")
+
+    def fetched(self, answer: list[Fetched]) -> list[Fetched]:
+        return answer
+
+    def leader(self, _: str, partition: int) -> int:
+        return partition % self.leaders + self.moved
+
+    def fetch(self, node: int, offsets: Mapping[PartitionKey, int], max_bytes: int, lane: int, **given: Any) -> Any:
+        self.asked.append((node, lane, frozenset(partition for _, partition in offsets), max_bytes))
+        self.partition_bytes.add(given["partition_max_bytes"])
+        self.places.append({key[1]: (offset, given["epochs"][key]) for key, offset in offsets.items()})
+        self.responses.append(Future())
+        return self.responses[-1]
+
+
+@pytest.fixture
+def flow() -> Flow:
+    return Flow.from_properties(Properties(PROPERTIES), "a->b")
+
+
+def fetcher(flow: Flow, source: Any, partitions: int, connections: int = 1, **given: Any) -> Fetcher:
+    limits, made = given.pop("limits", None) or Limits(), given.pop("stretches", None)
+    stretches = {
+        ("t", partition): Stretch("t", partition, "", "a.t", 0, 0, 0, 1_000) for partition in range(partitions)
+    }
+    return Fetcher(flow, source, limits, stretches if made is None else made, connections, **given)
+
+
+def test_each_connection_has_one_request_under_way_with_partitions_of_its_own(flow: Flow) -> None:
+    source = SilentSource(2, is_far=True)
+    reading = fetcher(flow, source, partitions=7, connections=2)
+    for source.moved in (0, 0, 10):  # other leaders in the end
+        reading.fetch(lambda _: FETCH_BYTES)
+    assert len({(node, lane) for node, lane, *_ in source.asked}) == len(source.asked)
+    assert sorted(partition for *_, partitions, _ in source.asked for partition in partitions) == [*range(7)]
+    assert all(partition % 2 == node for node, _, partitions, _ in source.asked for partition in partitions)
+    shares = sorted((node, lane, len(partitions)) for node, lane, partitions, _ in source.asked)
+    assert shares == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 1)]
+    assert source.partition_bytes == {flow.batch_memory_bytes // 8}, "one partition may have a whole response"
+
+
+@pytest.mark.parametrize("leaders", [1, 4, 30])
+def test_what_is_held_is_bounded_however_many_leaders_there_are(flow: Flow, leaders: int) -> None:
+    source = SilentSource(leaders)
+    fetcher(flow, source, partitions=60).fetch(lambda _: FETCH_BYTES)
+    assert len(source.asked) == leaders
+    # One response of each connection is written while the next one arrives.
+    assert 2 * sum(size for *_, size in source.asked) <= flow.batch_memory_bytes
+    assert max(source.partition_bytes) <= PARTITION_FETCH_BYTES
+
+
+def test_what_is_held_is_bounded_though_leaders_are_asked_one_after_the_other(flow: Flow) -> None:
+    source = SilentSource(30)
+    reading = fetcher(flow, source, partitions=0, stretches={})
+    for partition in range(30):  # as they are found, for example
+        stretch = Stretch("t", partition, "", "a.t", 0, 0, 0, 1_000)
+        reading.stretches |= {stretch.key: stretch}  # type: ignore[operator]
+        reading._order[stretch.key] = None
+        reading.fetch(lambda _: FETCH_BYTES)
+    assert len(source.asked) == 30
+    least = 28 * LEAST_FETCH_BYTES  # the first two have all but this
+    assert reading.asked_bytes == sum(size for *_, size in source.asked) <= flow.batch_memory_bytes // 2 + least
+
+
+def test_topics_that_give_way_are_read_last_and_nothing_is_while_the_rate_is_used_up(flow: Flow) -> None:
+    flow = replace(flow, backfill_topics=NameFilter("mirrorlake.backfill.topics", ("old",)), max_bytes_per_s=1_000)
+    source, now = SilentSource(1), [0.0]
+    stretches = {(topic, 0): Stretch(topic, 0, "", f"a.{topic}", 0, 0, 0, 10) for topic in ("old", "new")}
+    throttle = Throttle(flow, Limits(), lambda: now[0])
+    reading = fetcher(flow, source, 0, stretches=stretches, throttle=throttle)
+    throttle.spend("new", 500)
+    reading.fetch(lambda _: FETCH_BYTES)
+    assert (source.asked, reading.throttled_s) == ([], pytest.approx(0.5))
+    now[0] = 1.0
+    reading.fetch(lambda _: FETCH_BYTES)
+    assert {*reading._under_way[0, 0].places} == {("new", 0)}
+    stretches["new", 0].upstream_next = 10
+    reading._under_way.clear()
+    reading.fetch(lambda _: FETCH_BYTES)
+    assert {*reading._under_way[0, 0].places} == {("old", 0)}
+
+
+# -- what is asked ahead ----------------------------------------------------------------------------
+
+KEY = ("t", 0)
+
+
+class LogSource:
+    """A far source of one partition, which answers its requests in any order."""
+
+    is_far = True
+
+    def __init__(self, made: RandomLog, dice: random.Random) -> None:
+        self.log, self.made, self.dice = FetchedLog(made.bytes), made, dice
+        self.most = 0
+        self._asked: list[tuple[Any, int, int]] = []
+        # Where the markers of aborted transactions are
+        self._aborted = [
+            (producer, first, next(b.base_offset for b in self.log if b.is_control and b.base_offset > first))
+            for producer, first in made.aborted
+        ]
+
+    def leader(self, *_: Any) -> int:
+        return 0
+
+    def leader_epoch(self, *_: Any) -> int:
+        return 9
+
+    def is_silent(self, *_: int) -> bool:
+        return False
+
+    async def topic_config(self, *_: str) -> str:
+        return "compact"
+
+    def fetch(self, node: int, offsets: Mapping[PartitionKey, int], max_bytes: int, **given: Any) -> Any:
+        self._asked.append((Future(), offsets[KEY], max_bytes))
+        self.most = max(self.most, len(self._asked))
+        return self._asked[-1][0]
+
+    async def first_of(self, futures: Iterable[Any]) -> None:
+        future, offset, max_bytes = self._asked.pop(self.dice.randrange(len(self._asked)))
+        future.success([self._answer(offset, max_bytes)])
+
+    def _answer(self, offset: int, max_bytes: int) -> Fetched:
+        parts: list[Any] = []
+        end = offset
+        for number in range(len(self.log)):
+            batch = self.log[number]
+            if batch.end_offset > offset and (not parts or sum(map(len, parts)) + len(batch.raw) <= max_bytes):
+                parts.append(batch.raw)
+                end = batch.end_offset
+            elif parts:
+                break
+        aborted = [(producer, first) for producer, first, last in self._aborted if last >= offset and first < end]
+        return Fetched("t", 0, 0, 0, -1, aborted, b"".join(parts))
+
+    def fetched(self, answer: list[Fetched]) -> list[Fetched]:
+        return answer
+
+
+def finished(coroutine: Any) -> None:
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+def read(flow: Flow, source: LogSource, connections: int, sizes: Callable[[], int], limits: Limits) -> Any:
+    """Reads a log as an attempt does; returns all that became of it."""
+    stretch = Stretch(*KEY, "id", "remote", FIRST, FIRST, 0, source.log[len(source.log) - 1].end_offset)
+    asking = Fetcher(flow, source, limits, {KEY: stretch}, connections)  # type: ignore[arg-type]
+    intake = Intake(flow, source, None, limits, {KEY: stretch}, asking)  # type: ignore[arg-type]
+    for _ in range(10_000):
+        asking.fetch(lambda _: sizes())
+        if not asking.is_under_way:
+            break
+        finished(intake.accept())
+    intake.pack(stretch)
+    records = [
+        (offset, record.timestamp, record.rest)
+        for _, batch in stretch.waiting
+        for offset, record in zip(
+            (offset for start, end in batch.ranges for offset in range(start, end)), read_records(batch), strict=True
+        )
+    ]
+    assert stretch.is_done
+    gaps: list[tuple[int, int, GapKind]] = []
+    for start, end, kind in stretch.gaps:  # if a response ends with a corrupt batch, the end of the batch is not known
+        if gaps and gaps[-1][2] is GapKind.CORRUPT and (start, kind) == (gaps[-1][1], GapKind.COMPACTED):
+            start, _, kind = gaps.pop()
+        gaps.append((start, end, kind))
+    return records, gaps, stretch.skipped, stretch.leader_epoch, stretch.epoch_from, intake.bytes
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_log_is_read_over_several_connections_as_it_is_over_one(
+    flow: Flow, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher_module, "LEAST_AHEAD_BYTES", 1)
+    monkeypatch.setattr(fetcher_module, "LEAST_FETCH_BYTES", 100)
+    flow = replace(flow, passes_over_losses=True)
+    dice = random.Random(seed)
+    made = RandomLog(dice)
+    expected = read(flow, LogSource(made, dice), 1, lambda: 1 << 20, Limits())
+    least = dice.choice((200, 1_000, 4_000))
+    limits = Limits(offsets_per_byte={KEY: dice.choice((1e-6, 0.001, 0.01, 0.1, 1.0))})
+    source = LogSource(made, dice)
+    assert read(flow, source, dice.choice((2, 3, 8)), lambda: dice.randint(least, 2 * least), limits) == expected
+    assert source.most > 1 or len(made.bytes) < 20 * least, "several requests were under way"
+
+
+def even_log(batches: int, first: int = 0, epoch: int = 3) -> bytes:
+    """Returns a log whose batches have ten records each, and one size."""
+    records = [records_of(random.Random(1), first + 10 * number, 10, is_plain=True) for number in range(batches)]
+    return b"".join(encoded(one, NONE, epoch=epoch) for one in records)
+
+
+BATCH_BYTES = len(even_log(1))
+
+
+class Far:
+    """Reads a partition of a far source over some connections; a response has 100 batches."""
+
+    def __init__(self, flow: Flow, connections: int = 3, **given: Any) -> None:
+        self.source = SilentSource(1, is_far=given.pop("is_far", True))
+        self.stretch = Stretch(*KEY, "", "a.t", 0, 0, 0, given.pop("end", 100_000))
+        rate = given.pop("offsets_per_byte", 10 / BATCH_BYTES)
+        limits = Limits(offsets_per_byte={} if rate is None else {KEY: rate})
+        self.size = given.pop("size", 1 << 20)
+        self.asking = fetcher(flow, self.source, 0, connections, stretches={KEY: self.stretch}, limits=limits, **given)
+        self.intake = Intake(flow, self.source, None, limits, {KEY: self.stretch}, self.asking)  # type: ignore[arg-type]
+        self.ask()
+
+    def ask(self) -> list[int]:
+        """Asks for more; returns all offsets so far that were asked for."""
+        self.asking.fetch(lambda _: self.size)
+        return [places[0][0] for places in self.source.places]
+
+    def answer(self, number: int, **given: Any) -> None:
+        """Answers a request, and reads what can be read."""
+        self.source.responses[number].success([Fetched("t", 0, **{**NOTHING, **given})])
+        if self.asking.is_under_way and self.asking._ready():
+            finished(self.intake.accept())
+
+
+NOTHING = {"error_code": 0, "log_start_offset": 0, "last_stable_offset": -1, "aborted": [], "records": b""}
+
+
+def test_a_partition_of_a_far_source_is_read_over_all_connections_with_little_overlap(flow: Flow) -> None:
+    far = Far(flow)
+    step = int(0.95 * 10 / BATCH_BYTES * (1 << 20))
+    assert far.ask() == [0, step, 2 * step]
+    assert [places[0][1] for places in far.source.places] == [-1, -1, -1]
+    assert {lane for _, lane, *_ in far.source.asked} == {0, 1, 2}
+    assert far.asking.asked_bytes == 3 << 20
+    least = step // 10 + 2  # batches
+    far.answer(1, records=even_log(least, first=step // 10 * 10))
+    assert far.stretch.upstream_next == 0, "what is before it has not come"
+    far.answer(0, records=even_log(least))
+    assert far.stretch.upstream_next == 10 * least
+    finished(far.intake.accept())
+    assert far.stretch.upstream_next == step // 10 * 10 + 10 * least
+    assert far.stretch.leader_epoch == 3
+    assert len(far.ask()) == 5
+
+
+def test_what_is_missing_before_what_has_come_is_asked_for_and_no_more(flow: Flow) -> None:
+    far = Far(flow)
+    _, second, third = far.ask()
+    for number, at in ((1, second), (2, third)):
+        far.answer(number, records=even_log(5, first=at // 10 * 10))
+    few = second // 10 - 100
+    far.answer(0, records=even_log(few))
+    assert far.ask()[3:] == [10 * few], "all other connections have what is ahead"
+    *_, (_, _, _, size) = far.source.asked
+    assert 101 * BATCH_BYTES < size < 150 * BATCH_BYTES + (64 << 10)
+    far.answer(3, records=even_log(101, first=10 * few))
+    finished(far.intake.accept())
+    assert far.stretch.upstream_next == second // 10 * 10 + 50
+
+
+def test_what_came_from_far_ahead_is_given_up_where_records_have_become_larger(flow: Flow) -> None:
+    far = Far(flow)
+    _, second, third = far.ask()
+    for number, at in ((1, second), (2, third)):
+        far.answer(number, records=even_log(5, first=at // 10 * 10))
+    far.answer(0, records=even_log(5))
+    assert far.ask()[3:] == [50, 50 + 47, 50 + 47 + 47], "all connections ask for what comes next"
+
+
+def test_what_came_from_furthest_ahead_is_given_up_where_no_connection_is_left_for_what_is_missing(flow: Flow) -> None:
+    far = Far(flow)
+    far.answer(1, records=even_log(5, first=far.ask()[1] // 10 * 10))
+    far.answer(2, records=even_log(5, first=far.ask()[2] // 10 * 10))
+    first = far.asking._under_way.pop((0, 0))
+    far.asking.postpone(first)  # its connection is silent
+    assert far.ask()[3:] == [0]
+    assert far.source.asked[-1][1] == 2, "the connection of what was furthest ahead"
+
+
+def test_nothing_waits_for_what_is_missing_when_no_more_is_asked_for(flow: Flow) -> None:
+    far = Far(flow)
+    _, second, third = far.ask()
+    far.answer(1, records=even_log(5, first=second // 10 * 10))
+    far.answer(0, records=even_log(5))
+    assert far.asking.is_under_way, "the third one is to come"
+    far.answer(2, records=even_log(5, first=third // 10 * 10))
+    assert not far.asking.is_under_way
+    finished(far.intake.accept())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"error_code": 6},
+        {"diverges_at": 3, "diverging_epoch": 1},
+        {"records": b""},
+        {"records": even_log(5)[:-1]},
+        {"records": b"\xff" * 300},
+    ],
+    ids=["error", "diverging", "empty", "cut off", "no log"],
+)
+def test_an_answer_from_ahead_that_is_no_log_says_nothing_and_is_asked_for_again(
+    flow: Flow, given: dict[str, Any]
+) -> None:
+    far = Far(flow, connections=2)
+    second = far.ask()[1]
+    far.answer(1, **{"records": even_log(50, first=second // 10 * 10), **given})
+    far.answer(0, records=even_log(second // 10 + 1))
+    position = far.stretch.upstream_next
+    finished(far.intake.accept())
+    assert far.stretch.upstream_next == position > second
+    assert not far.intake.problem
+    assert position in far.ask()
+
+
+def test_a_late_answer_from_ahead_is_not_read_before_what_comes_first(flow: Flow) -> None:
+    far = Far(flow, connections=2)
+    second = far.ask()[1]
+    far.asking.postpone(far.asking._under_way.pop((0, 1)))
+    far.answer(0, records=even_log(5))
+    far.answer(1, records=even_log(50, first=second // 10 * 10))
+    finished(far.intake.accept_late(waits=False))
+    assert (far.stretch.upstream_next, far.stretch.gaps) == (50, [])
+
+
+@pytest.mark.parametrize("change", ["epoch", "node", "never answered"])
+def test_what_another_leader_has_answered_from_ahead_is_not_believed(flow: Flow, change: str) -> None:
+    far = Far(flow, connections=2)
+    second = far.ask()[1]
+    asked = far.asking._under_way[0, 1]
+    if change == "epoch":
+        far.asking._under_way[0, 1] = replace(asked, epochs={KEY: 8})
+    if change == "node":
+        far.asking._under_way[0, 1] = replace(asked, line=(5, 1))
+    far.answer(0, records=even_log(second // 10 + 1))
+    if change == "never answered":
+        far.asking._leaders.clear()
+    far.answer(1, records=even_log(50, first=second // 10 * 10))
+    assert far.stretch.upstream_next == second // 10 * 10 + 10
+    assert not far.stretch.gaps
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"is_far": False},
+        {"offsets_per_byte": None},
+        {"size": 512 << 10},
+        {"end": 50},
+        {"throttled": True},
+    ],
+    ids=["near", "rate unknown", "slow", "all asked for", "rate set"],
+)
+def test_nothing_is_asked_ahead_where_that_gains_nothing(flow: Flow, given: dict[str, Any]) -> None:
+    if given.pop("throttled", False):
+        flow = replace(flow, max_bytes_per_s=1 << 30)
+        given["throttle"] = Throttle(flow, Limits(), lambda: 0.0)
+    assert Far(flow, **given).ask() == [0]
+
+
+def test_how_much_a_response_has_is_learnt_of_large_ones_that_do_not_reach_the_end(flow: Flow) -> None:
+    far = Far(flow, offsets_per_byte=None)
+    far.answer(0, records=even_log(300))
+    assert far.asking.limits.offsets_per_byte == {KEY: 3_000 / (1 << 20)}
+    assert far.ask() == [0, 3_000, 3_000 + int(0.95 * 3_000), 3_000 + 2 * int(0.95 * 3_000)]
+
+    far = Far(flow, offsets_per_byte=None, end=3_000)
+    far.answer(0, records=even_log(300))
+    assert not far.asking.limits.offsets_per_byte
+
+    far = Far(flow, offsets_per_byte=None, size=100_000)
+    far.answer(0, records=even_log(300))
+    assert not far.asking.limits.offsets_per_byte
