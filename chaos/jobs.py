@@ -23,6 +23,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import FencedError, MirrorlakeError
 from mirrorlake.jobs.checkpoint.cycles import InProcessCycles
 from mirrorlake.jobs.checkpoint.job import CheckpointJob
+from mirrorlake.jobs.mirror.copy import fetcher, pace
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.ledger.memory import MemoryLedger
@@ -31,6 +32,7 @@ from mirrorlake.notebook.runtime import ended_by_sigterm
 
 ROOT = Path(__file__).resolve().parents[1]
 STOP_S, STACKS_S = 40.0, 5.0
+SMALL_BYTES = 4 << 10  # of a response, where a partition is read over several connections
 MIRROR_INTERVAL_S, CHECKPOINT_INTERVAL_S = 0.1, 0.5
 SUITES = OFFSET_SYNCS, CHECKPOINTS = tuple(
     str(ROOT / f"expectations/{name}.json") for name in ("offset_syncs", "checkpoints")
@@ -138,6 +140,9 @@ def _run(work: Callable[[str, Flow, Event], None], config: str, flow: str, log: 
 
 
 def _mirror(config: str, flow: Flow, can_stop: Event) -> None:
+    if flow.fetch_connections > 1:  # else one response would have all that is new
+        pace.FETCH_BYTES = pace.LEAST_FETCH_BYTES = fetcher.LEAST_FETCH_BYTES = SMALL_BYTES
+        fetcher.LEAST_AHEAD_BYTES = fetcher.LEAST_AHEAD_BATCHES = 1
     job = MirrorJob(InProcessEngine(), config, flow, MemoryLedger(), OFFSET_SYNCS)
     with ended_by_sigterm(job):
         can_stop.set()

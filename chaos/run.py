@@ -19,7 +19,7 @@ from chaos.cells import SILENT
 from chaos.checker import RECOVERY_S, Evidence, GroupPosition, Partition, Record, findings, is_in_place
 from chaos.clusters import Clusters, Side
 from chaos.disturbances import LOOK_S, Disturbances
-from chaos.scenario import FAULTS_S, SILENT_FROM_S, Scenario
+from chaos.scenario import AHEAD_CONNECTIONS, FAULTS_S, SILENT_FROM_S, Scenario, reads_ahead
 from chaos.supervisor import Supervisor
 from chaos.traffic import Traffic
 
@@ -197,6 +197,7 @@ class _Run:
             "sync.topic.configs.interval.seconds": "1",
             "mirrorlake.slots": str(self._plan.slots),
             "mirrorlake.state.changes.enabled": str(bool(self._plan.seed % 2)).lower(),
+            "mirrorlake.fetch.connections": str(AHEAD_CONNECTIONS if reads_ahead(self._plan.seed) else 0),
             "mirrorlake.batch.max.ms": "1000",
             "mirrorlake.batch.max.records": "3000",
             "mirrorlake.transaction.timeout.ms": "10000",

@@ -26,6 +26,7 @@ SILENT_EACH, SILENT_CELLS = 4, 6  # each fourth seed has faults after which conn
 FREE_FAULTS = 4
 FAULTS_S = 10.0  # or less, once all faults were made
 SILENT_FROM_S = 5.0
+AHEAD_EACH, AHEAD_CONNECTIONS = 3, 4  # each third seed reads a partition over several connections
 DELAYS_MS = (50, 300, 1_500, 3_000)
 PAUSES_MS = (50, 500, 1_500)
 LATE_MS = (200, 1_000, 3_000)
@@ -143,6 +144,11 @@ def scenario(seed: int, dealt: Sequence[Cell] | None = None, *, small: bool = Fa
 def is_of_older(seed: int) -> bool:
     """Returns True for a seed whose target has the transaction protocol of Kafka 3."""
     return seed % OLDER_EACH == 0
+
+
+def reads_ahead(seed: int) -> bool:
+    """Returns True for a seed whose partitions are read over several connections, in small responses."""
+    return seed % AHEAD_EACH == 1
 
 
 def may_be_silent(seed: int) -> bool:

@@ -202,6 +202,7 @@ def test_one_partition_of_a_far_source_is_read_over_several_connections_and_copi
     set_password(world.source_admin, world, FIRST_PASSWORD)
     world.write_config(**login(world, world.alias, cluster), **{"mirrorlake.batch.memory.bytes": "2097152"})
     monkeypatch.setattr(fetcher, "LEAST_AHEAD_BYTES", 32 << 10)
+    monkeypatch.setattr(fetcher, "LEAST_AHEAD_BATCHES", 1)
     topic = world.topic(partitions=1)
     for seed, size in enumerate((500, 50, 2_000, 500)):  # so that what a response has is not what was expected
         world.produce(topic, 2_000, 1, size=size, codec="none", seed=seed)

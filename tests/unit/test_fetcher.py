@@ -22,7 +22,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import NONE
 from mirrorlake.protocol.batches.record_batch import FetchedLog
 from mirrorlake.protocol.batches.records import read_records
-from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.limits import Density, Limits
 from mirrorlake.protocol.requests.fetch import Fetched
 
 from tests.unit.test_merging import encoded, records_of
@@ -231,12 +231,13 @@ def test_any_log_is_read_over_several_connections_as_it_is_over_one(
 ) -> None:
     monkeypatch.setattr(fetcher_module, "LEAST_AHEAD_BYTES", 1)
     monkeypatch.setattr(fetcher_module, "LEAST_FETCH_BYTES", 100)
+    monkeypatch.setattr(fetcher_module, "LEAST_AHEAD_BATCHES", 1)
     flow = replace(flow, passes_over_losses=True)
     dice = random.Random(seed)
     made = RandomLog(dice)
     expected = read(flow, LogSource(made, dice), 1, lambda: 1 << 20, Limits())
     least = dice.choice((200, 1_000, 4_000))
-    limits = Limits(offsets_per_byte={KEY: dice.choice((1e-6, 0.001, 0.01, 0.1, 1.0))})
+    limits = Limits(densities={KEY: Density(dice.choice((1e-6, 0.001, 0.01, 0.1, 1.0)), 9)})
     source = LogSource(made, dice)
     assert read(flow, source, dice.choice((2, 3, 8)), lambda: dice.randint(least, 2 * least), limits) == expected
     assert source.most > 1 or len(made.bytes) < 20 * least, "several requests were under way"
@@ -255,10 +256,9 @@ class Far:
     """Reads a partition of a far source over some connections; a response has 100 batches."""
 
     def __init__(self, flow: Flow, connections: int = 3, **given: Any) -> None:
-        self.source = SilentSource(1, is_far=given.pop("is_far", True))
+        self.source = SilentSource(1, is_far=True)
         self.stretch = Stretch(*KEY, "", "a.t", 0, 0, 0, given.pop("end", 100_000))
-        rate = given.pop("offsets_per_byte", 10 / BATCH_BYTES)
-        limits = Limits(offsets_per_byte={} if rate is None else {KEY: rate})
+        limits = Limits(densities=given.pop("densities", {KEY: Density(10 / BATCH_BYTES, 9)}))
         self.size = given.pop("size", 1 << 20)
         self.asking = fetcher(flow, self.source, 0, connections, stretches={KEY: self.stretch}, limits=limits, **given)
         self.intake = Intake(flow, self.source, None, limits, {KEY: self.stretch}, self.asking)  # type: ignore[arg-type]
@@ -317,8 +317,8 @@ def test_what_came_from_far_ahead_is_given_up_where_records_have_become_larger(f
     _, second, third = far.ask()
     for number, at in ((1, second), (2, third)):
         far.answer(number, records=even_log(5, first=at // 10 * 10))
-    far.answer(0, records=even_log(5))
-    assert far.ask()[3:] == [50, 50 + 47, 50 + 47 + 47], "all connections ask for what comes next"
+    far.answer(0, records=even_log(9))
+    assert far.ask()[3:] == [90, 90 + 85, 90 + 85 + 85], "all connections ask for what comes next"
 
 
 def test_what_came_from_furthest_ahead_is_given_up_where_no_connection_is_left_for_what_is_missing(flow: Flow) -> None:
@@ -397,13 +397,14 @@ def test_what_another_leader_has_answered_from_ahead_is_not_believed(flow: Flow,
 @pytest.mark.parametrize(
     "given",
     [
-        {"is_far": False},
-        {"offsets_per_byte": None},
+        {"connections": 1},
+        {"densities": {}},
+        {"densities": {KEY: Density(10 / BATCH_BYTES, 7)}},
         {"size": 512 << 10},
         {"end": 50},
         {"throttled": True},
     ],
-    ids=["near", "rate unknown", "slow", "all asked for", "rate set"],
+    ids=["one connection", "not known", "large batches", "slow", "all asked for", "rate set"],
 )
 def test_nothing_is_asked_ahead_where_that_gains_nothing(flow: Flow, given: dict[str, Any]) -> None:
     if given.pop("throttled", False):
@@ -413,15 +414,12 @@ def test_nothing_is_asked_ahead_where_that_gains_nothing(flow: Flow, given: dict
 
 
 def test_how_much_a_response_has_is_learnt_of_large_ones_that_do_not_reach_the_end(flow: Flow) -> None:
-    far = Far(flow, offsets_per_byte=None)
+    far = Far(flow, densities={})
     far.answer(0, records=even_log(300))
-    assert far.asking.limits.offsets_per_byte == {KEY: 3_000 / (1 << 20)}
+    assert far.asking.limits.densities == {KEY: Density(3_000 / (1 << 20), 300)}
     assert far.ask() == [0, 3_000, 3_000 + int(0.95 * 3_000), 3_000 + 2 * int(0.95 * 3_000)]
 
-    far = Far(flow, offsets_per_byte=None, end=3_000)
-    far.answer(0, records=even_log(300))
-    assert not far.asking.limits.offsets_per_byte
-
-    far = Far(flow, offsets_per_byte=None, size=100_000)
-    far.answer(0, records=even_log(300))
-    assert not far.asking.limits.offsets_per_byte
+    for given in ({"end": 3_000}, {"size": 100_000}):
+        far = Far(flow, densities={}, **given)
+        far.answer(0, records=even_log(300))
+        assert not far.asking.limits.densities

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mirrorlake.partition_key import PartitionKey
+
+
+class Density(NamedTuple):
+    """What a Fetch response had of one partition: offsets, for each byte that was asked for, and batches."""
+
+    offsets_per_byte: float
+    batches: int
 
 
 @dataclass
@@ -33,7 +41,7 @@ class Limits:
     free_at: dict[str, float] = field(default_factory=dict)
     rates: dict[str, int] = field(default_factory=dict)
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
-    offsets_per_byte: dict[PartitionKey, float] = field(default_factory=dict)
+    densities: dict[PartitionKey, Density] = field(default_factory=dict)
 
     @property
     def known(self) -> tuple[frozenset[tuple[str, int]], int]:

@@ -1,9 +1,9 @@
 """The Fetch requests of a copying task: who is asked for which partitions, over which connection, and for how much.
 
-Each connection to a leader has one request under way. Where a leader of a far cluster has fewer partitions than there
-are connections, a partition is read over several of them. One request asks for what is to be read next. The others ask
-for what is *ahead* of it: each begins where the one before will probably end. The reader passes over what two responses
-have, and what no response has is asked for as soon as that shows.
+Each connection to a leader has one request under way. There are several where the cluster is far. If a leader has fewer
+partitions than connections, a partition is read over several of them. One request asks for what is to be read next. The
+others ask for what is *ahead* of it: each begins where the one before will probably end. The reader passes over what
+two responses have, and what no response has is asked for as soon as that shows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import FetchedLog
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.limits import Density, Limits
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.grouping import by
 
 FETCH_BYTES, LEAST_FETCH_BYTES = 16 << 20, 64 << 10
 PARTITION_FETCH_BYTES = 4 << 20
 LEAST_AHEAD_BYTES = 1 << 20  # smaller responses are those of clusters that are slow, or just begin
+LEAST_AHEAD_BATCHES = 8  # in a response: leaders return whole batches, so that one of them may come twice
 OVERLAP = 0.05  # of two responses: to read a few batches twice costs less than to wait for those that neither has
 FETCH_WAIT_MS = 500
 
@@ -82,7 +83,7 @@ class Fetcher:
     Attributes:
         flow: flow to mirror.
         source: cluster to read.
-        limits: keeps how many offsets the responses have.
+        limits: keeps what responses have.
         stretches: stretches by topic and partition.
         connections: number of connections to each leader.
         throttle: the rate that the operator allows; None for no limit.
@@ -138,7 +139,7 @@ class Fetcher:
                 next_ones.setdefault(line, {})[key] = place_of(stretch)
         ahead = {
             line: stretch
-            for stretch in (due if self.connections > 1 and self.source.is_far else ())
+            for stretch in (due if self.connections > 1 else ())
             if self._goes_ahead(stretch, lines[stretch.key])
             for line in lines[stretch.key]
             if line not in next_ones and self._is_free(line)
@@ -196,7 +197,7 @@ class Fetcher:
         if not any(fetch.is_ahead for fetch in pending):
             return pending
         most_bytes = lines * max(fetch.max_bytes for fetch in pending)
-        reach = stretch.upstream_next + most_bytes * self.limits.offsets_per_byte[stretch.key]
+        reach = stretch.upstream_next + most_bytes * self.limits.densities[stretch.key].offsets_per_byte
         for fetch in pending:
             if fetch.is_ahead and fetch.response.is_done and fetch.offset(stretch.key) > reach:
                 del self._under_way[fetch.line]
@@ -213,17 +214,14 @@ class Fetcher:
 
     def _goes_ahead(self, stretch: Stretch, lines: list[LeaderLane]) -> bool:
         """Returns True if a partition is read over several connections."""
-        return (
-            len(lines) > 1
-            and self.source.is_far
-            and stretch.key in self.limits.offsets_per_byte
-            and not (self.throttle and self.throttle.limits(stretch.topic))
-        )
+        density = self.limits.densities.get(stretch.key)
+        is_rated = self.throttle is not None and self.throttle.limits(stretch.topic)
+        return len(lines) > 1 and density is not None and density.batches >= LEAST_AHEAD_BATCHES and not is_rated
 
     def _send_ahead(self, line: LeaderLane, stretch: Stretch, max_bytes: int) -> None:
         """Asks for what nothing that is under way will have, as far as one can tell."""
         key, at = stretch.key, stretch.upstream_next
-        rate, end = self.limits.offsets_per_byte[key], at
+        rate, end = self.limits.densities[key].offsets_per_byte, at
         for offset, size in sorted(
             (fetch.offset(key), fetch.max_bytes) for fetch in self._under_way.values() if key in fetch.places
         ):
@@ -243,7 +241,7 @@ class Fetcher:
         ]
         if not following:
             return max_bytes
-        missing_bytes = (min(following) - at) / self.limits.offsets_per_byte[key]
+        missing_bytes = (min(following) - at) / self.limits.densities[key].offsets_per_byte
         return min(max_bytes, LEAST_FETCH_BYTES + int((1 + OVERLAP) * missing_bytes))
 
     def _send(
@@ -356,11 +354,11 @@ class Fetcher:
         )
 
     def _learn(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
-        """Learns how many offsets a response has, unless it was small or has the end of what is to be copied."""
+        """Learns what a response has, unless it was small or has the end of what is to be copied."""
         offsets = _end(log) - fetch.offset(key)
         is_full = len(fetch.places) == 1 and _end(log) < self.stretches[key].planned_end
         if offsets > 0 and is_full and fetch.max_bytes >= LEAST_AHEAD_BYTES:
-            self.limits.offsets_per_byte[key] = offsets / fetch.max_bytes
+            self.limits.densities[key] = Density(offsets / fetch.max_bytes, len(log))
 
 
 def _end(log: FetchedLog) -> int:
