@@ -496,22 +496,22 @@ COPYING = (
     Mutant(
         "what a task holds grows with the number of leaders",
         f"{COPY}/fetcher.py",
-        "        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // wanted)\n",
-        "        share = memory_bytes\n",
+        "            share = min(memory_bytes // responses, left_bytes // (wanted + len(ahead)))\n",
+        "            share = memory_bytes\n",
         ("tests/unit/test_fetcher.py::test_what_is_held_is_bounded_however_many_leaders_there_are",),
     ),
     Mutant(
         "leaders that are asked later have the memory of those before once more",
         f"{COPY}/fetcher.py",
-        ", (memory_bytes - self.asked_bytes) // wanted)\n",
+        ", left_bytes // (wanted + len(ahead)))\n",
         ", memory_bytes)\n",
         ("tests/unit/test_fetcher.py::test_what_is_held_is_bounded_though_leaders_are_asked_one_after_the_other",),
     ),
     Mutant(
         "what was asked ahead is read before what comes first",
         f"{COPY}/fetcher.py",
-        "fetch.offset(key) <= at < _end(log)",
-        "at < _end(log)",
+        "fetch.offset(key) <= stretch.upstream_next < _end(log)",
+        "stretch.upstream_next < _end(log)",
         ("tests/unit/test_fetcher.py::test_a_late_answer_from_ahead_is_not_read_before_what_comes_first",),
     ),
     Mutant(
@@ -531,7 +531,7 @@ COPYING = (
     Mutant(
         "no connection is left for what is missing before what has come",
         f"{COPY}/fetcher.py",
-        " or self._freed(before)\n",
+        " or self._freed(pending.get(key, ()))\n",
         "\n",
         (
             "tests/unit/test_fetcher.py::test_what_came_from_furthest_ahead_is_given_up_where_no_connection_is_left_for_what_is_missing",
@@ -540,9 +540,36 @@ COPYING = (
     Mutant(
         "what came from far ahead keeps its connections where records have become larger",
         f"{COPY}/fetcher.py",
-        "        if not any(fetch.is_ahead for fetch in pending):\n            return pending\n",
-        "        return pending\n",
+        "fetch.offset(key) > reach or fetch.leader(key) != leader",
+        "fetch.leader(key) != leader",
         ("tests/unit/test_fetcher.py::test_what_came_from_far_ahead_is_given_up_where_records_have_become_larger",),
+    ),
+    Mutant(
+        "what a former leader has answered from ahead holds its connections",
+        f"{COPY}/fetcher.py",
+        "fetch.offset(key) > reach or fetch.leader(key) != leader",
+        "fetch.offset(key) > reach",
+        (
+            "tests/unit/test_fetcher.py::test_what_a_former_leader_has_answered_from_ahead_holds_no_connection_and_no_memory",
+        ),
+    ),
+    Mutant(
+        "an old batch with a wrong first offset is the next one",
+        f"{COPY}/fetcher.py",
+        "            and _is_in_order(log, stretch.upstream_next)\n",
+        "",
+        (
+            "tests/unit/test_fetcher.py::test_a_wrong_bit_in_the_first_offset_of_a_batch_that_was_read_before_makes_no_gap",
+        ),
+    ),
+    Mutant(
+        "connections that are not used take their share of the memory",
+        f"{COPY}/fetcher.py",
+        "            if not sparse:\n",
+        "            if sparse or not sparse:\n",
+        (
+            "tests/unit/test_fetcher.py::test_connections_that_would_have_too_little_are_not_used_and_take_nothing_from_the_others",
+        ),
     ),
     Mutant(
         "an attempt waits for ever for what it asks for no more",
@@ -563,7 +590,7 @@ COPYING = (
     Mutant(
         "a partition is asked for twice at once",
         f"{COPY}/fetcher.py",
-        "if any(fetch.offset(key) <= stretch.upstream_next for fetch in before):\n",
+        "if key in pending and any(fetch.offset(key) <= stretch.upstream_next for fetch in pending[key]):\n",
         "if not key:\n",
         ("tests/unit/test_fetcher.py::test_each_connection_has_one_request_under_way_with_partitions_of_its_own",),
     ),

@@ -79,8 +79,8 @@ BATCHES = (
         "mirrorlake.produce.connections",
         Integer(0, 64),
         "0",
-        "Connections of one slot to each broker of the target, as many as for the source. A partition stays on one of "
-        "them in a transaction.",
+        "Connections of one slot to each broker of the target. 0: as for the source, by the round trip to the target. "
+        "A partition stays on one of them in a transaction.",
         field="produce_connections",
         is_live=True,
     ),

@@ -9,10 +9,13 @@ from mirrorlake.partition_key import PartitionKey
 
 
 class Density(NamedTuple):
-    """What a Fetch response had of one partition: offsets, for each byte that was asked for, and batches."""
+    """What Fetch responses have of one partition, for each byte that they were asked for.
+
+    `offsets_per_byte` counts up to the last batch of a response, so that this one is where the next response begins.
+    """
 
     offsets_per_byte: float
-    batches: int
+    batches_per_byte: float
 
 
 @dataclass

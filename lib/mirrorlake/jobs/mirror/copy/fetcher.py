@@ -28,8 +28,8 @@ from mirrorlake.protocol.requests.grouping import by
 FETCH_BYTES, LEAST_FETCH_BYTES = 16 << 20, 64 << 10
 PARTITION_FETCH_BYTES = 4 << 20
 LEAST_AHEAD_BYTES = 1 << 20  # smaller responses are those of clusters that are slow, or just begin
-LEAST_AHEAD_BATCHES = 8  # in a response: leaders return whole batches, so that one of them may come twice
-OVERLAP = 0.05  # of two responses: to read a few batches twice costs less than to wait for those that neither has
+LEAST_AHEAD_BATCHES = 8  # in a response: leaders return whole batches, so that one or two of them come twice
+OVERLAP = 0.02  # besides a batch: to read a few of them twice costs less than to wait for those that no response has
 FETCH_WAIT_MS = 500
 
 LeaderLane = tuple[int, int]  # node id of a leader, and number of a connection to it
@@ -117,7 +117,7 @@ class Fetcher:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def fetch(self, most_bytes: Callable[[int], int]) -> None:
+    def fetch(self, most_bytes: Callable[[int], int]) -> int:
         """Sends a Fetch request on each free connection to a leader, for the offsets that are left.
 
         Partitions without a leader are tried again the next time. Those of a leader that still owes a response are
@@ -125,36 +125,61 @@ class Fetcher:
 
         Args:
             most_bytes: returns the size limit of each of so many responses, as the pace of the attempt allows.
+
+        Returns:
+            The number of responses that are under way if something was asked for, else 0.
         """
         due = [stretch for stretch in self._due() if not self.wait_s(stretch)]
-        lines, pending = self._lines(), self._pending()
+        lines = self._lines(due) if self.connections > 1 else {}
+        pending = self._pending()
+        self._give_up(pending, lines)
         next_ones: dict[LeaderLane, dict[PartitionKey, LogPlace]] = {}
         for stretch in due:
             key = stretch.key
-            before = self._within_reach(stretch, pending.get(key, []), len(lines[key]))
-            if any(fetch.offset(key) <= stretch.upstream_next for fetch in before):
+            if key in pending and any(fetch.offset(key) <= stretch.upstream_next for fetch in pending[key]):
                 continue
-            line = next((line for line in lines[key] if self._is_free(line)), None) or self._freed(before)
+            own = lines.get(key) or ((self.source.leader(*key), 0),)
+            line = next((line for line in own if self._is_free(line)), None) or self._freed(pending.get(key, ()))
             if line is not None:
                 next_ones.setdefault(line, {})[key] = place_of(stretch)
-        ahead = {
-            line: stretch
-            for stretch in (due if self.connections > 1 else ())
-            if self._goes_ahead(stretch, lines[stretch.key])
+        going = [
+            (line, stretch)
+            for stretch in (due if lines else ())
+            if self._may_go_ahead(stretch, lines[stretch.key])
             for line in lines[stretch.key]
             if line not in next_ones and self._is_free(line)
-        }
-        if not next_ones and not ahead:
-            return
+        ]
+        if next_ones or going:
+            ahead, max_bytes = self._sizes(len(next_ones), going, most_bytes)
+            for line, places in next_ones.items():
+                self._send(line, places, max_bytes)
+            for line, stretch in ahead:
+                self._send_ahead(line, stretch, max_bytes)
+        return len(self._under_way) if next_ones or going else 0
+
+    def _sizes(
+        self, wanted: int, going: list[tuple[LeaderLane, Stretch]], most_bytes: Callable[[int], int]
+    ) -> tuple[list[tuple[LeaderLane, Stretch]], int]:
+        """Returns the connections over which to ask ahead, as far as the responses are large enough, and their size.
+
+        Args:
+            wanted: number of requests for what is next.
+            going: connections that are free besides, and the stretches that they are for.
+            most_bytes: as of `fetch`.
+        """
         # Of each connection, one response is written to the target while the next one comes.
-        wanted = len(next_ones) + len(ahead)
-        responses, memory_bytes = len(self._under_way) + wanted, self.flow.batch_memory_bytes // 2
-        share = min(memory_bytes // responses, (memory_bytes - self.asked_bytes) // wanted)
-        max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
-        for line, places in next_ones.items():
-            self._send(line, places, max_bytes)
-        for line, stretch in ahead.items():
-            self._send_ahead(line, stretch, max_bytes)
+        memory_bytes = self.flow.batch_memory_bytes // 2
+        left_bytes, most = memory_bytes - self.asked_bytes, memory_bytes // LEAST_AHEAD_BYTES - len(self._under_way)
+        ahead = sorted(going, key=lambda one: one[0][1])[: max(0, min(most, left_bytes // LEAST_AHEAD_BYTES) - wanted)]
+        while wanted or ahead:
+            responses = len(self._under_way) + wanted + len(ahead)
+            share = min(memory_bytes // responses, left_bytes // (wanted + len(ahead)))
+            max_bytes = max(LEAST_FETCH_BYTES, min(most_bytes(responses), share))
+            sparse = [one for one in ahead if not self._is_dense(one[1].key, max_bytes)]
+            if not sparse:
+                return ahead, max_bytes
+            ahead.remove(sparse[-1])  # the others get larger responses
+        return [], 0
 
     def _due(self) -> list[Stretch]:
         """Returns the stretches that are read next, in the order of requests; topics that give way come last."""
@@ -166,11 +191,10 @@ class Fetcher:
         first = [stretch for stretch in left if not self._is_backfill(stretch.topic)]
         return first or left
 
-    def _lines(self) -> dict[PartitionKey, list[LeaderLane]]:
+    def _lines(self, due: Iterable[Stretch]) -> dict[PartitionKey, list[LeaderLane]]:
         """Returns the connections of each partition to its leader: some of its own, or one that it shares."""
-        left = [
-            key for key, stretch in self.stretches.items() if not stretch.is_done and self._is_fetched(stretch.topic)
-        ]
+        wanted = {stretch.key for stretch in due}
+        left = [key for key in self.stretches if key in wanted]  # in an order that stays
         found: dict[PartitionKey, list[LeaderLane]] = {}
         for node, keys in by(lambda key: self.source.leader(*key), left).items():
             lines = [(node, lane) for lane in range(self.connections)]
@@ -189,19 +213,25 @@ class Fetcher:
                 found.setdefault(key, []).append(fetch)
         return found
 
-    def _within_reach(self, stretch: Stretch, pending: list[PendingFetch], lines: int) -> list[PendingFetch]:
-        """Gives up what has come from further ahead than all connections of a partition reach now; returns the rest.
+    def _give_up(
+        self, pending: dict[PartitionKey, list[PendingFetch]], lines: Mapping[PartitionKey, list[LeaderLane]]
+    ) -> None:
+        """Gives up what has come from ahead and is of no use now.
 
-        That is so where records have become larger.
+        It is from another leader, or further ahead than all connections of the partition reach, as records have become
+        larger.
         """
-        if not any(fetch.is_ahead for fetch in pending):
-            return pending
-        most_bytes = lines * max(fetch.max_bytes for fetch in pending)
-        reach = stretch.upstream_next + most_bytes * self.limits.densities[stretch.key].offsets_per_byte
-        for fetch in pending:
-            if fetch.is_ahead and fetch.response.is_done and fetch.offset(stretch.key) > reach:
-                del self._under_way[fetch.line]
-        return [fetch for fetch in pending if self._under_way.get(fetch.line) is fetch]
+        for key, fetches in pending.items():
+            if not any(fetch.is_ahead for fetch in fetches):
+                continue
+            most_bytes = len(lines.get(key, ())) * max(fetch.max_bytes for fetch in fetches)
+            reach = self.stretches[key].upstream_next + most_bytes * self.limits.densities[key].offsets_per_byte
+            leader = self.source.leader(*key), self.source.leader_epoch(*key)
+            for fetch in fetches:
+                is_useless = fetch.offset(key) > reach or fetch.leader(key) != leader
+                if fetch.is_ahead and fetch.response.is_done and is_useless:
+                    del self._under_way[fetch.line]
+            fetches[:] = [fetch for fetch in fetches if self._under_way.get(fetch.line) is fetch]
 
     def _freed(self, pending: Iterable[PendingFetch]) -> LeaderLane | None:
         """Gives up what has come from furthest ahead, for something that is missing before it; returns its line."""
@@ -212,11 +242,16 @@ class Fetcher:
         del self._under_way[last.line]
         return last.line
 
-    def _goes_ahead(self, stretch: Stretch, lines: list[LeaderLane]) -> bool:
-        """Returns True if a partition is read over several connections."""
-        density = self.limits.densities.get(stretch.key)
+    def _may_go_ahead(self, stretch: Stretch, lines: list[LeaderLane]) -> bool:
+        """Returns True if a partition may be read over several connections."""
         is_rated = self.throttle is not None and self.throttle.limits(stretch.topic)
-        return len(lines) > 1 and density is not None and density.batches >= LEAST_AHEAD_BATCHES and not is_rated
+        has_epoch = self.source.leader_epoch(*stretch.key) >= 0  # by which answers of one leader belong together
+        return len(lines) > 1 and has_epoch and not is_rated and stretch.key in self.limits.densities
+
+    def _is_dense(self, key: PartitionKey, max_bytes: int) -> bool:
+        """Returns True if responses of a size have enough batches of a partition."""
+        batches = self.limits.densities[key].batches_per_byte * max_bytes
+        return max_bytes >= LEAST_AHEAD_BYTES and batches >= LEAST_AHEAD_BATCHES
 
     def _send_ahead(self, line: LeaderLane, stretch: Stretch, max_bytes: int) -> None:
         """Asks for what nothing that is under way will have, as far as one can tell."""
@@ -227,9 +262,9 @@ class Fetcher:
         ):
             if offset > end:  # something is missing before it
                 break
-            end = max(end, offset + int(rate * size))
-            at = max(at, offset + int((1 - OVERLAP) * rate * size), offset + 1)
-        if stretch.upstream_next < at < stretch.planned_end and max_bytes >= LEAST_AHEAD_BYTES:
+            end = max(end, offset + max(1, round(rate * size)))
+            at = max(at, offset + max(1, round((1 - OVERLAP) * rate * size)))
+        if stretch.upstream_next < at < stretch.planned_end:
             self._send(line, {key: LogPlace(at, -1)}, max_bytes, is_ahead=True)
 
     def _until_the_next(self, key: PartitionKey, at: int, max_bytes: int) -> int:
@@ -251,7 +286,8 @@ class Fetcher:
             max_bytes = self.throttle.most_bytes(max_bytes, {topic for topic, _ in places})
         if len(places) == 1:
             ((key, place),) = places.items()
-            max_bytes = self._until_the_next(key, place.offset, max_bytes)
+            most_bytes = max_bytes if self.source.is_far else PARTITION_FETCH_BYTES
+            max_bytes = self._until_the_next(key, place.offset, min(max_bytes, most_bytes))
         node, lane = line
         response = self.source.fetch(
             node,
@@ -345,20 +381,24 @@ class Fetcher:
             if has_answered and fetch.places[key] == place_of(stretch):
                 self._leaders[key] = fetch.leader(key)
             return fetch.places[key] == place_of(stretch)
-        at = stretch.upstream_next
         return (
             has_answered
             and not stretch.is_done
-            and fetch.offset(key) <= at < _end(log)
+            and fetch.offset(key) <= stretch.upstream_next < _end(log)
             and fetch.leader(key) == self._leaders.get(key)
+            and _is_in_order(log, stretch.upstream_next)
         )
 
     def _learn(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
-        """Learns what a response has, unless it was small or has the end of what is to be copied."""
-        offsets = _end(log) - fetch.offset(key)
-        is_full = len(fetch.places) == 1 and _end(log) < self.stretches[key].planned_end
-        if offsets > 0 and is_full and fetch.max_bytes >= LEAST_AHEAD_BYTES:
-            self.limits.densities[key] = Density(offsets / fetch.max_bytes, len(log))
+        """Learns what responses have, of a large one that does not reach the end of what is to be copied."""
+        end = _end(log)
+        if len(fetch.places) > 1 or fetch.max_bytes < LEAST_AHEAD_BYTES or end >= self.stretches[key].planned_end:
+            return
+        offsets = log[len(log) - 1].base_offset - fetch.offset(key) if end >= 0 else 0
+        if offsets > 0:
+            self.limits.densities[key] = Density(offsets / fetch.max_bytes, len(log) / fetch.max_bytes)
+        elif known := self.limits.densities.get(key):  # one batch only, or a log of an old format
+            self.limits.densities[key] = known._replace(batches_per_byte=0.0)
 
 
 def _end(log: FetchedLog) -> int:
@@ -366,3 +406,19 @@ def _end(log: FetchedLog) -> int:
     if not len(log) or log.whole < len(log) or (last := log[len(log) - 1]).magic < 2:
         return -1
     return last.end_offset
+
+
+def _is_in_order(log: FetchedLog, offset: int) -> bool:
+    """Returns True if the offsets of batches grow, up to the second one behind an offset.
+
+    CRCs don't cover first offsets. `FetchedLog.fits` assumes that only the first batch may begin before the offset that
+    is read next, so that a wrong one of any other before it could look like the batch that is there.
+    """
+    before, is_behind = -1, False
+    for batch in log:
+        if batch.magic < 2 or batch.base_offset < before:
+            return False
+        if is_behind:
+            break
+        before, is_behind = batch.end_offset, batch.base_offset > offset
+    return True

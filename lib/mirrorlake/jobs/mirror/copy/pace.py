@@ -51,11 +51,18 @@ class Pace:
         """Returns the size of each of the next Fetch responses, after `written_bytes` were written."""
         left_s = max(0.0, self._deadline - self._clock())
         at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s / responses)
+        return int(min(self._share_bytes(responses), at_this_rate))
+
+    def grow(self, responses: int) -> None:
+        """Lets the next round read more, after one with so many responses; 0 if nothing was asked for."""
+        if responses:
+            grown_bytes = self._share_bytes(responses) * (responses + 1)
+            self._limits.round_bytes = min(FETCH_BYTES * responses, grown_bytes)
+
+    def _share_bytes(self, responses: int) -> int:
         # The source withholds a response that is above its quota, and the wait for it is shorter if it is small.
         most = THROTTLED_FETCH_BYTES if self._is_throttled else FETCH_BYTES
-        share = min(most, self._limits.round_bytes // responses)
-        self._limits.round_bytes = min(FETCH_BYTES * responses, share * (responses + 1))
-        return int(min(share, at_this_rate))
+        return min(most, self._limits.round_bytes // responses)
 
     def keep(self, written_bytes: int) -> None:
         """Keeps the rate for the next attempt; to be called at the end, also of an attempt that fails."""

@@ -248,13 +248,13 @@ class SlotCopy:
             latest=deadline + self.flow.transaction_timeout_ms / 2000,
         )
         try:
-            fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
+            pace.grow(fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses)))
             while fetcher.is_under_way or await self._waited_for_rate(intake, deadline):
                 if fetcher.is_under_way:
                     await intake.accept()
                     await intake.accept_late(waits=False)
                 if not (intake.is_full or pace.is_over(intake.bytes)):
-                    fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses))
+                    pace.grow(fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses)))
                 await self._write(intake, outlet)
                 self._failpoint("task.producing")
             if not intake.bytes:  # a slow leader is waited for where that costs the others nothing

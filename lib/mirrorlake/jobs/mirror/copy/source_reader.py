@@ -85,17 +85,12 @@ class Intake:
         The response of a leader that is silent is left for `accept_late`. If many have come, some are left for the next
         call, so that they are not all held at once beside what is asked for next.
         """
-        taken_bytes = 0
+        taken_bytes, some = 0, []
         for fetch in await self.fetcher.ready():
-            if taken_bytes >= self.flow.batch_memory_bytes // 4:
-                return
-            self.fetcher.take(fetch)
-            taken_bytes += fetch.max_bytes
-            async with self._refreshing():
-                if not fetch.response.is_done:
-                    self.fetcher.postpone(fetch)
-                    raise SilentBrokerError("no answer in time")
-                await self._process(await fetch.response, fetch)
+            if taken_bytes < self.flow.batch_memory_bytes // 4:
+                taken_bytes += fetch.max_bytes
+                some.append(fetch)
+        await self._read_all(some, waits=False)
 
     async def accept_late(self, *, waits: bool) -> None:
         """Processes the responses of leaders that were silent: those that have come, or all of them.
@@ -103,11 +98,23 @@ class Intake:
         Args:
             waits: True to wait for the responses, at most until the requests time out.
         """
-        for fetch in self.fetcher.late():
-            if waits or fetch.response.is_done:
-                self.fetcher.take(fetch)
-                async with self._refreshing():
-                    await self._process(await fetch.response, fetch)
+        await self._read_all([fetch for fetch in self.fetcher.late() if waits or fetch.response.is_done], waits=waits)
+
+    async def _read_all(self, fetches: Iterable[PendingFetch], *, waits: bool) -> None:
+        """Processes responses; after retriable errors, metadata is refreshed once for all of them."""
+        problem: ResponseError | WireError | None = None
+        for fetch in fetches:
+            self.fetcher.take(fetch)
+            try:
+                if not (waits or fetch.response.is_done):
+                    self.fetcher.postpone(fetch)
+                    raise SilentBrokerError("no answer in time")
+                await self._process(await fetch.response, fetch)
+            except (ResponseError, WireError) as error:
+                problem = problem or error
+        async with self._refreshing():
+            if problem is not None:
+                raise problem
 
     async def _process(self, response: Any, fetch: PendingFetch) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
