@@ -410,6 +410,15 @@ def test_a_wrong_bit_in_the_first_offset_of_a_batch_that_was_read_before_makes_n
             assert far.stretch.upstream_next != wrong or position == wrong
 
 
+def test_the_pace_grows_only_where_something_was_asked_for(flow: Flow) -> None:
+    far = Far(flow)
+    assert far.asking.fetch(lambda _: 1 << 20) == 0, "all connections are in use"
+    far = Far(flow, connections=2, size=1 << 19)
+    assert far.asking.fetch(lambda _: 1 << 19) == 0, "too little to ask ahead"
+    far.answer(0, records=even_log(9))
+    assert far.asking.fetch(lambda _: 1 << 20) == 2
+
+
 def test_connections_that_would_have_too_little_are_not_used_and_take_nothing_from_the_others(flow: Flow) -> None:
     def sizes(leaders: int, most: int = 1 << 40) -> list[int]:
         stretches = {("t", number): Stretch("t", number, "", "a.t", 0, 0, 0, 1 << 40) for number in range(leaders)}

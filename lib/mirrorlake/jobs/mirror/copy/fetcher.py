@@ -149,13 +149,13 @@ class Fetcher:
             for line in lines[stretch.key]
             if line not in next_ones and self._is_free(line)
         ]
-        if next_ones or going:
-            ahead, max_bytes = self._sizes(len(next_ones), going, most_bytes)
-            for line, places in next_ones.items():
-                self._send(line, places, max_bytes)
-            for line, stretch in ahead:
-                self._send_ahead(line, stretch, max_bytes)
-        return len(self._under_way) if next_ones or going else 0
+        before = len(self._under_way)
+        ahead, max_bytes = self._sizes(len(next_ones), going, most_bytes)
+        for line, places in next_ones.items():
+            self._send(line, places, max_bytes)
+        for line, stretch in ahead:
+            self._send_ahead(line, stretch, max_bytes)
+        return len(self._under_way) if len(self._under_way) > before else 0
 
     def _sizes(
         self, wanted: int, going: list[tuple[LeaderLane, Stretch]], most_bytes: Callable[[int], int]
