@@ -129,12 +129,19 @@ def test_a_line_that_is_silent_for_a_while_loses_and_doubles_nothing(
         eventually(lambda: time.monotonic() > began + silent_s)
 
 
+def world_beyond(side: str, cluster: LocalCluster, near_servers: str, directory: Path, **properties: str) -> World:
+    """Returns a flow with the proxied cluster on one of its sides."""
+    far = cluster.bootstrap_servers
+    world = World(*((far, near_servers) if side == "source" else (near_servers, far)), directory)
+    set_password(world.source_admin if side == "source" else world.target_admin, world, FIRST_PASSWORD)
+    world.write_config(**login(world, world.alias if side == "source" else "t", cluster), **properties)
+    return world
+
+
 def test_a_source_that_answers_late_is_waited_for_where_nothing_else_is_to_be_done(
     servers: tuple[str, str], cluster: LocalCluster, proxy: Proxy, tmp_path: Path
 ) -> None:
-    world = World(cluster.bootstrap_servers, servers[0], tmp_path)
-    set_password(world.source_admin, world, FIRST_PASSWORD)
-    world.write_config(**login(world, world.alias, cluster))
+    world = world_beyond("source", cluster, servers[0], tmp_path)
     topic = world.topic(partitions=2)
     world.produce(topic, 200)
     healing = threading.Timer(SILENT_S + 2, proxy.line, [NetworkLine()])
@@ -159,10 +166,7 @@ def test_a_far_cluster_is_reached_over_several_connections_and_to_lose_them_half
     monkeypatch: pytest.MonkeyPatch,
     side: str,
 ) -> None:
-    far = cluster.bootstrap_servers
-    world = World(*((far, servers[1]) if side == "source" else (servers[0], far)), tmp_path)
-    set_password(world.source_admin if side == "source" else world.target_admin, world, FIRST_PASSWORD)
-    world.write_config(**login(world, world.alias if side == "source" else "t", cluster))
+    world = world_beyond(side, cluster, servers[1 if side == "source" else 0], tmp_path)
     topic = world.topic(partitions=4)
     world.produce(topic, 2_000, 4, size=500, codec="none")
     world.produce_transactions(topic, 12, 30, 4)
@@ -198,9 +202,8 @@ def test_one_partition_of_a_far_source_is_read_over_several_connections_and_copi
     monkeypatch: pytest.MonkeyPatch,
     fault: str,
 ) -> None:
-    world = World(cluster.bootstrap_servers, servers[0], tmp_path)
-    set_password(world.source_admin, world, FIRST_PASSWORD)
-    world.write_config(**login(world, world.alias, cluster), **{"mirrorlake.batch.memory.bytes": "2097152"})
+    memory = {"mirrorlake.batch.memory.bytes": "2097152"}
+    world = world_beyond("source", cluster, servers[0], tmp_path, **memory)
     monkeypatch.setattr(fetcher, "LEAST_AHEAD_BYTES", 32 << 10)
     monkeypatch.setattr(fetcher, "LEAST_AHEAD_BATCHES", 1)
     topic = world.topic(partitions=1)
@@ -209,6 +212,7 @@ def test_one_partition_of_a_far_source_is_read_over_several_connections_and_copi
         world.produce_transactions(topic, 12, 30, 1)
     proxy.line(NetworkLine(delay_ms=50, window_bytes=512 << 10))
     asked: list[PendingFetch] = []
+    cuts: list[str] = []
     most = [0]
     real = Fetcher._send
 
@@ -222,7 +226,6 @@ def test_one_partition_of_a_far_source_is_read_over_several_connections_and_copi
             cuts.append(step)
             proxy.cut()
 
-    cuts: list[str] = []
     monkeypatch.setattr(Fetcher, "_send", send)
     world.disturbed_job(cut_once, parallelism=1).run(None)
     assert most[0] >= 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -144,12 +144,11 @@ def test_topics_that_give_way_are_read_last_and_nothing_is_while_the_rate_is_use
 KEY = ("t", 0)
 
 
-class LogSource:
+class LogSource(SilentSource):
     """A far source of one partition, which answers its requests in any order."""
 
-    is_far = True
-
     def __init__(self, made: RandomLog, dice: random.Random) -> None:
+        super().__init__(1, is_far=True)
         self.log, self.made, self.dice = FetchedLog(made.bytes), made, dice
         self.most = 0
         self._asked: list[tuple[Any, int, int]] = []
@@ -159,19 +158,7 @@ class LogSource:
             for producer, first in made.aborted
         ]
 
-    def leader(self, *_: Any) -> int:
-        return 0
-
-    def leader_epoch(self, *_: Any) -> int:
-        return 9
-
-    def is_silent(self, *_: int) -> bool:
-        return False
-
-    async def topic_config(self, *_: str) -> str:
-        return "compact"
-
-    def fetch(self, node: int, offsets: Mapping[PartitionKey, int], max_bytes: int, **given: Any) -> Any:
+    def fetch(self, node: int, offsets: Mapping[PartitionKey, int], max_bytes: int, lane: int, **given: Any) -> Any:
         self._asked.append((Future(), offsets[KEY], max_bytes))
         self.most = max(self.most, len(self._asked))
         return self._asked[-1][0]
@@ -192,9 +179,6 @@ class LogSource:
                 break
         aborted = [(producer, first) for producer, first, last in self._aborted if last >= offset and first < end]
         return Fetched("t", 0, 0, 0, -1, aborted, b"".join(parts))
-
-    def fetched(self, answer: list[Fetched]) -> list[Fetched]:
-        return answer
 
 
 def finished(coroutine: Any) -> None:
@@ -451,14 +435,10 @@ def test_metadata_is_refreshed_once_for_all_connections_that_are_lost(
 ) -> None:
     far, refreshed = Far(flow), list[Exception]()
 
-    @contextlib.asynccontextmanager
-    async def refreshing() -> AsyncIterator[None]:
-        try:
-            yield
-        except KafkaConnectionError as error:
-            refreshed.append(error)
+    async def refresh(error: Exception) -> None:
+        refreshed.append(error)
 
-    monkeypatch.setattr(far.intake, "_refreshing", refreshing)
+    monkeypatch.setattr(far.intake, "_refresh", refresh)
     for response in far.source.responses:
         response.failure(KafkaConnectionError())
     far.accept()

@@ -531,7 +531,7 @@ COPYING = (
     Mutant(
         "no connection is left for what is missing before what has come",
         f"{COPY}/fetcher.py",
-        " or self._freed(pending.get(key, ()))\n",
+        " or self._freed(key, pending.get(key, ()))\n",
         "\n",
         (
             "tests/unit/test_fetcher.py::test_what_came_from_furthest_ahead_is_given_up_where_no_connection_is_left_for_what_is_missing",

@@ -54,7 +54,7 @@ class PendingFetch:
     Attributes:
         line: connection that it was sent over.
         places: where it asks for each partition.
-        epochs: epoch of the leader of each partition.
+        epochs: epoch of the leader of each partition, if there are several connections.
         response: future of the response.
         max_bytes: size limit of the response.
         is_ahead: True if it asks for what is ahead, of one partition.
@@ -73,7 +73,7 @@ class PendingFetch:
 
     def leader(self, key: PartitionKey) -> tuple[int, int]:
         """Returns the node that is asked for a partition, and its epoch as the leader."""
-        return self.line[0], self.epochs[key]
+        return self.line[0], self.epochs.get(key, -1)
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Fetcher:
             if key in pending and any(fetch.offset(key) <= stretch.upstream_next for fetch in pending[key]):
                 continue
             own = lines.get(key) or ((self.source.leader(*key), 0),)
-            line = next((line for line in own if self._is_free(line)), None) or self._freed(pending.get(key, ()))
+            line = next((line for line in own if self._is_free(line)), None) or self._freed(key, pending.get(key, ()))
             if line is not None:
                 next_ones.setdefault(line, {})[key] = place_of(stretch)
         going = [
@@ -213,6 +213,10 @@ class Fetcher:
                 found.setdefault(key, []).append(fetch)
         return found
 
+    def _asked_for(self, key: PartitionKey) -> list[PendingFetch]:
+        """Returns the requests that are under way for one partition."""
+        return [fetch for fetch in self._under_way.values() if key in fetch.places]
+
     def _give_up(
         self, pending: dict[PartitionKey, list[PendingFetch]], lines: Mapping[PartitionKey, list[LeaderLane]]
     ) -> None:
@@ -233,12 +237,12 @@ class Fetcher:
                     del self._under_way[fetch.line]
             fetches[:] = [fetch for fetch in fetches if self._under_way.get(fetch.line) is fetch]
 
-    def _freed(self, pending: Iterable[PendingFetch]) -> LeaderLane | None:
+    def _freed(self, key: PartitionKey, pending: Iterable[PendingFetch]) -> LeaderLane | None:
         """Gives up what has come from furthest ahead, for something that is missing before it; returns its line."""
         come = [fetch for fetch in pending if fetch.is_ahead and fetch.response.is_done]
         if not come:
             return None
-        last = max(come, key=lambda fetch: max(place.offset for place in fetch.places.values()))
+        last = max(come, key=lambda fetch: fetch.offset(key))
         del self._under_way[last.line]
         return last.line
 
@@ -257,9 +261,7 @@ class Fetcher:
         """Asks for what nothing that is under way will have, as far as one can tell."""
         key, at = stretch.key, stretch.upstream_next
         rate, end = self.limits.densities[key].offsets_per_byte, at
-        for offset, size in sorted(
-            (fetch.offset(key), fetch.max_bytes) for fetch in self._under_way.values() if key in fetch.places
-        ):
+        for offset, size in sorted((fetch.offset(key), fetch.max_bytes) for fetch in self._asked_for(key)):
             if offset > end:  # something is missing before it
                 break
             end = max(end, offset + max(1, round(rate * size)))
@@ -269,11 +271,8 @@ class Fetcher:
 
     def _until_the_next(self, key: PartitionKey, at: int, max_bytes: int) -> int:
         """Returns the size that is missing before the next thing that was asked ahead, `max_bytes` at most."""
-        following = [
-            fetch.offset(key)
-            for fetch in self._under_way.values()
-            if fetch.is_ahead and key in fetch.places and fetch.offset(key) > at
-        ]
+        ahead = (fetch.offset(key) for fetch in self._asked_for(key) if fetch.is_ahead)
+        following = [offset for offset in ahead if offset > at]
         if not following:
             return max_bytes
         missing_bytes = (min(following) - at) / self.limits.densities[key].offsets_per_byte
@@ -284,21 +283,21 @@ class Fetcher:
     ) -> None:
         if self.throttle is not None:
             max_bytes = self.throttle.most_bytes(max_bytes, {topic for topic, _ in places})
+        partition_bytes = max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES)
         if len(places) == 1:
             ((key, place),) = places.items()
-            most_bytes = max_bytes if self.source.is_far else PARTITION_FETCH_BYTES
-            max_bytes = self._until_the_next(key, place.offset, min(max_bytes, most_bytes))
+            max_bytes = partition_bytes = self._until_the_next(key, place.offset, partition_bytes)
         node, lane = line
         response = self.source.fetch(
             node,
             {key: place.offset for key, place in places.items()},
             max_bytes=max_bytes,
-            partition_max_bytes=max_bytes if self.source.is_far else min(max_bytes, PARTITION_FETCH_BYTES),
+            partition_max_bytes=partition_bytes,
             max_wait_ms=FETCH_WAIT_MS,
             epochs={key: place.leader_epoch for key, place in places.items()},
             lane=lane,
         )
-        epochs = {key: self.source.leader_epoch(*key) for key in places}
+        epochs = {key: self.source.leader_epoch(*key) for key in places} if self.connections > 1 else {}
         self._under_way[line] = PendingFetch(line, places, epochs, response, max_bytes, is_ahead)
 
     def have_turn(self, key: PartitionKey) -> None:
@@ -391,8 +390,9 @@ class Fetcher:
 
     def _learn(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
         """Learns what responses have, of a large one that does not reach the end of what is to be copied."""
-        end = _end(log)
-        if len(fetch.places) > 1 or fetch.max_bytes < LEAST_AHEAD_BYTES or end >= self.stretches[key].planned_end:
+        if self.connections == 1 or len(fetch.places) > 1 or fetch.max_bytes < LEAST_AHEAD_BYTES:
+            return
+        if (end := _end(log)) >= self.stretches[key].planned_end:
             return
         offsets = log[len(log) - 1].base_offset - fetch.offset(key) if end >= 0 else 0
         if offsets > 0:

@@ -247,14 +247,18 @@ class SlotCopy:
             deadline=deadline,
             latest=deadline + self.flow.transaction_timeout_ms / 2000,
         )
-        try:
+
+        def ask() -> None:
             pace.grow(fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses)))
+
+        try:
+            ask()
             while fetcher.is_under_way or await self._waited_for_rate(intake, deadline):
                 if fetcher.is_under_way:
                     await intake.accept()
                     await intake.accept_late(waits=False)
                 if not (intake.is_full or pace.is_over(intake.bytes)):
-                    pace.grow(fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses)))
+                    ask()
                 await self._write(intake, outlet)
                 self._failpoint("task.producing")
             if not intake.bytes:  # a slow leader is waited for where that costs the others nothing

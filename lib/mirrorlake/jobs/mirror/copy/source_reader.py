@@ -7,7 +7,6 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 from crc32c import crc32c
@@ -112,9 +111,8 @@ class Intake:
                 await self._process(await fetch.response, fetch)
             except (ResponseError, WireError) as error:
                 problem = problem or error
-        async with self._refreshing():
-            if problem is not None:
-                raise problem
+        if problem is not None:
+            await self._refresh(problem)
 
     async def _process(self, response: Any, fetch: PendingFetch) -> None:
         """Reads the partitions of a response that are still where they were when it was asked for."""
@@ -126,25 +124,25 @@ class Intake:
         for fetched, log in answers:
             await self._read(fetched, log)
 
-    @asynccontextmanager
-    async def _refreshing(self) -> AsyncIterator[None]:
-        """Refreshes metadata after a retriable error of the block, and keeps the error as `problem`."""
-        try:
-            yield
-        except (ResponseError, WireError) as error:
-            # A permission that is revoked during the copy holds only its topic: the next plan leaves it out.
-            may_pass = is_unauthorized(error) or getattr(error, "code", 0) in ATTEMPT_OVER
-            self.problem = self.source.explained(
-                f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=may_pass
-            )
-            if not self.problem.retriable:
-                raise self.problem from None
-            topics = sorted({stretch.topic for stretch in self._stretches.values()})
-            await self.source.retry(
-                self.problem.message, lambda: self.source.update_metadata(topics), self.flow.connect_timeout_ms
-            )
-            self.require_topics()  # a topic may have been deleted or created anew meanwhile
-            await self.source.net.sleep(FETCH_BACKOFF_S)
+    async def _refresh(self, error: Exception) -> None:
+        """Refreshes metadata after a retriable error, and keeps the error as `problem`.
+
+        Raises:
+            SourceError: the error is final, or a topic is not the one that was planned any more.
+        """
+        # A permission that is revoked during the copy holds only its topic: the next plan leaves it out.
+        may_pass = is_unauthorized(error) or getattr(error, "code", 0) in ATTEMPT_OVER
+        self.problem = self.source.explained(
+            f"flow {self.flow.name}: reading {self._where()} (needs READ)", error, retriable=may_pass
+        )
+        if not self.problem.retriable:
+            raise self.problem
+        topics = sorted({stretch.topic for stretch in self._stretches.values()})
+        await self.source.retry(
+            self.problem.message, lambda: self.source.update_metadata(topics), self.flow.connect_timeout_ms
+        )
+        self.require_topics()  # a topic may have been deleted or created anew meanwhile
+        await self.source.net.sleep(FETCH_BACKOFF_S)
 
     def require_topics(self) -> None:
         """Raises SourceError if a topic was deleted or created anew since it was planned."""
