@@ -1,9 +1,9 @@
 """`make bench-memory`: the peak memory of a copying task, for growing backlogs and different batch settings.
 
-A task produces the batches of one round of Fetch requests before the next round. Neither the backlog nor
-`mirrorlake.batch.max.bytes` should therefore change the figure, nor should the number of connections, each of which is
-read from as another leader would be. The figure is the largest resident size of any Python
-worker of Spark while the mirror job runs. The results are a line for each setting and .local/bench/memory.json.
+Fetch responses under way and batches that the target has not answered share `mirrorlake.batch.memory.bytes`. Neither
+the backlog nor `mirrorlake.batch.max.bytes` should therefore change the figure, nor should the number of connections,
+each of which is read from as another leader would be. The figure is the largest resident size of any Python worker of
+Spark while the mirror job runs. The results are a line for each setting and .local/bench/memory.json.
 """
 
 from __future__ import annotations

@@ -3,4 +3,4 @@
 Delta Lake stores the history of offsets.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

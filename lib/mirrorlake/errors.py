@@ -2,7 +2,8 @@
 
 Callers decide by properties, not by names. `retriable` is true if the same step may succeed later, and a retry loses
 nothing. `lone` is true if such an error is about one topic alone, so that the others go on meanwhile. `contested` is
-true if a job that begins may have ended the transaction of the step. The class shows who has to act: the author of the
+true if a job that begins may have ended the transaction of the step. `out_of_step` is true if the configuration of a
+remote topic has to follow that of the source first. The class shows who has to act: the author of the
 configuration, the operator of one of the clusters, or no one.
 """
 
@@ -37,12 +38,13 @@ class MirrorlakeError(Exception):
         retriable: bool | None = None,
         lone: bool = False,
         contested: bool = False,
+        out_of_step: bool = False,
         anomaly: Mapping[str, object] | None = None,
     ) -> None:
         self.message = printable(message, LONGEST_MESSAGE, keep="\n")  # names of others may hold anything
         super().__init__(self.message)
         self.anomaly = dict(anomaly or {})
-        self.lone, self.contested = lone, contested
+        self.lone, self.contested, self.out_of_step = lone, contested, out_of_step
         if retriable is not None:
             self.retriable = retriable
 
@@ -106,6 +108,7 @@ def to_json(error: MirrorlakeError) -> dict[str, Any]:
         "message": error.message,
         "retriable": error.retriable,
         "contested": error.contested,
+        "out_of_step": error.out_of_step,
         "anomaly": error.anomaly,
     }
 
@@ -116,6 +119,7 @@ def from_json(value: Mapping[str, Any]) -> MirrorlakeError:
         str(value["message"]),
         retriable=bool(value["retriable"]),
         contested=bool(value.get("contested")),
+        out_of_step=bool(value.get("out_of_step")),
         anomaly=value["anomaly"],
     )
 

@@ -20,12 +20,13 @@ from confluent_kafka.admin import NewTopic
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from mirrorlake.errors import ConfigurationError, GateError, SourceError, TargetError
 from mirrorlake.jobs.mirror.job import MirrorJob
+from mirrorlake.jobs.mirror.planning import planner
 from mirrorlake.jobs.mirror.spark_engine import SparkTasks
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.recent_runs import RecentRuns
 
 from tests.moving import IDENTITY, both_ways, failback, failover
-from tests.world import Record, World, configure, consume_as, eventually
+from tests.world import Record, World, config_of, configure, consume_as, eventually
 
 
 def contents(records: list[tuple[int, Record]]) -> list[Record]:
@@ -324,6 +325,24 @@ def test_a_lone_record_larger_than_the_remote_topic_allows_by_then_stops_the_flo
     assert plain_world.mirror().records == 5
     assert plain_world.gaps(topic) == [(0, 5, 6, "too_large")]
     plain_world.assert_accounted(topic)
+
+
+def test_a_record_that_is_larger_than_the_source_allowed_before_arrives_once_the_remote_topic_has_followed(
+    plain_world: World,
+) -> None:
+    topic = plain_world.topic(partitions=1)
+    with plain_world.mirroring():
+        plain_world.produce(topic, 5, 1)
+        eventually(lambda: len(plain_world.target_records(topic).get(0, ())) == 5)
+        configure(plain_world, topic, {"max.message.bytes": "3000000"})
+        large = Producer(
+            {"bootstrap.servers": plain_world.source_servers, "message.max.bytes": 3_000_000, "log_level": 0}
+        )
+        large.produce(topic, os.urandom(2_000_000), partition=0)
+        assert large.flush(30) == 0
+        eventually(lambda: len(plain_world.target_records(topic)[0]) == 6, 60)
+    assert config_of(plain_world.target_admin, plain_world.remote(topic))["max.message.bytes"] == "3000000"
+    plain_world.assert_equal(topic)
 
 
 # -- logs that lose what they had -------------------------------------------------------------------
@@ -688,3 +707,21 @@ def test_what_an_old_source_has_lost_is_copied_home_once_and_in_order_also_after
     assert world.mirror().records == 30, "what was copied home does not come back"
     world.assert_accounted(topic)
     home.assert_accounted(topic)
+
+
+def test_a_remote_topic_that_is_deleted_while_a_job_runs_is_created_and_filled_again(
+    plain_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "RETRY_HELD_S", 1.0)
+    go_on(plain_world)
+    topic, other = plain_world.topic(partitions=1), plain_world.topic("other", partitions=1)
+    plain_world.produce(topic, 50, 1)
+    plain_world.produce(other, 10, 1)
+    remote = plain_world.remote(topic)
+    with plain_world.mirroring():
+        eventually(lambda: len(plain_world.target_records(topic).get(0, ())) == 50)
+        plain_world.target_admin.delete_topics([remote])[remote].result()
+        plain_world.produce(topic, 30, 1, seed=1)
+        eventually(lambda: len(plain_world.target_records(topic).get(0, ())) == 80, 60)
+        plain_world.produce(other, 10, 1, seed=1)
+        eventually(lambda: len(plain_world.target_records(other).get(0, ())) == 20)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,28 @@ def test_a_far_cluster_is_reached_over_several_connections_and_to_lose_them_half
     other = "target" if side == "source" else "source"
     assert lanes - {(side, 4)} == {(side, 0), (side, 1), (side, 2), (side, 3), (other, 0)}, "one for each 25 ms"
     assert cuts
+    world.assert_equal(topic)
+    world.assert_nothing_open()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_far_cluster_that_accepts_fewer_connections_is_reached_over_those(
+    servers: tuple[str, str], cluster: LocalCluster, proxy: Proxy, tmp_path: Path, side: str
+) -> None:
+    world = world_beyond(side, cluster, servers[1 if side == "source" else 0], tmp_path)
+    topic = world.topic(partitions=4)
+    world.produce(topic, 2_000, 4, size=500, codec="none")
+    line = NetworkLine(delay_ms=50)
+    proxy.line(line)
+    accepted = list[int]()
+
+    def be_full(step: str) -> None:
+        if step == "task.compared" and not accepted:
+            accepted.append(proxy.traffic().connections)
+            proxy.line(replace(line, most_connections=accepted[0] + 1))
+
+    world.disturbed_job(be_full, parallelism=1).run(None)
+    assert accepted
     world.assert_equal(topic)
     world.assert_nothing_open()
 

@@ -172,6 +172,20 @@ def test_two_topics_that_a_rule_gives_one_name_are_refused_before_anything_is_cr
     ]
 
 
+def test_a_topic_whose_remote_name_a_mirrored_one_has_is_left_out_also_by_a_job_that_begins(plain_world: World) -> None:
+    plain_world.write_config(
+        **{"topics.rename.regex": r".*\.orders", "topics.rename.replacement": f"{plain_world.alias}-all"}
+    )
+    mirrored = plain_world.topic("a.orders")
+    for seed in range(2):
+        plain_world.produce(mirrored, 20, seed=seed)
+        plain_world.mirror()
+        if seed == 0:
+            plain_world.produce(plain_world.topic("b.orders"), 10)
+    plain_world.assert_equal(mirrored)
+    assert [line for line in plain_world.lines if "would both be called" in line]
+
+
 def test_topics_of_two_flows_and_two_topics_of_one_are_merged_with_exact_maps(plain_world: World) -> None:
     narrow, wide = plain_world.topic("a.orders", 1), plain_world.topic("b.orders", 3)
     third = f"u{plain_world.alias[1:]}"

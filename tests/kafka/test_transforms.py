@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import re
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError, SourceError
+from mirrorlake.model.copy_plan import Range
+from mirrorlake.transforms.frame import with_records
 
 from tests.world import World, configure, consume_as, eventually, read_committed
 
@@ -268,3 +271,19 @@ def test_a_compacted_topic_with_a_transform_has_its_holes_explained(world: World
     ]
     assert {kind for *_, kind in world.gaps(topic)} == {"compacted"}
     world.assert_accounted(topic)
+
+
+def test_the_records_of_a_plan_come_in_the_order_of_its_partitions_which_is_another_one_each_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = world.topic("customers", 2)
+    transform(world, "all", topic, where="true")
+    customers(world, topic, range(40))
+    planned = [Range(topic, partition, "", 2, 0, 0, 20) for partition in range(2)]
+    for turns in ([0, 1], [1, 0]):
+        monkeypatch.setattr(random, "sample", lambda _, k, turns=turns: turns[:k])
+        rows = with_records(world.spark, world.flow, planned, 1).collect()
+        assert [(row.kind, row.partition) for row in rows[:2]] == [("range", partition) for partition in turns]
+        assert [(row.partition, row.offset) for row in rows[2:]] == [
+            (partition, offset) for partition in turns for offset in range(20)
+        ]

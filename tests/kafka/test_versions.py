@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.local.cluster import HOST, LocalCluster, running
 
 from tests.moving import failover
 from tests.older_clusters import older_cluster
@@ -29,6 +29,19 @@ def pair(
             stack.enter_context(running(older_cluster(request.param, side, directory / side, root)))
             for side in ("source", "target")
         )
+
+
+@pytest.fixture(scope="module")
+def upgraded(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster in the midst of an upgrade: broker 1 has the older release, broker 2 the newer one."""
+    older, newer = "2.8.2", "3.9.1"
+    protocol = {"inter.broker.protocol.version": "2.8"}
+    cluster = older_cluster(older, "upgraded", tmp_path_factory.mktemp("upgraded"), root, size=2, properties=protocol)
+    with running(cluster):
+        cluster.stop_broker(2)
+        cluster.jars = cluster.jars.with_name(cluster.jars.name.replace(older, newer))
+        cluster.start_broker(2)
+        yield cluster
 
 
 def test_records_and_groups_are_mirrored_between_older_clusters(
@@ -69,3 +82,19 @@ def test_a_cluster_before_2_8_is_refused_by_name_before_anything_is_created(
             home.mirror()
         for world in (away, home):
             assert world.flow.offset_syncs_topic not in world.target_admin.list_topics(timeout=10).topics
+
+
+@pytest.mark.parametrize("known", [1, 2], ids=["old", "new"])
+def test_a_source_whose_brokers_are_upgraded_one_by_one_is_read_from_old_and_new_ones(
+    upgraded: LocalCluster, servers: tuple[str, str], tmp_path: Path, known: int
+) -> None:
+    """Only the newer broker understands the requests that it asks for."""
+    world = World(upgraded.bootstrap_servers, servers[1], tmp_path)
+    (server,) = (f"{HOST}:{broker.port}" for broker in upgraded.brokers if broker.node_id == known)
+    world.write_config(**{f"{world.alias}.bootstrap.servers": server})
+    topic = world.topic(partitions=4)
+    world.produce(topic, 300, 4)
+    leaders = world.source_admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+    assert {one.leader for one in leaders} == {1, 2}
+    world.mirror()
+    world.assert_equal(topic)

@@ -17,7 +17,13 @@ from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.copy import fetcher as fetcher_module
-from mirrorlake.jobs.mirror.copy.fetcher import FETCH_BYTES, LEAST_FETCH_BYTES, PARTITION_FETCH_BYTES, Fetcher
+from mirrorlake.jobs.mirror.copy.fetcher import (
+    FETCH_BYTES,
+    LEAST_FETCH_BYTES,
+    MOST_ERRORS,
+    PARTITION_FETCH_BYTES,
+    Fetcher,
+)
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
 from mirrorlake.jobs.mirror.copy.source_reader import Intake
 from mirrorlake.jobs.mirror.copy.throttle import Throttle
@@ -26,6 +32,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import NONE
 from mirrorlake.protocol.batches.record_batch import FetchedLog
 from mirrorlake.protocol.batches.records import read_records
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.limits import Density, Limits
 from mirrorlake.protocol.requests.fetch import Fetched
 
@@ -497,3 +504,73 @@ def test_how_much_a_response_has_is_learnt_of_large_ones_that_do_not_reach_the_e
         far = Far(flow, densities={}, **given)
         far.answer(0, records=even_log(300))
         assert not far.asking.limits.densities
+
+
+def test_a_hole_behind_what_another_response_had_is_no_damage(flow: Flow) -> None:
+    far = Far(flow, connections=2)
+    position = far.ask()[1] // 10 * 10 + 20
+    far.answer(1, records=even_log(2, first=position - 20) + even_log(5, first=position + 10))
+    far.answer(0, records=even_log(position // 10))
+    far.accept()
+    assert far.stretch.gaps == [(position, position + 10, GapKind.COMPACTED)]
+    assert far.stretch.upstream_next == position + 60
+    assert not far.asking.limits.damaged
+
+
+def test_a_damaged_batch_before_the_position_is_none_that_was_read(flow: Flow) -> None:
+    far = Far(flow, connections=2)
+    position = far.ask()[1] // 10 * 10 + 20
+    log = bytearray(even_log(7, first=position - 20))
+    log[BATCH_BYTES - 1] ^= 1
+    far.answer(1, records=bytes(log))
+    far.answer(0, records=even_log(position // 10))
+    far.accept()
+    assert (far.stretch.upstream_next, far.asking.limits.damaged) == (position, {})
+
+
+def test_over_a_line_that_carries_next_to_nothing_each_leader_has_one_request_at_once(flow: Flow) -> None:
+    for size, requests in ((LEAST_FETCH_BYTES, 3), (1 << 20, 12)):
+        source = SilentSource(3, is_far=True)
+        fetcher(flow, source, 12, connections=8).fetch(lambda _, size=size: size)
+        assert len(source.asked) == requests
+
+
+# -- what a response has ----------------------------------------------------------------------------
+
+
+def test_a_partition_that_cannot_be_read_holds_up_no_other_and_is_asked_for_some_times_only(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, errors = SilentSource(1), list[Exception]()
+    stretches = {("t", number): Stretch("t", number, "", "a.t", 0, 0, 0, 100_000) for number in range(2)}
+    asking = fetcher(flow, source, 0, stretches=stretches)
+    intake = Intake(flow, source, None, asking.limits, stretches, asking)  # type: ignore[arg-type]
+
+    async def refresh(error: Exception) -> None:
+        errors.append(error)
+
+    monkeypatch.setattr(intake, "_refresh", refresh)
+    for round_number in range(MOST_ERRORS + 5):
+        asking.fetch(lambda _: 1 << 20)
+        broken = Fetched("t", 0, **{**NOTHING, "error_code": ErrorCode.UNKNOWN})
+        whole = Fetched("t", 1, **{**NOTHING, "records": even_log(5, first=50 * round_number)})
+        source.responses[-1].success([broken, whole])
+        finished(intake.accept())
+    assert stretches["t", 1].upstream_next == 50 * (MOST_ERRORS + 5)
+    assert len(errors) == MOST_ERRORS
+    assert source.asked[-1][2] == {1}
+
+
+@pytest.mark.parametrize(("end", "is_kept"), [(10, False), (20, True)], ids=["little", "most"])
+def test_a_response_of_which_little_is_to_be_written_is_let_go(flow: Flow, end: int, is_kept: bool) -> None:
+    source = SilentSource(1)
+    stretches = {KEY: Stretch(*KEY, "", "a.t", 0, 0, 0, end)}
+    asking = fetcher(flow, source, 0, stretches=stretches)
+    intake = Intake(flow, source, None, asking.limits, stretches, asking)  # type: ignore[arg-type]
+    asking.fetch(lambda _: 1 << 20)
+    response = memoryview(even_log(3))  # too few to be merged
+    source.responses[0].success([Fetched(*KEY, **{**NOTHING, "records": response})])
+    finished(intake.accept())
+    waiting = [batch.raw for _, batch in stretches[KEY].waiting]
+    assert b"".join(waiting) == response[: sum(map(len, waiting))]
+    assert {raw.obj is response.obj for raw in waiting} == {is_kept}

@@ -63,6 +63,10 @@ def test_a_container_is_built_from_no_secrets_and_nothing_that_was_made_here() -
     assert not [*ROOT.glob("*.properties")], "only the top level matches, so that files of the package stay"
 
 
-def test_the_version_is_the_newest_one_of_the_changelog() -> None:
-    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert mirrorlake.__version__ == released[0]
+def test_the_version_is_the_newest_one_of_the_changelog_or_in_development_behind_it() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changes, re.MULTILINE)
+    unreleased = changes.partition("## [Unreleased]")[2].partition("\n## ")[0]
+    version, _, development = mirrorlake.__version__.partition(".dev")
+    assert bool(development) == ("\n- " in unreleased)
+    assert (version > released[0]) if development else (version == released[0])

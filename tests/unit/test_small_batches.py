@@ -70,7 +70,7 @@ class Reader:
     """
 
     def __init__(self, flow: Flow, log: bytes, aborted: list[tuple[int, int]], **options: Any) -> None:
-        limits = Limits(refused={(*KEY, offset) for offset in options.get("refused", ())})
+        limits = Limits(refused={(*KEY, 0, offset) for offset in options.get("refused", ())})
         if "limit" in options:
             limits.lower("remote", options["limit"])
         provenance = Provenance(flow, None) if options.get("loops") else None  # type: ignore[arg-type]

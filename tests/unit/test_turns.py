@@ -54,3 +54,10 @@ def test_a_backfill_waits_for_its_turn_and_other_topics_never_wait_for_more_than
 def test_without_a_transform_a_slot_sees_to_the_order_by_itself() -> None:
     turns, planned = Turns(), ranges("old", "new")
     assert [turn(turns, flow("old"), planned) for _ in range(2)] == [{"old": MANY, "new": MANY}] * 2
+
+
+def test_a_slot_that_rests_has_no_turn_while_others_have_something_to_copy() -> None:
+    turns, of = Turns(), flow("old")
+    old, changed = replace(ranges("old")[0], slot=1), ranges("changed")[0]
+    assert [turns.taken(of, [old, changed], {1}) for _ in range(3)] == [[changed]] * 3
+    assert turns.taken(of, [old], {1}) == [old]

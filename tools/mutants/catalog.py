@@ -159,14 +159,14 @@ COPYING = (
     ),
     Mutant(
         "a hole in front of the last batch of a response is believed",
-        f"{COPY}/damage.py",
+        "protocol/batches/damage.py",
         '    return "it is behind a hole, and nothing is behind it" if is_last else ""\n',
         '    return ""\n',
         WRONG_BIT,
     ),
     Mutant(
         "a batch that begins before the position is believed at once",
-        f"{COPY}/damage.py",
+        "protocol/batches/damage.py",
         '        return "it begins before the position"\n',
         '        return ""\n',
         WRONG_BIT,
@@ -556,11 +556,57 @@ COPYING = (
     Mutant(
         "an old batch with a wrong first offset is the next one",
         f"{COPY}/fetcher.py",
-        "            and _is_in_order(log, stretch.upstream_next)\n",
-        "",
+        "        if batch.magic < 2 or batch.base_offset < before or (",
+        "        if batch.magic < 2 or (",
         (
             "tests/unit/test_fetcher.py::test_a_wrong_bit_in_the_first_offset_of_a_batch_that_was_read_before_makes_no_gap",
         ),
+    ),
+    Mutant(
+        "a hole behind what another response had is damage",
+        f"{COPY}/fetcher.py",
+        "        log.passed = passed or 0\n",
+        "",
+        ("tests/unit/test_fetcher.py::test_a_hole_behind_what_another_response_had_is_no_damage",),
+    ),
+    Mutant(
+        "a partition that can't be read takes what a response has of others with it",
+        f"{COPY}/source_reader.py",
+        "                problem = problem or error\n                self.fetcher.note_error",
+        "                raise\n                self.fetcher.note_error",
+        (
+            "tests/unit/test_fetcher.py::test_a_partition_that_cannot_be_read_holds_up_no_other_and_is_asked_for_some_times_only",
+        ),
+    ),
+    Mutant(
+        "a batch that waits keeps the whole response",
+        f"{COPY}/source_reader.py",
+        "                stretch.copy_waiting(number)\n",
+        "                pass\n",
+        ("tests/unit/test_fetcher.py::test_a_response_of_which_little_is_to_be_written_is_let_go",),
+    ),
+    Mutant(
+        "a log of which little is copied looks like a slow target",
+        f"{COPY}/slot_copy.py",
+        "return max(outlet.bytes, taken_bytes - outlet.bytes_in_flight)",
+        "return outlet.bytes",
+        ("tests/unit/test_pace.py::test_what_is_passed_over_counts_as_what_is_written",),
+    ),
+    Mutant(
+        "a slow line has many responses at once",
+        f"{COPY}/fetcher.py",
+        "self.connections if most_bytes(1) > LEAST_FETCH_BYTES else 1",
+        "self.connections",
+        (
+            "tests/unit/test_fetcher.py::test_over_a_line_that_carries_next_to_nothing_each_leader_has_one_request_at_once",
+        ),
+    ),
+    Mutant(
+        "a connection that was refused is tried in each attempt",
+        "protocol/network/network_client.py",
+        "return min(wanted, self._manager.most_lanes())",
+        "return wanted",
+        ("tests/kafka/test_network.py::test_a_far_cluster_that_accepts_fewer_connections_is_reached_over_those",),
     ),
     Mutant(
         "connections that are not used take their share of the memory",
@@ -581,7 +627,7 @@ COPYING = (
     Mutant(
         "what is in flight grows with the number of nodes of the target",
         f"{COPY}/target_writer.py",
-        "self._bytes_in_flight + size > self._most_bytes():\n",
+        "self.bytes_in_flight + size > self._most_bytes():\n",
         "False:\n",
         (
             "tests/unit/test_target_writer.py::test_what_is_in_flight_is_bounded_however_many_nodes_and_connections_there_are",
@@ -1282,7 +1328,7 @@ HOSTILE_DATA = (
     Mutant(
         "a record that was rejected for its size is sent again",
         f"{COPY}/source_reader.py",
-        "            and (*stretch.key, batch.base_offset) not in self.limits.refused\n",
+        "            and stretch.record_id(batch.base_offset) not in self.limits.refused\n",
         "",
         (f"{LOSSES}::test_a_lone_record_larger_than_the_remote_topic_allows_by_then_stops_the_flow_or_is_left_out",),
     ),

@@ -127,7 +127,8 @@ def common(command: Command) -> Command:
 trigger = parameter(
     "trigger",
     "availableNow",
-    "availableNow: do what there is now, then end; 'N seconds': until stopped; empty: the file's interval",
+    "availableNow: do what there is now, then end; 'N seconds': until stopped; empty: until stopped, every 0.3 seconds "
+    "(mirror), or every emit.checkpoints.interval.seconds (checkpoint)",
 )
 run_for = parameter("run_for", "", "stop after 'N seconds', 'N minutes' or 'N hours'; empty: no limit")
 checkpoints = parameter("checkpoints", "", "directory for Spark's own progress; empty: beside the tables")

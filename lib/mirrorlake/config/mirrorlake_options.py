@@ -71,7 +71,8 @@ BATCHES = (
         Integer(0, 64),
         "0",
         "Connections of one slot to each broker of the source, which its partitions there share out. 0: one, and more "
-        "where a round trip takes 20 ms or longer, up to eight. One partition may then be read over several.",
+        "where a round trip takes 20 ms or longer, up to eight, if the broker accepts them. One partition may then be "
+        "read over several.",
         field="fetch_connections",
         is_live=True,
     ),
@@ -235,6 +236,16 @@ CONTENTS = (
         default_description="`false`; `true` where two flows keep names both ways",
     ),
     Option(
+        "mirrorlake.remote.topics.writer",
+        PRINCIPAL,
+        "",
+        "Principal of mirrorlake on the target. If it is set, ACLs deny writing to remote topics to every other "
+        "principal that may write to them, until they are promoted or the flow is failed over.",
+        field="remote_topics_writer",
+        is_live=True,
+        is_derived=True,
+    ),
+    Option(
         "mirrorlake.topic.configs",
         OneOf(("all", "intersection")),
         "all",
@@ -344,16 +355,6 @@ TRANSFORMS = (
         "",
         "Names of transforms. A topic takes the first one whose `topics` match.",
         field="transforms",
-        is_derived=True,
-    ),
-    Option(
-        "mirrorlake.remote.topics.writer",
-        PRINCIPAL,
-        "",
-        "Principal of mirrorlake on the target. If it is set, ACLs deny writing to remote topics to every other "
-        "principal that may write to them, until they are promoted or the flow is failed over.",
-        field="remote_topics_writer",
-        is_live=True,
         is_derived=True,
     ),
     *TRANSFORM,

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.network.frames import Lane
+
+RecordId = tuple[str, int, int, int]  # topic, partition, incarnation, offset
 
 
 class Density(NamedTuple):
@@ -24,7 +27,11 @@ class Limits:
 
     Attributes:
         bytes: the largest size of a batch of several records, by topic.
-        refused: single records that the cluster rejected, as (source topic, partition, offset).
+        refused: single records that the cluster rejected, as `Stretch.record_id` names them.
+        behind: the time on the monotonic clock when a record was first refused by a remote topic whose size limit is
+            behind that of the source, by remote topic and the source's limit.
+        generation: the generation of the flow that they are of. A job that begins tries them again.
+        refused_lanes: what `NetworkClient.share_refusals` keeps, by the side of the cluster.
         bytes_per_s: the rate of the last attempt that lasted for a while.
         round_bytes: what one round of an attempt may read while no rate is known; it doubles with each round.
         window_bytes: what may be in flight on one connection over a long line; it grows while responses come soon.
@@ -39,12 +46,21 @@ class Limits:
     round_bytes: int = 1 << 20
     window_bytes: int = 256 << 10
     bytes: dict[str, int] = field(default_factory=dict)
-    refused: set[tuple[str, int, int]] = field(default_factory=set)
+    refused: set[RecordId] = field(default_factory=set)
+    behind: dict[tuple[str, int], float] = field(default_factory=dict)
+    generation: int = 0
+    refused_lanes: dict[str, dict[Lane, float]] = field(default_factory=dict)
     ends_checked: dict[PartitionKey, int] = field(default_factory=dict)
     free_at: dict[str, float] = field(default_factory=dict)
     rates: dict[str, int] = field(default_factory=dict)
     damaged: dict[PartitionKey, tuple[int, int, int]] = field(default_factory=dict)
     densities: dict[PartitionKey, Density] = field(default_factory=dict)
+
+    def begin(self, generation: int) -> None:
+        """Forgets what does not hold for another generation."""
+        if generation != self.generation:
+            self.refused.clear()
+            self.generation = generation
 
     @property
     def known(self) -> tuple[frozenset[tuple[str, int]], int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 RANGE, RECORD = "range", "record"  # ranges sort before records
 RANGE_SCHEMA = """
   kind STRING, topic STRING, partition INT, topic_id STRING, partitions INT, slot INT, start BIGINT, end BIGINT,
-    is_set_back BOOLEAN, incarnation INT, leader_epoch INT
+    is_set_back BOOLEAN, incarnation INT, leader_epoch INT, turn INT
 """
 RANGE_COLUMNS = tuple(field.name for field in fields(Range))
 RECORD_COLUMNS = tuple(field.name for field in fields(TransformedRecord))
@@ -36,27 +37,30 @@ def with_records(spark: SparkSession, flow: Flow, planned: Sequence[Range], slot
         slots: number of slots of the flow.
 
     Returns:
-        One Spark partition for each slot: first its ranges (kind `range`), then its records (kind `record`) by topic,
-        partition and offset.
+        One Spark partition for each slot: first its ranges (kind `range`), then its records (kind `record`) in the
+        same order of partitions, and by offset. The order is another one for each plan: a task that has no time for all
+        records leaves out those of the last partitions.
     """
     from pyspark.sql import functions as F
 
-    frames = [spark.createDataFrame([(RANGE, *astuple(one)) for one in planned], RANGE_SCHEMA)]
-    by_transform: dict[Transform, list[Range]] = {}
-    for one in planned:
+    turns = random.sample(range(len(planned)), k=len(planned))
+    rows = [(RANGE, *astuple(one), turn) for one, turn in zip(planned, turns, strict=True)]
+    frames = [spark.createDataFrame(rows, RANGE_SCHEMA)]
+    by_transform: dict[Transform, dict[Range, int]] = {}
+    for one, turn in zip(planned, turns, strict=True):
         transform = flow.transform_of(one.topic)
         if transform is not None and one.end > one.start:
-            by_transform.setdefault(transform, []).append(one)
+            by_transform.setdefault(transform, {})[one] = turn
     frames += [_records(spark, flow, transform, some) for transform, some in by_transform.items()]
     union = frames[0]
     for frame in frames[1:]:
         union = union.unionByName(frame, allowMissingColumns=True)
     for column in set(RECORD_COLUMNS) - set(union.columns):
         union = union.withColumn(column, F.lit(None))
-    return union.repartitionById(slots, F.col("slot")).sortWithinPartitions("kind", "topic", "partition", "offset")
+    return union.repartitionById(slots, F.col("slot")).sortWithinPartitions("kind", "turn", "offset")
 
 
-def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Sequence[Range]) -> DataFrame:
+def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Mapping[Range, int]) -> DataFrame:
     from pyspark.sql import functions as F
 
     start = {(one.topic, one.partition): one.start for one in ranges}
@@ -66,14 +70,14 @@ def _records(spark: SparkSession, flow: Flow, transform: Transform, ranges: Sequ
         log_records(spark, flow.source_connection, start=start, end=end, isolation="read_committed", names={}),
         transform,
     )
-    slots = spark.createDataFrame(
-        [(*key, slot) for key, slot in {(one.topic, one.partition): one.slot for one in ranges}.items()],
-        "topic STRING, partition INT, slot INT",
+    places = spark.createDataFrame(
+        [(one.topic, one.partition, one.slot, turn) for one, turn in ranges.items()],
+        "topic STRING, partition INT, slot INT, turn INT",
     )
     return (
-        transformed.join(F.broadcast(slots), ["topic", "partition"])
+        transformed.join(F.broadcast(places), ["topic", "partition"])
         .withColumn("kind", F.lit(RECORD))
-        .select("kind", "slot", *RECORD_COLUMNS)
+        .select("kind", "slot", "turn", *RECORD_COLUMNS)
     )
 
 

@@ -29,11 +29,11 @@ def mirror(config: str, flow: str, trigger: str, run_for: str, **place: str) -> 
     at once with 9.
     """
     from mirrorlake import resources
-    from mirrorlake.jobs.mirror.job import MirrorJob
+    from mirrorlake.jobs.mirror.job import INTERVAL_S, MirrorJob
     from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 
     given = options.parameters(config=config, trigger=trigger, run_for=run_for, **place)
-    interval_s, run_for_s = given.interval_s(configured_s=1), given.run_for_s()
+    interval_s, run_for_s = given.interval_s(configured_s=INTERVAL_S), given.run_for_s()
     loaded = options.load_flow(config, flow)
     with running.session(f"mirror {loaded.name}") as spark:
         suite = resources.expectations() / "offset_syncs.json"

@@ -123,7 +123,7 @@ class MirrorJob:
         job_id = uuid.uuid4().hex[:8]
         self._keeper = LedgerKeeper(flow, ledger, self._metrics, job_id)
         self._pause: Pause | None = None
-        self._generation = 0
+        self._generation = self._retried = 0
         self._stopping = threading.Event()
         self._pause_said_at = self._waited_s = 0.0
         self._giving_way = GivingWay(self._stopping.wait)
@@ -298,8 +298,9 @@ class MirrorJob:
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
         states = self._read_states()
         promoted = self._promoted(states)
-        found = source_topics(self._source, flow, {topic for topic, _ in merge_positions(states)} - promoted)
-        unnamed = flow.unnamed(found)
+        mirrored = {topic for topic, _ in merge_positions(states)}
+        found = source_topics(self._source, flow, mirrored - promoted)
+        unnamed = flow.unnamed(found, mirrored)
         if found and len(unnamed) == len(found):
             raise ConfigurationError(next(iter(unnamed.values())))
         topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
@@ -393,10 +394,14 @@ class MirrorJob:
         self._progress.idle_if_due()
         self._holdups.measure()
         self._follow_file()
-        now, flow = time.monotonic(), self.flow
         if self._pause is not None:
             return
         self._mm2.heartbeats_if_due()
+        self._sync_if_due()
+
+    def _sync_if_due(self) -> None:
+        """Syncs configuration and access rights of the remote topics at their intervals."""
+        now, flow = time.monotonic(), self.flow
         configs = flow.sync_topic_configs_enabled and now >= self._configs_due
         acls = flow.keeps_acls and now >= self._acls_due
         if not (configs or acls):
@@ -438,6 +443,9 @@ class MirrorJob:
         if outcome.failures:
             if any(failure.contested for failure in outcome.failures):
                 self._giving_way.pause()
+            if any(failure.out_of_step for failure in outcome.failures):
+                self._configs_due = 0.0
+                self._sync_if_due()
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
                 raise worst
@@ -482,6 +490,9 @@ class MirrorJob:
             level = logging.WARNING if notice.is_warning else logging.INFO
             log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
         if plan.paused is None:
+            if plan.retry != self._retried and self.flow.passes_over_losses:
+                self._topology.forget(plan.held)  # a remote topic may be gone; then it is created and filled again
+            self._retried = plan.retry
             self._ensure_topics(dict(plan.topics), plan.held)
         self._holdups.partitions(plan.stuck)
         self._holdups.transactions(plan.uncommitted, plan.waiting_for)

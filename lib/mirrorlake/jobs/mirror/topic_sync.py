@@ -31,6 +31,7 @@ from mirrorlake.protocol.topic_changes import (
     creation,
     growth,
     largest_message,
+    remote_config,
 )
 from mirrorlake.reasons import TopicHeld
 from mirrorlake.state.closure import promoted_topics
@@ -140,7 +141,9 @@ class Topology:
         """
         topic = self.flow.dead_letter_topic
         if topic not in self._target.partitions():
-            config = {"message.timestamp.type": "CreateTime", "max.message.bytes": TOPIC_CONFIG["max.message.bytes"]}
+            config = {
+                name: value for name, value in remote_config(self._known()).items() if name != "compression.type"
+            } | {"max.message.bytes": TOPIC_CONFIG["max.message.bytes"]}
             refusals = self._target.create([NewTopic(topic, 1, self.flow.replication_factor, config=config)])
             if refusals:
                 raise refusals[topic]
@@ -196,6 +199,11 @@ class Topology:
                 failures[topic] = missing
         return failures
 
+    def forget(self, topics: Iterable[str]) -> None:
+        """Lets `ensure` look at topics again that can't be mirrored."""
+        for topic in topics:
+            self._settled.pop(topic, None)
+
     # -- topic sync ---------------------------------------------------------------------------------
 
     def plan(self, topics: Mapping[str, int]) -> list[Change]:
@@ -237,9 +245,6 @@ class Topology:
         """Yields one change for each remote topic; a remote topic that several topics share is created once."""
         wanted = {remote_of[topic]: topic for topic in sorted(topics)}
         configs = self._describe(self._source, wanted.values())
-        if wanted and not self._known_properties:
-            syncs = self.flow.offset_syncs_topic
-            self._known_properties = frozenset(self._describe(self._target, [syncs]).get(syncs, ()))
         for remote, topic in wanted.items():
             change, self._new_configs[remote] = creation(
                 self.flow,
@@ -247,9 +252,16 @@ class Topology:
                 remote=remote,
                 partitions=widest[remote],
                 source=configs.get(topic, {}),
-                known=self._known_properties,
+                known=self._known(),
             )
             yield change
+
+    def _known(self) -> frozenset[str]:
+        """Returns the names of the properties that a topic of the target has; none if they can't be read."""
+        if not self._known_properties:
+            syncs = self.flow.offset_syncs_topic
+            self._known_properties = frozenset(self._describe(self._target, [syncs]).get(syncs, ()))
+        return self._known_properties
 
     @staticmethod
     def _growths(

@@ -32,6 +32,8 @@ class NetworkLine:
         bytes_per_s: the rate, which all connections share; 0 for no limit.
         is_open: False to refuse new connections, as a closed port does.
         is_silent: True to pass nothing on. Connections are accepted and stay open.
+        most_connections: the connections that may be open at once, as `max.connections.per.ip` limits them; further
+            ones are closed as soon as they are accepted; 0 for no limit.
     """
 
     delay_ms: float = 0
@@ -39,6 +41,7 @@ class NetworkLine:
     bytes_per_s: int = 0
     is_open: bool = True
     is_silent: bool = False
+    most_connections: int = 0
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Route:
     window_bytes: int = 0
     bytes_per_s: int = 0
     is_open: bool = True
+    most_connections: int = 0
     accepted: int = 0
     to_broker: Direction = field(default_factory=Direction)
     to_client: Direction = field(default_factory=Direction)
@@ -79,10 +80,18 @@ class Route:
         task.add_done_callback(self.late.discard)
 
     async def change(
-        self, *, delay_ms: float, window_bytes: int, bytes_per_s: int, is_open: bool, is_silent: bool
+        self,
+        *,
+        delay_ms: float,
+        window_bytes: int,
+        bytes_per_s: int,
+        is_open: bool,
+        is_silent: bool,
+        most_connections: int,
     ) -> None:
         """Takes the properties of a `proxy.NetworkLine`."""
         self.delay_s, self.window_bytes, self.bytes_per_s = delay_ms / 1_000, window_bytes, bytes_per_s
+        self.most_connections = most_connections
         (self.passes.clear if is_silent else self.passes.set)()
         if is_open and self.server is None:
             self.server = await asyncio.start_server(self._accept, HOST, self.port, limit=CHUNK_BYTES)
@@ -101,6 +110,9 @@ class Route:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        if self.most_connections and len(self.connections) >= self.most_connections:
+            reset(writer)
+            return
         connection = ProxiedConnection(self, reader, writer)
         self.connections.add(connection)
         try:
@@ -274,7 +286,7 @@ async def open_routes(routes: dict[int, Route], words: dict[str, Any]) -> None:
     rules = Rules() if words["knows_requests"] else None
     for port, given in words["routes"].items():
         route = routes[int(port)] = Route(int(port), given["broker_port"], given["side_port"], rules)
-        await route.change(delay_ms=0, window_bytes=0, bytes_per_s=0, is_open=True, is_silent=False)
+        await route.change(delay_ms=0, window_bytes=0, bytes_per_s=0, is_open=True, is_silent=False, most_connections=0)
 
 
 async def obey(routes: dict[int, Route], words: dict[str, Any]) -> dict[str, Any]:

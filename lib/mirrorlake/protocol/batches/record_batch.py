@@ -216,11 +216,12 @@ class FetchedLog:
         stable_end: the last stable offset, before which all of the log lies; -1 if it is unknown.
         leader_epoch: the epoch of the leader, which no batch is behind; -1 if it is unknown.
         believed_epoch: an epoch behind that one, which a batch has though it came a second time; -1 for none.
+        passed: the number of batches at its beginning that another response had.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, stable_end: int = -1, leader_epoch: int = -1) -> None:
         self.view, self.stable_end, self.leader_epoch = memoryview(data), stable_end, leader_epoch
-        self.believed_epoch = -1
+        self.believed_epoch, self.passed = -1, 0
         bounds, at, end, is_broken = [0], 0, len(data), False
         last, length_at = end - PREFIX.size, LENGTH.unpack_from
         while at <= last and not is_broken:

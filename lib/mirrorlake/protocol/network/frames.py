@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import ssl
 import struct
+import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -43,6 +44,7 @@ LEAST_ROOM_BYTES = 32 << 10
 LENGTH = struct.Struct(">i")
 REJECTED = (kafka.errors.SaslAuthenticationFailedError, kafka.errors.AuthorizationError)
 THROTTLED = "throttle"  # kafka-python's name of the reason
+REFUSED_S = 300.0  # until a connection that a broker has refused besides others is tried again
 SILENT_S = 5.0  # a broker answers in less, and bytes of a large response arrive more often
 VIEWED_BYTES = 64 << 10  # fewer are copied, so that they don't keep a large frame
 FETCH_VERSIONS = (12, 13)  # of `Cluster.fetch`, by name and by id
@@ -303,14 +305,17 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
 
     Attributes:
         throttled_s: the seconds for which brokers have throttled this client, summed over its connections.
+        refused: the time on the monotonic clock when a broker that had a connection did not accept a further one.
     """
 
     throttled_s = 0.0
+    broker_version_data: Any  # what the brokers understand
 
     def __init__(self, net: Any, security: Callable[[], Mapping[str, object]] = dict, **configs: Any) -> None:
         super().__init__(net, **{**configs, **security()})
         self._security = security
         self.cluster.broker_metadata = partial(_broker_of, self.cluster.broker_metadata)
+        self.refused: dict[Lane, float] = {}
         self._connecting_since: dict[Any, float] = {}  # until a connection is established
         self._received = memoryview(bytearray(RECEIVE_BYTES))  # of all connections: one at a time receives
 
@@ -328,6 +333,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             return False
         _, _, sent_at, *_ = conn.in_flight_requests[0]
         return bool(now > max(sent_at, conn.transport.last_read) + SILENT_S)
+
+    def most_lanes(self) -> int:
+        """Returns the number of connections to each broker that were not refused lately."""
+        recently = time.monotonic() - REFUSED_S
+        return min((lane.number for lane, at in self.refused.items() if at > recently), default=sys.maxsize)
 
     @property
     def auth_failures(self) -> list[str]:
@@ -416,6 +426,13 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         await super()._connect(node, conn, *args, **options)
         if conn.connected:
             self._connecting_since.pop(node.node_id, None)
+            # While brokers are upgraded one by one, the oldest of them decides.
+            if self.broker_version_data is not None and conn.broker_version_data < self.broker_version_data:
+                self.broker_version_data = conn.broker_version_data
+        elif isinstance(node.node_id, Lane) and not isinstance(conn.init_future.exception, REJECTED):
+            first = self._conns.get(node.node_id.node_id)
+            if first is not None and first.connected and not self.is_silent(node.node_id.node_id):
+                self.refused[node.node_id] = time.monotonic()
         if isinstance(conn.init_future.exception, REJECTED):  # kafka-python would log in again and again
             self._auth_failures[node.node_id] = conn.init_future.exception
         if conn.connected:  # no request is in flight yet, so no response can be half received

@@ -160,14 +160,20 @@ class NetworkClient:
     def connections(self, wanted: int = 0) -> int:
         """Returns the number of connections to use to one broker.
 
-        A connection carries at most its window in a round trip. So the longer that takes, the more there are.
+        A connection carries at most its window in a round trip. So the longer that takes, the more there are. There are
+        no more than a broker has let this client open lately (`max.connections.per.ip`, the limit of a proxy).
 
         Args:
             wanted: the number that is set; 0 for one that suits the round trip.
         """
-        if wanted or not self.is_far:
-            return wanted or 1
-        return min(MOST_CONNECTIONS, math.ceil(self.round_trip_s / ROUND_TRIP_OF_A_CONNECTION_S))
+        if not wanted:
+            wanted = math.ceil(self.round_trip_s / ROUND_TRIP_OF_A_CONNECTION_S) if self.is_far else 1
+            wanted = min(MOST_CONNECTIONS, wanted)
+        return min(wanted, self._manager.most_lanes())
+
+    def share_refusals(self, refused: dict[Lane, float]) -> None:
+        """Keeps in `refused` which connections brokers have refused, for the clients that follow this one."""
+        self._manager.refused = refused
 
     @property
     def throttled_ms(self) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -31,6 +32,7 @@ LEAST_AHEAD_BYTES = 1 << 20  # smaller responses are those of clusters that are 
 LEAST_AHEAD_BATCHES = 8  # in a response: leaders return whole batches, so that one or two of them come twice
 OVERLAP = 0.02  # besides a batch: to read a few of them twice costs less than to wait for those that no response has
 FETCH_WAIT_MS = 500
+MOST_ERRORS = 10  # of a partition in one attempt, a tenth of a second apart: longer, the others don't wait for it
 
 LeaderLane = tuple[int, int]  # node id of a leader, and number of a connection to it
 
@@ -98,6 +100,7 @@ class Fetcher:
     _under_way: dict[LeaderLane, PendingFetch] = field(default_factory=dict)
     _late: dict[LeaderLane, PendingFetch] = field(default_factory=dict)  # of leaders that are silent
     _leaders: dict[PartitionKey, tuple[int, int]] = field(default_factory=dict)  # as of `PendingFetch.leader`
+    _errors: Counter[PartitionKey] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         # Brokers fill a response in the order of the request. Partitions that had their turn go to the end.
@@ -130,7 +133,9 @@ class Fetcher:
             The number of responses that are under way if something was asked for, else 0.
         """
         due = [stretch for stretch in self._due() if not self.wait_s(stretch)]
-        lines = self._lines(due) if self.connections > 1 else {}
+        # Each response has a batch, whatever was asked for. On a slow line, many of them would all be late.
+        connections = self.connections if most_bytes(1) > LEAST_FETCH_BYTES else 1
+        lines = self._lines(due, connections) if connections > 1 else {}
         pending = self._pending()
         self._give_up(pending, lines)
         next_ones: dict[LeaderLane, dict[PartitionKey, LogPlace]] = {}
@@ -186,18 +191,18 @@ class Fetcher:
         left = [
             stretch
             for stretch in (self.stretches[key] for key in self._order)
-            if not stretch.is_done and self._is_fetched(stretch.topic)
+            if not stretch.is_done and self._is_fetched(stretch.topic) and self._errors[stretch.key] < MOST_ERRORS
         ]
         first = [stretch for stretch in left if not self._is_backfill(stretch.topic)]
         return first or left
 
-    def _lines(self, due: Iterable[Stretch]) -> dict[PartitionKey, list[LeaderLane]]:
+    def _lines(self, due: Iterable[Stretch], connections: int) -> dict[PartitionKey, list[LeaderLane]]:
         """Returns the connections of each partition to its leader: some of its own, or one that it shares."""
         wanted = {stretch.key for stretch in due}
         left = [key for key in self.stretches if key in wanted]  # in an order that stays
         found: dict[PartitionKey, list[LeaderLane]] = {}
         for node, keys in by(lambda key: self.source.leader(*key), left).items():
-            lines = [(node, lane) for lane in range(self.connections)]
+            lines = [(node, lane) for lane in range(connections)]
             shares = [lines[number :: len(keys)] for number in range(min(len(keys), len(lines)))]
             found.update(zip(keys, itertools.cycle(shares)))
         return found
@@ -304,6 +309,10 @@ class Fetcher:
         """Lets the other partitions come first in the next requests."""
         self._order[key] = self._order.pop(key)
 
+    def note_error(self, key: PartitionKey) -> None:
+        """Notes that a partition can't be read now; after several times, this attempt asks for it no more."""
+        self._errors[key] += 1
+
     def wait_s(self, stretch: Stretch) -> float:
         """Returns the seconds until the allowed rate lets more of a stretch be read."""
         return 0.0 if self.throttle is None else max(0.0, self.throttle.wait_s(stretch.topic))
@@ -380,13 +389,15 @@ class Fetcher:
             if has_answered and fetch.places[key] == place_of(stretch):
                 self._leaders[key] = fetch.leader(key)
             return fetch.places[key] == place_of(stretch)
-        return (
+        continues = (
             has_answered
             and not stretch.is_done
             and fetch.offset(key) <= stretch.upstream_next < _end(log)
             and fetch.leader(key) == self._leaders.get(key)
-            and _is_in_order(log, stretch.upstream_next)
         )
+        passed = _passed(log, fetch.offset(key), stretch.upstream_next) if continues else None
+        log.passed = passed or 0
+        return passed is not None
 
     def _learn(self, fetch: PendingFetch, key: PartitionKey, log: FetchedLog) -> None:
         """Learns what responses have, of a large one that does not reach the end of what is to be copied."""
@@ -408,17 +419,22 @@ def _end(log: FetchedLog) -> int:
     return last.end_offset
 
 
-def _is_in_order(log: FetchedLog, offset: int) -> bool:
-    """Returns True if the offsets of batches grow, up to the second one behind an offset.
+def _passed(log: FetchedLog, asked: int, offset: int) -> int | None:
+    """Returns the number of batches before an offset that another response had; None if this can't be told.
 
-    CRCs don't cover first offsets. `FetchedLog.fits` assumes that only the first batch may begin before the offset that
-    is read next, so that a wrong one of any other before it could look like the batch that is there.
+    CRCs don't cover first offsets. A batch that only seems to be before the offset would be left out, so all have to be
+    where they say: the first one has the offset that was asked for, or follows it, and offsets grow from batch to
+    batch, up to the second one behind the offset.
     """
-    before, is_behind = -1, False
+    passed, before, is_behind = 0, -1, False
     for batch in log:
-        if batch.magic < 2 or batch.base_offset < before:
-            return False
+        if batch.magic < 2 or batch.base_offset < before or (before < 0 and batch.end_offset <= asked):
+            return None
         if is_behind:
             break
         before, is_behind = batch.end_offset, batch.base_offset > offset
-    return True
+        if before <= offset:
+            if not batch.crc_is_right:
+                return None
+            passed += 1
+    return passed

@@ -2,6 +2,9 @@
 
 What was read must be written before the transaction times out. On a slow line, or below a quota, 16 MiB may take
 longer than that, and so would each further attempt. A task begins with 1 MiB, therefore, before it knows the rate.
+
+What was read and is not to be copied (aborted transactions, records of another flow) is done with. It counts like what
+was written: a log of which little is copied would otherwise look like a slow target, and be read in small pieces.
 """
 
 from __future__ import annotations
@@ -47,10 +50,10 @@ class Pace:
         waits = self._is_throttled and not read_bytes
         return self._clock() >= (self._latest if waits else self._deadline)
 
-    def next_bytes(self, written_bytes: int, responses: int) -> int:
-        """Returns the size of each of the next Fetch responses, after `written_bytes` were written."""
+    def next_bytes(self, done_bytes: int, responses: int) -> int:
+        """Returns the size of each of the next Fetch responses, after `done_bytes` were written or passed over."""
         left_s = max(0.0, self._deadline - self._clock())
-        at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(written_bytes) * left_s / responses)
+        at_this_rate = max(LEAST_FETCH_BYTES, self._bytes_per_s(done_bytes) * left_s / responses)
         return int(min(self._share_bytes(responses), at_this_rate))
 
     def grow(self, responses: int) -> None:
@@ -64,15 +67,15 @@ class Pace:
         most = THROTTLED_FETCH_BYTES if self._is_throttled else FETCH_BYTES
         return min(most, self._limits.round_bytes // responses)
 
-    def keep(self, written_bytes: int) -> None:
+    def keep(self, done_bytes: int) -> None:
         """Keeps the rate for the next attempt; to be called at the end, also of an attempt that fails."""
-        self._limits.bytes_per_s = self._bytes_per_s(written_bytes)
+        self._limits.bytes_per_s = self._bytes_per_s(done_bytes)
 
     @property
     def _is_throttled(self) -> bool:
         """Returns True if the source has throttled this attempt."""
         return self._throttled_ms() > self._throttled_before_ms
 
-    def _bytes_per_s(self, written_bytes: int) -> float:
+    def _bytes_per_s(self, done_bytes: int) -> float:
         seconds = self._clock() - self._began
-        return written_bytes / seconds if seconds >= A_WHILE_S else self._limits.bytes_per_s
+        return done_bytes / seconds if seconds >= A_WHILE_S else self._limits.bytes_per_s

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crc32c import crc32c
@@ -14,6 +15,7 @@ from mirrorlake.model.run import Run
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.batches.records import Record, pack_within
+from mirrorlake.protocol.limits import RecordId
 
 PACK_BYTES = 512 << 10  # approximate size of a re-encoded batch: keys, values and headers
 
@@ -74,6 +76,10 @@ class Stretch:
     @property
     def key(self) -> PartitionKey:
         return self.topic, self.partition
+
+    def record_id(self, offset: int) -> RecordId:
+        """Returns what names a record also after its topic was created anew."""
+        return self.topic, self.partition, self.incarnation, offset
 
     @property
     def is_done(self) -> bool:
@@ -159,6 +165,20 @@ class Stretch:
         self.upstream_from = self.upstream_next = start
         self.incarnation += 1
         self.leader_epoch = self.epoch_from = -1
+
+    def waiting_bytes(self, number: int) -> int:
+        """Returns the size of the batches that wait, from a number on."""
+        return sum(len(batch.raw) for _, batch in itertools.islice(self.waiting, number, None))
+
+    def copy_waiting(self, number: int) -> None:
+        """Copies the batches that wait, from a number on, so that they need the response no more that they are in."""
+        copied = [
+            (partition, replace(batch, raw=memoryview(bytes(batch.raw))))
+            for partition, batch in itertools.islice(self.waiting, number, None)
+        ]
+        for _ in copied:
+            self.waiting.pop()
+        self.waiting.extend(copied)
 
     def _let_wait(self, target_partition: int, batch: Batch) -> None:
         self.waiting.append((target_partition, batch))

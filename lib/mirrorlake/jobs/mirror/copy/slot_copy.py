@@ -33,6 +33,7 @@ from mirrorlake.jobs.mirror.copy.continuation import committed_state, require_re
 from mirrorlake.jobs.mirror.copy.fetcher import Fetcher
 from mirrorlake.jobs.mirror.copy.pace import Pace
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.jobs.mirror.copy.refused_records import LARGEST_MESSAGE, end_behind_refused, out_of_step
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
@@ -114,6 +115,8 @@ class SlotCopy:
         self._failpoint("task.initialised")
         state, self._state_end = committed_state(self.flow, self.target, self.slot, self.generation)
         self._stretches = stretches_left(self.flow, state, planned)
+        self.target.limits.begin(self.generation)
+        end_behind_refused(self.flow, self.target.limits, self._stretches)
         self._failpoint("task.compared")
         if not self._stretches:
             return self._report(producer, is_open=False)
@@ -169,6 +172,10 @@ class SlotCopy:
         )[0]
         return producer
 
+    def out_of_step(self) -> TargetError | None:
+        """Returns an error if a record was refused whose remote topic has to follow the source first."""
+        return out_of_step(self.flow, self.source, self.target, self._stretches, self._clock())
+
     def _both_ends(self, producer: transaction.Producer) -> tuple[Intake, Outlet]:
         """Returns what reads the stretches, and what writes them."""
         limits = self.target.limits
@@ -209,8 +216,11 @@ class SlotCopy:
         *,
         deadline: float,
     ) -> None:
-        """Copies all stretches, first those without a transform."""
-        self.target.net.run(lambda: self._copy(intake, outlet, deadline))
+        """Copies all stretches, first those without a transform, which leave the others half of the transaction."""
+        intake.share = 0.5 if self._transformed else 1.0
+        left_s = deadline - self._clock()
+        self.target.net.run(lambda: self._copy(intake, outlet, deadline - (1 - intake.share) * left_s))
+        intake.share = 1.0
         if self._transformed:
             epochs = {(one.topic, one.partition): one.leader_epoch for one in planned}
             self.target.net.run(
@@ -248,8 +258,13 @@ class SlotCopy:
             latest=deadline + self.flow.transaction_timeout_ms / 2000,
         )
 
+        taken_bytes = 0  # of what was read: passed over, or sent
+
+        def done_bytes() -> int:
+            return max(outlet.bytes, taken_bytes - outlet.bytes_in_flight)
+
         def ask() -> None:
-            pace.grow(fetcher.fetch(lambda responses: pace.next_bytes(outlet.bytes, responses)))
+            pace.grow(fetcher.fetch(lambda responses: pace.next_bytes(done_bytes(), responses)))
 
         try:
             ask()
@@ -260,13 +275,14 @@ class SlotCopy:
                 if not (intake.is_full or pace.is_over(intake.bytes)):
                     ask()
                 await self._write(intake, outlet)
+                taken_bytes = intake.bytes
                 self._failpoint("task.producing")
             if not intake.bytes:  # a slow leader is waited for where that costs the others nothing
                 await intake.accept_late(waits=True)
                 await self._write(intake, outlet)
             await outlet.settle()
         finally:
-            pace.keep(outlet.bytes)
+            pace.keep(done_bytes())
 
     def _longest_s(self) -> float:
         """Returns the time for which the slot is copied."""
@@ -303,7 +319,7 @@ class SlotCopy:
             for stretch in self._transformed.values()
         }
         for topic in partitions:  # the records arrive only once, so the limit must be known before
-            allowed = await self.target.topic_config(topic, "max.message.bytes")
+            allowed = await self.target.topic_config(topic, LARGEST_MESSAGE)
             if allowed:
                 self.target.limits.lower(topic, int(allowed))
         transformed = TransformedIntake(
@@ -485,6 +501,8 @@ def copy_slot(
                 )
                 return copy.run(planned, records)
             except BatchRefusedError:  # the next attempt makes smaller batches
+                if (error := copy.out_of_step()) is not None:
+                    return error
                 if any(flow.transform_of(planned_range.topic) for planned_range in planned):
                     return TargetError(
                         f"flow {flow.name}, slot {slot}: a batch was too large for its topic; the next attempt makes "

@@ -13,7 +13,6 @@ from crc32c import crc32c
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, SourceError
-from mirrorlake.jobs.mirror.copy.damage import damage_of, doubt_about
 from mirrorlake.jobs.mirror.copy.fetcher import PARTITION_FETCH_BYTES, Fetcher, PendingFetch
 from mirrorlake.jobs.mirror.copy.gap_recorder import GapRecorder, limit_bytes, place
 from mirrorlake.jobs.mirror.copy.partition_copy import PACK_BYTES, Stretch
@@ -21,6 +20,7 @@ from mirrorlake.jobs.mirror.copy.small_batches import FEWEST, SmallBatches
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.codecs import CODEC, CorruptBatchError, OversizedBatchError
+from mirrorlake.protocol.batches.damage import damage_of, doubt_about
 from mirrorlake.protocol.batches.merging import join, producer_ids
 from mirrorlake.protocol.batches.record_batch import HEADER_BYTES, AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.batches.records import Record, read_records
@@ -67,15 +67,19 @@ class Intake:
     ) -> None:
         self.flow, self.source, self.provenance, self.limits = flow, source, provenance, limits
         self.problem: MirrorlakeError | None = None  # the last retriable error
-        self.bytes = 0
+        self.bytes, self.share = 0, 1.0
         self._stretches, self.fetcher = stretches, fetcher
         self.gaps = GapRecorder(flow, source, limits)
         self._damaged = limits.damaged
 
     @property
     def is_full(self) -> bool:
-        """True if the transaction should hold no more."""
-        return self.bytes >= self.flow.batch_max_bytes or self.gaps.count >= GAPS_AT_ONCE
+        """True if the transaction should hold no more, as far as those who read now may fill it (`share`)."""
+        return self.bytes >= self.share * self.flow.batch_max_bytes or self._has_most_gaps
+
+    @property
+    def _has_most_gaps(self) -> bool:
+        return self.gaps.count >= self.share * GAPS_AT_ONCE
 
     async def accept(self) -> None:
         """Waits for the first response, and processes those that have come; after a retriable error, metadata is
@@ -121,8 +125,32 @@ class Intake:
             for fetched, log in answers:
                 if not self.provenance.knows(producer_ids(log)):
                     await self.provenance.learn(_committed(log, fetched.aborted))
+        problem: ResponseError | WireError | None = None
+        waited = {key: len(self._stretches[key].waiting) for key in {(one.topic, one.partition) for one, _ in answers}}
         for fetched, log in answers:
-            await self._read(fetched, log)
+            try:
+                await self._read(fetched, log)
+            except (ResponseError, WireError) as error:  # the other partitions of the response are read all the same
+                problem = problem or error
+                self.fetcher.note_error((fetched.topic, fetched.partition))
+        self._let_go(waited, sum(len(log.view) for _, log in answers))
+        if problem is not None:
+            raise problem
+
+    def _let_go(self, waited: Mapping[PartitionKey, int], fetched_bytes: int) -> None:
+        """Lets a response go of which little is to be written.
+
+        The batches that wait are views of it. While they wait for a slow target, they would keep many times the memory
+        that they are counted for.
+
+        Args:
+            waited: number of batches that waited before the response was read, by partition.
+            fetched_bytes: size of the response.
+        """
+        stretches = [(self._stretches[key], number) for key, number in waited.items()]
+        if 2 * sum(stretch.waiting_bytes(number) for stretch, number in stretches) < fetched_bytes:
+            for stretch, number in stretches:
+                stretch.copy_waiting(number)
 
     async def _refresh(self, error: Exception) -> None:
         """Refreshes metadata after a retriable error, and keeps the error as `problem`.
@@ -160,6 +188,8 @@ class Intake:
 
     async def _read(self, fetched: Fetched, log: FetchedLog) -> None:
         stretch = self._stretches[fetched.topic, fetched.partition]
+        if fetched.error_code or len(fetched.records):
+            self.fetcher.have_turn(stretch.key)
         if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self.gaps.out_of_range(stretch)
             return
@@ -167,8 +197,6 @@ class Intake:
         if fetched.diverges_at is not None:
             await self.gaps.diverged(stretch, fetched)
             return
-        if len(fetched.records):
-            self.fetcher.have_turn(stretch.key)
         before = stretch.upstream_next
         await self._read_log(stretch, log, AbortedTransactions(fetched.aborted))
         self.pack(stretch)
@@ -176,7 +204,7 @@ class Intake:
 
     def _require_progress(self, stretch: Stretch, before: int, fetched_bytes: int) -> None:
         """Raises SourceError if nothing of an answer with bytes was read, and for no reason."""
-        has_reason = self.gaps.count >= GAPS_AT_ONCE or self._damaged.get(stretch.key, (-1,))[0] == before
+        has_reason = self._has_most_gaps or self._damaged.get(stretch.key, (-1,))[0] == before
         if fetched_bytes and stretch.upstream_next == before and not has_reason:
             raise SourceError(
                 f"{place(stretch, self.flow)}: cluster {self.flow.source} returned {fetched_bytes:,} bytes for offset "
@@ -187,7 +215,9 @@ class Intake:
     async def _read_log(self, stretch: Stretch, log: FetchedLog, aborted: AbortedTransactions) -> None:
         """Takes the batches of a log, until the transaction should hold no more of the stretch."""
         left_out = aborted.producers | (self.provenance.mirrored if self.provenance else set())
-        small, at = SmallBatches.of(log, self._merged_bytes(stretch), left_out), 0
+        small, at = SmallBatches.of(log, self._merged_bytes(stretch), left_out), log.passed
+        for number in range(at):
+            aborted.drops(log[number])
         while at < len(log):
             merged = self._merge(stretch, small, at) if small and not self._is_full(stretch) else 0
             if not merged and not await self._read_batch(stretch, log, at, aborted):
@@ -224,7 +254,7 @@ class Intake:
 
     def _is_full(self, stretch: Stretch) -> bool:
         """Returns True if the transaction should hold no more of a stretch."""
-        return stretch.is_done or self.gaps.count >= GAPS_AT_ONCE
+        return stretch.is_done or self._has_most_gaps
 
     def _merged_bytes(self, stretch: Stretch) -> int:
         """Returns the size up to which small batches are merged."""
@@ -257,8 +287,8 @@ class Intake:
         """Returns True if single records of batches need attention: to be copied home, or too large for the target."""
         start, end = small.first_offset(numbers[0]), small.end_offset(numbers[-1])
         return any(refill.key == stretch.key for refill in self.flow.refills) or any(
-            (topic, partition) == stretch.key and start <= offset < end
-            for topic, partition, offset in self.limits.refused
+            (topic, partition, incarnation) == (*stretch.key, stretch.incarnation) and start <= offset < end
+            for topic, partition, incarnation, offset in self.limits.refused
         )
 
     async def _take(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> None:
@@ -272,7 +302,7 @@ class Intake:
             batch.passes_unopened
             and batch.base_offset == stretch.upstream_next
             and len(batch.raw) <= limit_bytes(self.limits, stretch)
-            and (*stretch.key, batch.base_offset) not in self.limits.refused
+            and stretch.record_id(batch.base_offset) not in self.limits.refused
         ):
             self.pack(stretch)
             stretch.take(batch)
@@ -381,7 +411,7 @@ class Intake:
             codec: compression codec of its new batch.
             target_partition: partition of the target.
         """
-        if (*stretch.key, record.offset) in self.limits.refused:
+        if stretch.record_id(record.offset) in self.limits.refused:
             self.gaps.refuse(stretch, record)
             return
         self.gaps.count += self.flow.scatters(stretch.topic)  # in such topics, each record may start a run

@@ -179,12 +179,13 @@ class Outlet:
         in_flight = self._in_flight.setdefault(where, InFlight())
         while self._is_full(in_flight):
             await self._accept(*in_flight.take())
-        while self._bytes_in_flight and self._bytes_in_flight + size > self._most_bytes():
+        while self.bytes_in_flight and self.bytes_in_flight + size > self._most_bytes():
             oldest = min((one for one in self._in_flight.values() if one.requests), key=lambda one: one.oldest_at)
             await self._accept(*oldest.take())
 
     @property
-    def _bytes_in_flight(self) -> int:
+    def bytes_in_flight(self) -> int:
+        """Returns the size of the batches that were sent and are not answered."""
         return sum(one.bytes for one in self._in_flight.values())
 
     def _is_full(self, in_flight: InFlight) -> bool:
@@ -267,7 +268,7 @@ class Outlet:
                     f"flow {self.flow.name}: topic {topic} on cluster {self.flow.target} refuses a record of "
                     f"{refused_bytes:,} bytes. Raise the topic's max.message.bytes"
                 )
-            self.target.limits.refused.add((*writing.key, batch.base_offset))
+            self.target.limits.refused.add(writing.record_id(batch.base_offset))
             return
         try:
             configured = int(await self.target.topic_config(topic, "max.message.bytes") or refused_bytes)

@@ -107,6 +107,8 @@ def connect(flow: Flow, limits: Limits) -> Connections:
     """
     source, target = connect_both(flow, "copy", again=True)
     target.limits = limits
+    for cluster in (source, target):
+        cluster.share_refusals(limits.refused_lanes.setdefault(cluster.side, {}))
     return source, target, Provenance(flow, source) if flow.minds_provenance else None
 
 

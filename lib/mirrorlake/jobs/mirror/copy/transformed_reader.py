@@ -82,7 +82,7 @@ class TransformedIntake:
         flow: flow with the transforms.
         source: cluster that Spark has read.
         intake: intake of the same attempt, which handles logs and losses.
-        stretches: stretches of the partitions with a transform, by topic and partition.
+        stretches: stretches of the partitions with a transform, by topic and partition, in the order of their records.
         target_partitions: number of partitions of each remote topic.
         epochs: leader epochs of the source at planning time, before Spark has read anything; -1 if unknown.
         ids: translates schema ids, for transforms that need it.
@@ -110,7 +110,7 @@ class TransformedIntake:
             epochs,
             ids,
         )
-        self._open = dict.fromkeys(sorted(stretches))  # unfinished partitions, in the order of their records
+        self._open = dict.fromkeys(stretches)  # unfinished partitions, in the order of their records
         self._causes: AsyncIterator[tuple[int, int, GapKind | None]] | None = None
         self._cause: tuple[int, int, GapKind | None] = (0, 0, None)
 
@@ -143,7 +143,7 @@ class TransformedIntake:
                 stretch.planned_end = stretch.upstream_next
 
     async def accept(self, records: Iterable[TransformedRecord]) -> bool:
-        """Processes records in the order of topic, partition and offset; returns false when the transaction should hold
+        """Processes records in the order of partitions and offsets; returns false when the transaction should hold
         no more."""
         for record in records:
             key = (record.topic, record.partition)

@@ -176,7 +176,9 @@ class Planner:
         going = {(one.topic, one.partition) for one in due}
         lingering = {key for one in offered if (key := (one.topic, one.partition)) not in going}
         ranges = self._stuck.planned(
-            self._turns.taken(self.flow, ranges), states, {positions[key].slot for key in lingering}
+            self._turns.taken(self.flow, ranges, self._stuck.resting),
+            states,
+            {positions[key].slot for key in lingering},
         )
         if (
             self._stuck.begins_again(ranges) and time.monotonic() > self._looked_again + RETRY_TOPICS_S

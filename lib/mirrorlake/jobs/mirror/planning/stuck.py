@@ -139,6 +139,12 @@ class StuckPartitions:
         self._starts = starts
         return reasons
 
+    @property
+    def resting(self) -> set[int]:
+        """Returns the slots that have failed and rest, while others advance."""
+        now = self._clock()
+        return {slot for slot, one in self._failing.items() if now < one.rests_until and self._others_advance}
+
     def planned(
         self, ranges: list[Range], states: Mapping[int, SlotState], lingering: Set[int] = frozenset()
     ) -> list[Range]:
@@ -150,8 +156,7 @@ class StuckPartitions:
             lingering: slots with partitions that linger. If others than those that rest have some, nobody is tried in
                 their place: they would wait for the attempt, too.
         """
-        now = self._clock()
-        resting = {slot for slot, one in self._failing.items() if now < one.rests_until and self._others_advance}
+        resting = self.resting
         chosen = [planned for planned in ranges if planned.slot not in resting]
         if not (chosen or lingering - resting):
             chosen = ranges

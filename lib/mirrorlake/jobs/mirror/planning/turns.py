@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from mirrorlake.config.flow import Flow
@@ -16,7 +17,7 @@ class Turns:
     def __init__(self) -> None:
         self._is_of_backfill = False
 
-    def taken(self, flow: Flow, ranges: list[Range]) -> list[Range]:
+    def taken(self, flow: Flow, ranges: list[Range], resting: Set[int] = frozenset()) -> list[Range]:
         """Leaves out either the backfill or the other topics, in turns, if any of them has a transform.
 
         Transformed records come in the order of their topics, all behind what is copied as it is. So a backfill would
@@ -26,7 +27,9 @@ class Turns:
         Args:
             flow: flow of the topics.
             ranges: what a plan would copy.
+            resting: slots that failed and rest, and have no turn while others have something to copy.
         """
+        ranges = [one for one in ranges if one.slot not in resting] or ranges
         backfill = [one for one in ranges if flow.is_backfill(one.topic)]
         others = [one for one in ranges if not flow.is_backfill(one.topic)]
         if not (backfill and others and any(flow.transform_of(one.topic) for one in ranges)):

@@ -1,0 +1,75 @@
+"""Records that the target refuses for their size: where an attempt ends for them, and when they are tried again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.copy.gap_recorder import place
+from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
+from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.limits import Limits
+from mirrorlake.protocol.network.response_error import ResponseError, WireError
+
+LARGEST_MESSAGE = "max.message.bytes"
+BEHIND_S = 30.0  # in which a remote topic follows the size limit of the source, if it can
+
+
+def end_behind_refused(flow: Flow, limits: Limits, stretches: Mapping[PartitionKey, Stretch]) -> None:
+    """Ends stretches behind the first record that the target has refused, so that what is before it is committed.
+
+    Of many such records, each attempt finds one only. Spark delivers the planned records of topics with a transform, so
+    that these do not end earlier.
+    """
+    for topic, partition, incarnation, offset in limits.refused:
+        stretch = stretches.get((topic, partition))
+        if stretch is None or flow.transform_of(topic) is not None:
+            continue
+        if stretch.incarnation == incarnation and stretch.upstream_next <= offset:
+            stretch.planned_end = min(stretch.planned_end, offset + 1)
+
+
+def out_of_step(
+    flow: Flow, source: Cluster, target: Cluster, stretches: Mapping[PartitionKey, Stretch], now_s: float
+) -> TargetError | None:
+    """Returns an error if a record was refused whose topic has a larger size limit on the source by now.
+
+    The remote topic follows, with the next sync of configurations. If it has not followed in time, the record counts as
+    too large.
+
+    Args:
+        flow: flow to mirror.
+        source: source cluster.
+        target: target cluster.
+        stretches: stretches by topic and partition.
+        now_s: the time on the monotonic clock.
+    """
+    limits = target.limits
+    if not flow.sync_topic_configs_enabled:
+        return None
+    for record in sorted(limits.refused):
+        stretch = stretches.get(record[:2])
+        if stretch is None:
+            continue
+        here, there = _size_limit(source, stretch.topic), _size_limit(target, stretch.target_topic)
+        since = limits.behind.setdefault((stretch.target_topic, here), now_s)
+        if there < here and now_s < since + BEHIND_S:
+            limits.refused.discard(record)
+            return TargetError(
+                f"{place(stretch, flow)}, offset {record[-1]}: topic {stretch.target_topic} on cluster {flow.target} "
+                f"refuses the record for its size, as its {LARGEST_MESSAGE} is {there}. It follows that of the source, "
+                f"{here}",
+                retriable=True,
+                out_of_step=True,
+            )
+    return None
+
+
+def _size_limit(cluster: Cluster, topic: str) -> int:
+    """Returns the size limit of a topic in bytes, 0 if it can't be read."""
+    with contextlib.suppress(ResponseError, WireError):
+        return int(cluster.net.run(lambda: cluster.topic_config(topic, LARGEST_MESSAGE)) or 0)
+    return 0
