@@ -13,8 +13,8 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.limits import Limits
 from mirrorlake.protocol.network.response_error import ResponseError, WireError
+from mirrorlake.protocol.topic_changes import LARGEST_MESSAGE
 
-LARGEST_MESSAGE = "max.message.bytes"
 BEHIND_S = 30.0  # in which a remote topic follows the size limit of the source, if it can
 
 

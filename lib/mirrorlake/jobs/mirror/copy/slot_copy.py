@@ -33,7 +33,7 @@ from mirrorlake.jobs.mirror.copy.continuation import committed_state, require_re
 from mirrorlake.jobs.mirror.copy.fetcher import Fetcher
 from mirrorlake.jobs.mirror.copy.pace import Pace
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.jobs.mirror.copy.refused_records import LARGEST_MESSAGE, end_behind_refused, out_of_step
+from mirrorlake.jobs.mirror.copy.refused_records import end_behind_refused, out_of_step
 from mirrorlake.jobs.mirror.copy.source_reader import Intake, where
 from mirrorlake.jobs.mirror.copy.target_ends import require_ends
 from mirrorlake.jobs.mirror.copy.target_writer import BatchRefusedError, Outlet
@@ -48,6 +48,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER
 from mirrorlake.protocol.network.response_error import ResponseError, WireError, is_unauthorized
 from mirrorlake.protocol.requests.metadata import Topic
+from mirrorlake.protocol.topic_changes import LARGEST_MESSAGE
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 from mirrorlake.state.fencing import require_newest, write_state
 from mirrorlake.state.provenance import Provenance

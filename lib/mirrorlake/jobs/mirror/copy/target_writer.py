@@ -23,6 +23,7 @@ from mirrorlake.protocol.error_codes import TOO_LARGE
 from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
 from mirrorlake.protocol.network.network_client import IN_FLIGHT, MOST_IN_FLIGHT
 from mirrorlake.protocol.network.response_error import ResponseError, is_unauthorized
+from mirrorlake.protocol.topic_changes import LARGEST_MESSAGE
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 FETCH_BYTES = 1 << 20
@@ -271,7 +272,7 @@ class Outlet:
             self.target.limits.refused.add(writing.record_id(batch.base_offset))
             return
         try:
-            configured = int(await self.target.topic_config(topic, "max.message.bytes") or refused_bytes)
+            configured = int(await self.target.topic_config(topic, LARGEST_MESSAGE) or refused_bytes)
         except ResponseError:
             configured = refused_bytes
         self.target.limits.lower(topic, configured if configured < refused_bytes else refused_bytes // 2)
