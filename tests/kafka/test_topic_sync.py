@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +146,25 @@ def test_a_remote_topic_that_would_stamp_records_anew_is_corrected_before_anythi
         "CreateTime",
         "applied",
     ) in rows(world)
+
+
+def test_a_clock_that_is_hours_ahead_stops_no_mirror_whatever_version_has_created_its_topics(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, bound = world.topic("plain", 1), "message.timestamp.after.max.ms"
+
+    def copies_with_a_clock_two_hours_ahead() -> None:
+        world.produce(topic, 50, 1, seed=len(world.lines))
+        with monkeypatch.context() as patched:
+            for name, ahead in (("time", 7_200), ("time_ns", 7_200 * 10**9)):
+                patched.setattr(time, name, lambda now=getattr(time, name), ahead=ahead: now() + ahead)
+            assert world.mirror().records == 50
+
+    copies_with_a_clock_two_hours_ahead()
+    alter(world.target_admin, world.flow.offset_syncs_topic, bound, None)
+    eventually(lambda: config_of(world.target_admin, world.flow.offset_syncs_topic)[bound] == "3600000")
+    copies_with_a_clock_two_hours_ahead()
+    assert world.assert_equal(topic) == 100
 
 
 def test_records_of_others_in_one_remote_topic_hold_back_that_topic_only(world: World) -> None:

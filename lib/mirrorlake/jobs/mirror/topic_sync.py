@@ -24,9 +24,11 @@ from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.requests.metadata import WRITE
 from mirrorlake.protocol.topic_changes import (
+    TIMESTAMP_BOUNDS,
     Change,
     ChangeKind,
     ChangeOutcome,
+    Entry,
     config_changes,
     creation,
     growth,
@@ -88,25 +90,45 @@ class Topology:
         """
         topic = self.flow.offset_syncs_topic
         have = self._target.partitions().get(topic, 0)
-        if have and self.flow.state_changes_enabled:
-            self._require_kept(topic)
+        if have:
+            found = self._target.configs([topic]).get(topic)
+            if self.flow.state_changes_enabled:
+                self._require_kept(topic, found)
+            self._let_clocks_differ(topic, found or {})
         refusals: Refusals = {}
         if have == 0:
-            factor = self.flow.offset_syncs_replication_factor
-            refusals = self._target.create([NewTopic(topic, slots, factor, config=topic_config(factor))])
+            refusals = self._create_offset_syncs(slots)
         elif have < slots:
             refusals = self._target.grow({topic: slots})
         if refusals:
             raise refusals[topic]
         return max(have, slots)
 
-    def _require_kept(self, topic: str) -> None:
+    def _create_offset_syncs(self, slots: int) -> Refusals:
+        """Creates the topic with `TIMESTAMP_BOUNDS`, or without them on a cluster before 3.6, which refuses the names."""
+        topic, factor = self.flow.offset_syncs_topic, self.flow.offset_syncs_replication_factor
+        for bounds in (TIMESTAMP_BOUNDS, {}):
+            refusals = self._target.create([NewTopic(topic, slots, factor, config=topic_config(factor) | bounds)])
+            if not refusals or refusals[topic].retriable:
+                break
+        return refusals
+
+    def _let_clocks_differ(self, topic: str, found: Mapping[str, Entry]) -> None:
+        """Lets a topic of an earlier version take the states of a machine whose clock is wrong.
+
+        Where the principal may not configure the topic, it stays as it is.
+        """
+        wrong = {
+            name: value for name, value in TIMESTAMP_BOUNDS.items() if name in found and found[name].value != value
+        }
+        self._target.alter_configs({topic: wrong} if wrong else {})
+
+    def _require_kept(self, topic: str, found: Mapping[str, Entry] | None) -> None:
         """Checks that snapshots stay as long as the changes that name them.
 
         If they don't, or if this can't be known without DESCRIBE_CONFIGS, a flow whose file does not ask for changes
         goes on with snapshots. A log cleaner keeps the last state of each slot, which is then all that a start needs.
         """
-        found = self._target.configs([topic]).get(topic)
         wanted = {name: TOPIC_CONFIG[name] for name in ("cleanup.policy", "retention.ms", "retention.bytes")}
         wrong = [name for name, value in wanted.items() if found and name in found and found[name].value != value]
         if found is None:
