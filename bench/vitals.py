@@ -22,6 +22,7 @@ ABOUT_CODE = re.compile(r"^-\s+Code \(.*?\(malloc=(\d+)KB", re.MULTILINE | re.DO
 TRACKED = "-XX:NativeMemoryTracking=summary"  # the option of a JVM that is looked at
 POOLS = ("block-manager-a", "block-manager-s")  # as far as Linux keeps a thread's name
 LONG_S = 300
+LARGEST = 100  # lines of a histogram, about 8 KiB
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
@@ -113,7 +114,8 @@ class Notebook:
         }
         if self.output.exists():
             values["notebook"] = self.output.stat().st_size / KILOBYTE
-        values.update(_heap(java))  # a full collection, which also lets Spark delete shuffle files
+        # A full collection, which also lets Spark delete shuffle files.
+        values.update(_heap(java, self.output.with_suffix(".heap.txt")))
         seconds = self._new_seconds()
         if seconds:
             values["batch"] = 1000 * sorted(seconds)[len(seconds) // 2]
@@ -236,14 +238,18 @@ def _words(process: psutil.Process) -> str:
     return ""
 
 
-def _heap(java: list[psutil.Process]) -> dict[str, float]:
+def _heap(java: list[psutil.Process], classes: Path) -> dict[str, float]:
     """Returns the heap that is alive after a full collection, by jcmd, and the JVM's memory outside of the heap: its
     compiled code, and the rest.
+
+    The largest classes are appended to a file, which says later on what has grown.
     """
     for process in java:
         with suppress(psutil.Error, OSError, subprocess.SubprocessError, ValueError, IndexError):
             histogram = _jcmd(process.pid, "GC.class_histogram").strip().splitlines()
             live = int(histogram[-1].split()[2])
+            with classes.open("a") as file:
+                file.write("\n".join((f"{time.strftime('%H:%M:%S')} {live / MIB:.2f} MiB", *histogram[:LARGEST], "\n")))
             addresses = [int(found, 16) for found in ADDRESS.findall(_jcmd(process.pid, "GC.heap_info"))]
             _jcmd(process.pid, "System.trim_native_heap")  # it does so itself, once a minute
             code = KILOBYTE * sum(map(int, COMPILED.findall(_jcmd(process.pid, "Compiler.codecache"))))
