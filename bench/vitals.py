@@ -19,7 +19,10 @@ KILOBYTE = 1024
 ADDRESS = re.compile(r"0x([0-9a-f]{8,})")
 COMPILED = re.compile(r"max_used=(\d+)Kb")  # of each segment of the code cache; its pages stay resident
 ABOUT_CODE = re.compile(r"^-\s+Code \(.*?\(malloc=(\d+)KB", re.MULTILINE | re.DOTALL)
-TRACKED = "-XX:NativeMemoryTracking=summary"  # the option of a JVM that is looked at
+KINDS = re.compile(r"^-\s+(\S.*? \(reserved=.*\))$", re.MULTILINE)
+# The options of a JVM that is looked at. Three of four full collections leave dead objects where they are otherwise, up
+# to a twentieth of the heap, and a histogram counts them as int[].
+TRACKED = "-XX:NativeMemoryTracking=summary -XX:MarkSweepAlwaysCompactCount=1"
 POOLS = ("block-manager-a", "block-manager-s")  # as far as Linux keeps a thread's name
 LONG_S = 300
 LARGEST = 100  # lines of a histogram, about 8 KiB
@@ -115,7 +118,7 @@ class Notebook:
         if self.output.exists():
             values["notebook"] = self.output.stat().st_size / KILOBYTE
         # A full collection, which also lets Spark delete shuffle files.
-        values.update(_heap(java, self.output.with_suffix(".heap.txt")))
+        values.update(_heap(java, self.output.with_suffix(".jvm.txt")))
         seconds = self._new_seconds()
         if seconds:
             values["batch"] = 1000 * sorted(seconds)[len(seconds) // 2]
@@ -238,22 +241,24 @@ def _words(process: psutil.Process) -> str:
     return ""
 
 
-def _heap(java: list[psutil.Process], classes: Path) -> dict[str, float]:
+def _heap(java: list[psutil.Process], details: Path) -> dict[str, float]:
     """Returns the heap that is alive after a full collection, by jcmd, and the JVM's memory outside of the heap: its
     compiled code, and the rest.
 
-    The largest classes are appended to a file, which says later on what has grown.
+    The largest classes and the kinds of native memory are appended to a file, which says later on what has grown.
     """
     for process in java:
         with suppress(psutil.Error, OSError, subprocess.SubprocessError, ValueError, IndexError):
             histogram = _jcmd(process.pid, "GC.class_histogram").strip().splitlines()
             live = int(histogram[-1].split()[2])
-            with classes.open("a") as file:
-                file.write("\n".join((f"{time.strftime('%H:%M:%S')} {live / MIB:.2f} MiB", *histogram[:LARGEST], "\n")))
             addresses = [int(found, 16) for found in ADDRESS.findall(_jcmd(process.pid, "GC.heap_info"))]
             _jcmd(process.pid, "System.trim_native_heap")  # it does so itself, once a minute
             code = KILOBYTE * sum(map(int, COMPILED.findall(_jcmd(process.pid, "Compiler.codecache"))))
-            code += KILOBYTE * sum(map(int, ABOUT_CODE.findall(_jcmd(process.pid, "VM.native_memory"))))
+            native = _jcmd(process.pid, "VM.native_memory")
+            code += KILOBYTE * sum(map(int, ABOUT_CODE.findall(native)))
+            with details.open("a") as file:
+                moment = f"{time.strftime('%H:%M:%S')} {live / MIB:.2f} MiB"
+                file.write("\n".join((moment, *histogram[:LARGEST], *KINDS.findall(native), "\n")))
             return {
                 "jvm_live_heap": live / MIB,
                 "jvm_outside_heap": (_resident_outside(process, min(addresses), max(addresses)) - code) / MIB,
