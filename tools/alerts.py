@@ -65,6 +65,16 @@ ALERTS = (
         {"down_for": 120},
     ),
     Alert(
+        "MirrorlakeRestarting",
+        'changes(up{{job=~"mirrorlake.*"}}[{restarts_window:.0f}s]) >= {restarts}',
+        "page",
+        "{{ $labels.instance }} has ended and begun again several times.",
+        "Whatever starts the job does so again and again, and each time an error ends it.",
+        "The end of the job's log (mirror_failed, checkpoint_failed), and rows of anomalies with the action stop.",
+        "Remove the cause that the error names. No start before that gets further.",
+        {"restarts_window": 3600, "restarts": 6, "restarts_for": 0},
+    ),
+    Alert(
         "MirrorlakeNoProgress",
         "mirrorlake_progress_age_seconds > {no_progress}",
         "page",

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Of each alert: a series that breaks its limit, and one that keeps it; the notation is promtool's, a sample a minute.
 CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "MirrorlakeDown": ({'up{job="mirrorlake"}': "0x60"}, {'up{job="mirrorlake"}': "1x60", 'up{job="other"}': "0x60"}),
+    "MirrorlakeRestarting": ({'up{job="mirrorlake"}': "0 1 " * 30}, {'up{job="mirrorlake"}': "1x20 0 1x38"}),
     "MirrorlakeNoProgress": (
         {"mirrorlake_progress_age_seconds": "0+60x60"},
         {"mirrorlake_progress_age_seconds": "9x60"},
