@@ -16,6 +16,7 @@ from typing import Any
 from mirrorlake.errors import ConfigurationError
 
 UNITS_S = {"second": 1, "minute": 60, "hour": 3600}
+LONGEST_NUMBER = 20  # characters
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(?: *(second|minute|hour)s?)?")
 
 
@@ -86,12 +87,12 @@ def moment(name: str, value: str) -> datetime | None:
         return None
     try:
         when = datetime.fromisoformat(value)
-    except ValueError:
+        return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # OverflowError: in UTC, it is before the year 1 or after 9999
         raise ConfigurationError(
             f"parameter {name} is '{value}'; allowed is a time such as 2026-11-01 08:00:00 (UTC) or "
             "2026-11-01T08:00:00+01:00, or empty"
         ) from None
-    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def seconds(name: str, value: str, allowed: str) -> float:
@@ -101,6 +102,6 @@ def seconds(name: str, value: str, allowed: str) -> float:
         ConfigurationError: the value is not a duration.
     """
     match = DURATION.fullmatch(value.strip())
-    if match is None:
+    if match is None or len(match.group(1)) > LONGEST_NUMBER:
         raise ConfigurationError(f"parameter {name} is '{value}'; allowed is {allowed}")
     return float(match.group(1)) * UNITS_S[match.group(2) or "second"]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from mirrorlake.cli import exit_code, options, output, running
+from mirrorlake.cli import exit_code, machine, options, output, running
 from mirrorlake.cli.app import main
 from mirrorlake.cli.commands import jobs
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
@@ -271,6 +271,12 @@ def test_an_object_is_json_whatever_a_frame_has_for_nothing(capsys: pytest.Captu
     }  # fmt: skip
 
 
+def test_keys_and_bytes_of_a_result_are_text_in_an_object(capsys: pytest.CaptureFixture[str]) -> None:
+    output.emit("sql", {"rows": [{"m": {date(2026, 11, 1): 1, (1, 2): b"\xff"}, "b": bytearray(b"\x00")}]})
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == [{"m": {"2026-11-01": 1, "(1, 2)": "ff"}, "b": "00"}]
+
+
 def test_the_newest_measurement_is_read_without_the_partitions_of_all_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +397,43 @@ def test_a_reader_that_has_gone_costs_no_word(tmp_path: Path, config: str) -> No
     environment = {"PYTHONPATH": str(ROOT / "lib")}
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=True)
     assert (done.stderr, (tmp_path / "code").read_text()) == ("", f"{ExitCode.CUT_OFF}\n")
+
+
+def test_standard_output_that_is_closed_or_full_is_no_defect(tmp_path: Path, config: str) -> None:
+    words = f"{sys.executable} -m mirrorlake.cli status --config '{config}' --deadline 0.2 --warehouse '{tmp_path}'"
+    environment = {"PYTHONPATH": str(ROOT / "lib")}
+
+    def ends(*more: str) -> tuple[int, str]:
+        done = subprocess.run(["bash", "-c", " ".join((words, *more))], capture_output=True, text=True, env=environment)
+        return done.returncode, done.stderr
+
+    full = "error: Standard output, or a file, can't be written: there is no space left. Free some\n"
+    assert ends(">&-") == (ExitCode.FINDINGS, "")
+    assert ends("--output json", ">/dev/full") == (ExitCode.LEDGER, full)
+
+
+def test_the_doctor_looks_at_the_java_that_spark_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    (one,) = (one for one in machine.examine(str(tmp_path)) if one.check is finding.Check.JAVA)
+    assert (one.level, one.detail) == (finding.Level.PROBLEM, f"{tmp_path}/bin/java does not run: FileNotFoundError")
+    monkeypatch.delenv("JAVA_HOME")
+    (one,) = (one for one in machine.examine(str(tmp_path)) if one.check is finding.Check.JAVA)
+    assert one.level is finding.Level.OK
+
+
+def test_the_doctor_names_a_warehouse_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def level_and_text(warehouse: Path) -> tuple[finding.Level, str]:
+        (one,) = (one for one in machine.examine(str(warehouse)) if one.check is finding.Check.SPACE)
+        return one.level, one.detail
+
+    (tmp_path / "file").touch()
+    assert level_and_text(tmp_path / "new/warehouse")[0] is finding.Level.OK
+    for there in (tmp_path / "file", tmp_path / "file/warehouse"):
+        assert level_and_text(there) == (
+            finding.Level.PROBLEM, f"warehouse {there} can't be made: {tmp_path}/file is a file"
+        )  # fmt: skip
+    monkeypatch.setattr(machine.os, "access", lambda *_: False)  # root may write anywhere
+    assert "is not writable" in level_and_text(tmp_path)[1]
 
 
 @pytest.mark.parametrize(("ends_by_itself", "code"), [(True, ExitCode.PAUSED), (False, ExitCode.OK)])

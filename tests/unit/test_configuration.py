@@ -92,6 +92,17 @@ def test_a_java_property_file_with_escapes_and_continuations_is_read(tmp_path: P
     assert isinstance(found.policy, IdentityReplicationPolicy)
 
 
+def test_the_mark_of_an_editor_does_not_hide_the_first_property(tmp_path: Path) -> None:
+    text = "west->east.topics = orders\nclusters = west, east\nwest->east.enabled = true\n"
+    text += "west.bootstrap.servers = h:1\neast.bootstrap.servers = h:2\n"
+    file = tmp_path / "mm2.properties"
+    file.write_text(text, encoding="utf-8-sig")
+    assert Flow.load(file, "west->east").topics.include == ("orders",)
+    file.write_text(text, encoding="utf-16")
+    with pytest.raises(ConfigurationError, match=r"is in UTF-16\. Save it as UTF-8"):
+        Flow.load(file, "west->east")
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [

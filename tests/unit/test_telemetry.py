@@ -142,6 +142,13 @@ def test_an_address_of_ipv6_is_listened_on(host: str) -> None:
         assert urlopen(f"http://[::1]:{port}/health", timeout=DEADLINE_S).status == 200
 
 
+def test_a_name_that_no_host_can_have_is_said_and_stops_no_job() -> None:
+    nowhere = flow(mirrorlake_metrics_port="9464", mirrorlake_metrics_host="a..b")
+    with logged() as said, JobTelemetry(nowhere, "mirror", Metrics()):
+        pass
+    assert "metrics_not_served" in said[0]
+
+
 def test_health_is_503_once_there_was_no_progress_for_the_bound() -> None:
     now = [100.0]
     health = Health("a->b", "mirror", 60.0, lambda: now[0])
@@ -273,6 +280,9 @@ def test_a_collector_that_is_down_slow_or_refuses_is_said_once_and_waited_for_by
 def test_headers_and_an_endpoint_of_another_form_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="gRPC is not supported"):
         flow(mirrorlake_metrics_otlp_endpoint="localhost:4317")
+    for endpoint in ("http://h:43x18/v1/metrics", "http://h:99999", "http://[::1/v1", "http:///v1/metrics"):
+        with pytest.raises(ConfigurationError, match=r"is no address\. Write it like http://collector:4318"):
+            flow(mirrorlake_metrics_otlp_endpoint=endpoint)
     with (
         pytest.raises(ConfigurationError, match="name=value") as refused,
         JobTelemetry(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,13 +18,13 @@ from mirrorlake.cli import exit_code, options, output
 from mirrorlake.cli.commands import assessment, backlog, checks, control, failover, jobs, machines, tables
 from mirrorlake.cli.exit_code import ExitCode
 from mirrorlake.cli.running import Terminated, terminated_by_sigterm
-from mirrorlake.errors import ConfigurationError, MirrorlakeError, unexpected
+from mirrorlake.errors import ConfigurationError, LedgerError, MirrorlakeError, unexpected
 from mirrorlake.printable import printable
 
 UNUSABLE = frozenset(
-    getattr(errno, name)
-    for name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG", "ENOSPC", "EDQUOT")
+    getattr(errno, name) for name in ("EACCES", "EPERM", "EROFS", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG")
 )
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class Commands(click.Group):
@@ -31,6 +32,7 @@ class Commands(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         words = tuple(context.args)
+        sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it was closed before the command began
         try:
             with terminated_by_sigterm():
                 code = super().invoke(context)
@@ -59,7 +61,7 @@ class Commands(click.Group):
     def _fail(context: click.Context, error: Exception) -> None:
         if output.given("debug"):
             traceback.print_exception(error)
-        error = _explained(error)
+        cause, error = error, _explained(error)
         code = exit_code.of(error)
         known = error if isinstance(error, MirrorlakeError) else unexpected("mirrorlake", error)
         advice = "" if isinstance(error, MirrorlakeError) else ". This is a defect; --debug shows where"
@@ -72,6 +74,8 @@ class Commands(click.Group):
                     {"error": about, "exit_code": int(code), **({"result": kept} if kept else {})},
                 )
         click.echo(f"error: {printable(known.message, 10_000, keep=chr(10))}{advice}", err=True)
+        if _is_full(cause):
+            output.discard()
         context.exit(code)
 
 
@@ -92,7 +96,14 @@ def _explained(error: Exception) -> Exception:
     if isinstance(error, OSError) and error.errno in UNUSABLE and error.filename is not None:
         said = f"{error.filename} can't be used: {error.strerror}. Name another place, or run in another folder"
         return ConfigurationError(said)
+    if _is_full(error):  # it may pass, so it is not as a wrong option is
+        where = getattr(error, "filename", None) or "Standard output, or a file,"
+        return LedgerError(f"{where} can't be written: there is no space left. Free some", retriable=True)
     return error
+
+
+def _is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in FULL
 
 
 @click.group(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -24,25 +25,25 @@ def examine(warehouse: str) -> Iterator[DoctorFinding]:
     """Yields the findings about this machine; starts no JVM that stays."""
     yield _java()
     yield from _spark(resources.home())
-    yield _space(Path(warehouse))
+    yield _space(Path(warehouse).absolute())
 
 
 def _java() -> DoctorFinding:
     needed = f"Java {JAVA} or newer"
-    command = shutil.which("java")
+    home = os.environ.get("JAVA_HOME")  # Spark takes the one there, if it is set, and no other
+    command = str(Path(home) / "bin/java") if home else shutil.which("java")
     if command is None:
         return problem(Check.JAVA, MACHINE, "java is not on the PATH", f"Install {needed}")
+    remedy = f"Let JAVA_HOME name {needed}, or unset it" if home else f"Install {needed}"
     try:
         done = subprocess.run(
             [command, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return problem(Check.JAVA, MACHINE, f"{command} does not run: {type(error).__name__}", f"Install {needed}")
+        return problem(Check.JAVA, MACHINE, f"{command} does not run: {type(error).__name__}", remedy)
     found = VERSION.search(done.stderr + done.stdout)
     if found is None or int(found[1]) < JAVA:
-        return problem(
-            Check.JAVA, MACHINE, f"{command} is {found[1] if found else 'of no known version'}", f"Install {needed}"
-        )
+        return problem(Check.JAVA, MACHINE, f"{command} is {found[1] if found else 'of no known version'}", remedy)
     return ok(Check.JAVA, MACHINE, f"Java {found[1]} ({command})")
 
 
@@ -67,7 +68,12 @@ def _spark(home: Path) -> Iterator[DoctorFinding]:
 
 
 def _space(warehouse: Path) -> DoctorFinding:
-    there = next(path for path in (warehouse.absolute(), *warehouse.absolute().parents) if path.is_dir())
+    there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
+    remedy = "Name another --warehouse, or let the user of the jobs write there"
+    if not there.is_dir():
+        return problem(Check.SPACE, MACHINE, f"warehouse {warehouse} can't be made: {there} is a file", remedy)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return problem(Check.SPACE, MACHINE, f"warehouse {warehouse} can't be written: {there} is not writable", remedy)
     free = shutil.disk_usage(there).free
     text = f"{free / 2**30:,.1f} GiB free for warehouse {warehouse}"
     if free < LEAST_FREE_BYTES:

@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -249,7 +250,9 @@ def typed(advice: str, config: str) -> str:
     """
     from mirrorlake import resources
 
-    here = "./" if resources.checkout() == Path.cwd() else ""
+    here = ""
+    with suppress(OSError):  # the folder may be gone
+        here = "./" if resources.checkout() == Path.cwd() else ""
     named = "" if config == CONFIG else f" --config {shlex.quote(config)}"
     return re.sub(r"\bmirrorlake ([a-z]+)(?= --flow )", lambda found: f"{here}mirrorlake {found[1]}{named}", advice)
 

@@ -51,9 +51,14 @@ def emit(command: str, values: Mapping[str, Any]) -> None:
 
 
 def _of_json(value: Any) -> Any:
-    """Returns a value without what JSON does not have: NaN, of pandas for nothing, NaT and infinities become null."""
+    """Returns a value without what JSON does not have.
+
+    NaN, of pandas for nothing, NaT and infinities become null; keys become text, and bytes hexadecimal digits.
+    """
     if isinstance(value, Mapping):
-        return {key: _of_json(inner) for key, inner in value.items()}
+        return {key if isinstance(key, str) else str(key): _of_json(inner) for key, inner in value.items()}
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
     if isinstance(value, list | tuple):
         return [_of_json(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):

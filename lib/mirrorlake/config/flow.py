@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.name_filter import NameFilter
@@ -381,6 +382,15 @@ def _require_no_ring(scope: Scope) -> None:
         )
 
 
+def _is_address(endpoint: str) -> bool:
+    """Returns True if a URL has a host, and no port that is none."""
+    try:
+        place = urlsplit(endpoint)
+        return bool(place.hostname) and place.port != 0
+    except ValueError:
+        return False
+
+
 def _require_no_contradiction(flow: Flow) -> None:
     if flow.sync_group_offsets_enabled and not flow.emit_checkpoints_enabled:
         raise ConfigurationError(
@@ -397,6 +407,11 @@ def _require_no_contradiction(flow: Flow) -> None:
         raise ConfigurationError(
             f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint does not begin with http:// or https://. "
             "OTLP over gRPC is not supported"
+        )
+    if endpoint and not _is_address(endpoint):
+        raise ConfigurationError(
+            f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint is no address. Write it like "
+            "http://collector:4318/v1/metrics"
         )
     if flow.canary_enabled and not flow.heartbeats_replication_enabled:
         raise ConfigurationError(

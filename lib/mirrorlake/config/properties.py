@@ -7,6 +7,7 @@ Source: `MirrorMakerConfig` of Kafka 4.3.0. A connector property (topics, replic
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +68,12 @@ class Properties:
             ConfigurationError: the file can't be read or parsed.
         """
         try:
-            text = Path(path).read_bytes()
+            text = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+            if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise ConfigurationError(
+                    f"configuration file {path} is in UTF-16. Save it as UTF-8 or ASCII; a Java property file has "
+                    "characters outside of ASCII as \\uXXXX"
+                )
             values = secret_reference.by_built_in_names(javaproperties.loads(text))
         except OSError as error:
             raise ConfigurationError(f"configuration file {path} can't be read: {error.strerror}") from None

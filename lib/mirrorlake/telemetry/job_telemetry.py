@@ -91,7 +91,7 @@ class JobTelemetry:
             try:
                 self._server = Server(flow.metrics_host, port, metrics.registry, self.health)
                 log.info(event("metrics_served", flow=flow.name, job=self._job, host=flow.metrics_host, port=port))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host can be like this
                 detail = "the job goes on without; give each flow a port of its own (mirrorlake.metrics.port)"
                 log.warning(
                     event(
@@ -99,7 +99,7 @@ class JobTelemetry:
                         flow=flow.name,
                         host=flow.metrics_host,
                         port=port,
-                        error=error.strerror or type(error).__name__,
+                        error=getattr(error, "strerror", None) or type(error).__name__,
                         detail=detail,
                     )
                 )

@@ -105,7 +105,7 @@ class Topology:
         return max(have, slots)
 
     def _create_offset_syncs(self, slots: int) -> Refusals:
-        """Creates the topic with `TIMESTAMP_BOUNDS`, or without them on a cluster before 3.6, which refuses the names."""
+        """Creates the topic with `TIMESTAMP_BOUNDS`, or without them on a cluster before 3.6, which refuses them."""
         topic, factor = self.flow.offset_syncs_topic, self.flow.offset_syncs_replication_factor
         for bounds in (TIMESTAMP_BOUNDS, {}):
             refusals = self._target.create([NewTopic(topic, slots, factor, config=topic_config(factor) | bounds)])
