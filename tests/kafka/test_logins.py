@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,23 @@ def test_a_brokers_certificate_that_is_rotated_is_verified_by_the_new_connection
             world.produce(topic, 100, seed=2)
             eventually(lambda: world.batches > before or job.done(), what="a micro-batch over a new connection")
     assert world.assert_equal(topic) == 200
+
+
+def test_a_rotated_password_is_used_when_a_session_is_renewed(
+    world: World, clusters: tuple[TlsCluster, TlsCluster], certificates: Certificates
+) -> None:
+    """Some requests are always under way, so that others wait for the end of the renewal."""
+    world.write_config(**with_password(world, clusters[1], certificates))
+    with contextlib.closing(Cluster(world.flow.target_connection, "target", "test", 5_000)) as cluster:
+        cluster.connect()
+        until = time.monotonic() + 1.2 * SESSION_MS / 1000
+        set_password(world.target_admin, password="another")
+        (world.directory / "secrets.properties").write_text("password = another\n")
+        try:
+            while time.monotonic() < until:
+                cluster.net.run(lambda: cluster.together(*[partial(cluster.update_metadata, [])] * 3))
+        finally:
+            set_password(world.target_admin)
 
 
 def test_a_user_that_is_removed_ends_the_job_and_it_goes_on_once_there_is_one_again(

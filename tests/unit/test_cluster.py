@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import socket
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +16,9 @@ from typing import Any
 
 import pytest
 from kafka.future import Future
+from kafka.net import inet
 from mirrorlake.config.connection import Connection
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.model.changes import as_written
 from mirrorlake.model.run import Run
 from mirrorlake.model.slot import Position, SlotState
@@ -23,9 +26,9 @@ from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
-from mirrorlake.protocol.network import socket_options
+from mirrorlake.protocol.network import network_client, socket_options
 from mirrorlake.protocol.network.response_error import ResponseError
-from mirrorlake.protocol.requests.fetch import Fetched
+from mirrorlake.protocol.requests.fetch import Fetched, fetch_request
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import Producer
 from mirrorlake.state.offset_syncs import (
@@ -121,6 +124,46 @@ def test_of_coroutines_that_run_together_all_end_before_an_error_is_raised() -> 
     assert (sorted(ended), most) == ([*range(7)], 3)
     assert cluster.net.run(lambda: cluster.together(lambda: one(5), lambda: one(2))) == [5, 2]
     cluster.close()
+
+
+def test_an_address_that_leads_nowhere_does_not_keep_a_client_from_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        socket.create_connection(full.getsockname()),  # its queue has room for one, so others get no answer
+        socket.create_server(("127.0.0.1", 0)) as live,
+    ):
+        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one.getsockname()) for one in (full, live)]
+        monkeypatch.setattr(inet.socket, "getaddrinfo", lambda *_: addresses)
+        connection = Connection("a", (("bootstrap.servers", "several:1"),))
+        with pytest.raises(SourceError, match="can't be reached"):
+            Cluster(connection, "source", "tests", 2_500).connect()
+        live.settimeout(0)
+        live.accept()[0].close()
+
+
+def test_a_tls_handshake_that_is_cut_short_is_repeated_by_a_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load balancer without a broker behind it takes connections, and closes them."""
+    monkeypatch.setattr(network_client, "SECOND_OPINION_S", 0.5)
+
+    def close_each() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=close_each, daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        connection = Connection("a", (("bootstrap.servers", address), ("security.protocol", "SSL")))
+        with pytest.raises(SourceError, match="can't be reached") as found:
+            Cluster(connection, "source", "tests", 500).connect(again=True)
+        assert found.value.retriable
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_topic_that_was_deleted_is_asked_for_by_name() -> None:
+    assert fetch_request({}, {("t", 0): 5}, 13, 1, 1, 1, 1, {}).API_VERSION == 12
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])

@@ -7,6 +7,7 @@ import contextlib
 import json
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.config.security.jaas import Jaas
 from mirrorlake.config.security.login import ClientCredentials
 from mirrorlake.errors import ConfigurationError
+from mirrorlake.protocol.clients import oauth_tokens
 from mirrorlake.protocol.clients.oauth_tokens import Token, TokenError, TokenProvider, fetched, provider
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from trustme import CA
@@ -527,3 +529,25 @@ def test_a_token_is_renewed_before_it_expires_and_used_on_while_the_endpoint_fai
     now[0], is_down[:] = 280.0, [1]
     with pytest.raises(TokenError):
         tokens.token()
+
+
+def test_an_endpoint_that_hangs_holds_up_nobody_whose_token_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth_tokens, "PATIENCE_S", 0.05)
+    now, hangs, asked = [0.0], threading.Event(), []
+
+    def fetch(_: object, now_s: float) -> Token:
+        asked.append(now_s)
+        if now_s:
+            hangs.wait(30)
+        return Token(f"t{len(asked)}", "u", now_s + 100, now_s + 80)
+
+    tokens, began = TokenProvider(None, fetch, lambda: now[0]), time.monotonic()
+    seen = []
+    for now[0] in (0.0, 80.0, 85.0, 90.0):
+        seen.append(tokens.token())
+    assert (seen, asked) == (["t1"] * 4, [0.0, 80.0]), "it is asked once at a time"
+    assert time.monotonic() < began + 10
+    hangs.set()
+    assert tokens._renewal is not None
+    tokens._renewal.join(10)
+    assert tokens.token() == "t2"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.parser import KafkaProtocol
 from mirrorlake.protocol.network.frames import LEAST_ROOM_BYTES, Frames
+from mirrorlake.protocol.network.response_error import may_pass
 
 
 def asked(count: int) -> KafkaProtocol:
@@ -50,6 +51,14 @@ def test_responses_are_whole_wherever_the_network_has_cut_them(sizes: list[int])
 def test_a_length_that_cannot_be_is_refused(length: bytes) -> None:
     with pytest.raises(kafka.errors.InvalidReceiveError):
         Frames(asked(1), 1_000).receive(memoryview(length + b"x"))
+
+
+def test_a_response_that_is_damaged_ends_its_connection_and_is_asked_for_again() -> None:
+    for damaged in (b"\0", (1).to_bytes(4, "big") + b"\0\0\x7f\xff\xff\xff"):
+        with pytest.raises(kafka.errors.KafkaProtocolError) as found:
+            Frames(asked(1), 1_000).receive(memoryview(len(damaged).to_bytes(4, "big") + damaged))
+        assert may_pass(found.value)
+    assert may_pass(kafka.errors.InvalidReceiveError("Invalid frame length: -1"))
 
 
 class Transport:

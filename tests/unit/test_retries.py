@@ -67,6 +67,10 @@ def test_a_step_that_goes_on_failing_ends_with_its_error_when_its_time_is_up(clo
     assert clock.now_s == pytest.approx(10)
 
 
+def test_an_outage_may_last_for_hours(clock: Clock) -> None:
+    assert Retries(86_400, clock.wait, "a->b", Metrics()).repeat(failing(2_000)) == 2_001
+
+
 def test_attempts_that_took_all_of_the_time_by_themselves_are_followed_by_the_least_number_of_others(
     clock: Clock,
 ) -> None:

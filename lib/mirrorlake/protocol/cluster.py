@@ -290,7 +290,7 @@ class Cluster(NetworkClient):
     def _listed(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
         try:
             result: Result = self.net.run(attempt)
-        except ResponseError as error:  # none that may pass: a right that was revoked
+        except (ResponseError, WireError) as error:  # none that may pass: a right or a login that was revoked
             raise self.explained("listing offsets (needs DESCRIBE)", error) from None
         return result
 

@@ -51,6 +51,7 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     FENCED_MEMBER_EPOCH = 110
     STALE_MEMBER_EPOCH = 113
+    TRANSACTION_ABORTABLE = 120
 
 
 # Transient errors: a batch that was damaged on its way, elections, coordinators that load or move, an earlier
@@ -108,6 +109,7 @@ ATTEMPT_OVER = frozenset(
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
 

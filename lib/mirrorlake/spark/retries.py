@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 StepResult = TypeVar("StepResult")
 
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.2, 5.0
+MOST_DOUBLINGS = 10
 LEAST_AT_START = 2
 
 
@@ -77,5 +78,6 @@ class Retries:
             return False
         log.warning(event("retrying", flow=self.flow, failures=count + 1, left_s=round(left_s), error=error))
         self.metrics.retries.labels(self.flow, type(error).__name__).inc()
-        self._is_stopped = bool(self.wait(min(FIRST_BACKOFF_S * 2**count, LAST_BACKOFF_S, left_s or FIRST_BACKOFF_S)))
+        backoff_s = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(count, MOST_DOUBLINGS))
+        self._is_stopped = bool(self.wait(min(backoff_s, left_s or FIRST_BACKOFF_S)))
         return True

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 USED_SHARE = 0.8  # of a token's life, as sasl.login.refresh.window.factor of the Java client
+PATIENCE_S = 1.0  # with a renewal, while the present token is good
 ANSWER_BYTES = 256 << 10
 ERROR_CHARACTERS = 60
 OK, TOO_MANY = 200, 429
@@ -75,7 +76,9 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._login, self._fetch, self._clock = login, fetch, clock
-        self._lock, self._token = threading.Lock(), None  # type: tuple[threading.Lock, Token | None]
+        self._lock = threading.Lock()
+        self._token: Token | None = None
+        self._renewal: threading.Thread | None = None
 
     def token(self) -> str:
         """Returns a token that is valid now.
@@ -99,14 +102,21 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # kafka-pytho
             now, known = self._clock(), self._token
             if known and now < known.renew_at_s:
                 return known
-            try:
-                self._token = self._fetch(self._login, now)
-            except (TokenError, NoTokenError) as error:
-                if not known or now >= known.expires_at_s:
-                    raise
-                LOG.warning("%s; the present token is used on", error)
+            if not known or now >= known.expires_at_s:
+                self._token = known = self._fetch(self._login, now)
                 return known
-            return self._token
+            if not self._renewal or not self._renewal.is_alive():
+                self._renewal = threading.Thread(target=self._renew, args=(now,), daemon=True)
+                self._renewal.start()
+                self._renewal.join(PATIENCE_S)
+            return self._token or known
+
+    def _renew(self, now_s: float) -> None:
+        """Replaces a token that is still good, in a thread: an endpoint that hangs must hold up nobody who has one."""
+        try:
+            self._token = self._fetch(self._login, now_s)
+        except (TokenError, NoTokenError) as error:
+            LOG.warning("%s; the present token is used on", error)
 
 
 @lru_cache(16)

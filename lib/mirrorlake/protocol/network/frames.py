@@ -29,9 +29,9 @@ import kafka
 import kafka.errors
 import numpy as np
 from kafka.future import Future
-from kafka.net.inet import create_connection
+from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaSSLTransport
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.parser import KafkaProtocol
 
@@ -132,6 +132,7 @@ class Frames:
 
         Raises:
             kafka.errors.InvalidReceiveError: a length is negative, or larger than allowed.
+            kafka.errors.KafkaProtocolError: a response can't be decoded. The connection is of no use any more.
         """
         responses, at = [], 0
         while at < len(data) or (self._frame is not None and self._frame.is_full):
@@ -146,7 +147,12 @@ class Frames:
             if self._frame.is_full:
                 frame, self._frame = self._frame, None
                 frame.seek(0)
-                responses.append(self._parser._process_response(frame))
+                try:
+                    responses.append(self._parser._process_response(frame))
+                except kafka.errors.KafkaError:
+                    raise
+                except Exception as error:  # kafka-python would go on without reading, until the request times out
+                    raise kafka.errors.KafkaProtocolError(f"undecodable response: {type(error).__name__}") from None
         return responses
 
     def receive_from(self, transport: Any, buffer: memoryview) -> tuple[memoryview, Exception | None]:
@@ -362,14 +368,18 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             conn.config["request_timeout_ms"] = setup_ms
         return conn
 
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+    async def _build_transport(self, node: Any, timeout_at: float) -> Any:
         """Connects to a broker; the TLS handshake has the deadline of the connection, unlike kafka-python's.
 
         The last bytes before the end of a connection are received, too: a broker that rejects a login says so and
         closes the connection.
         """
-        building = self._tls(node, timeout_at) if self.ssl_enabled else super()._build_transport(node, timeout_at)
-        transport = await building
+        sock = await self._socket(node, timeout_at)
+        transport = (
+            await self._tls(node, sock, timeout_at)
+            if self.ssl_enabled
+            else KafkaTCPTransport(self._net, sock, host=node.host)
+        )
         receive = transport._sock_recv
 
         def received() -> tuple[bytes, Exception | None]:
@@ -382,9 +392,25 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             transport._sock_send = partial(send_pieces, transport)
         return transport
 
-    async def _tls(self, node: Any, timeout_at: float | None) -> TlsTransport:
-        options = {"proxy_url": self.config["proxy_url"], "timeout_at": timeout_at}
-        sock = await create_connection(self._net, node.host, node.port, self.config["socket_options"], **options)
+    async def _socket(self, node: Any, timeout_at: float) -> Any:
+        """Connects to one of a broker's addresses; each has a share of the time, and each attempt begins with another.
+
+        kafka-python would give the first address all of the time, always. It may be one that leads nowhere.
+        """
+        name = KafkaNetSocket(self.config["proxy_url"])
+        addresses = name.dns_lookup(node.host, node.port)
+        cause: Exception = kafka.errors.KafkaConnectionError("DNS Resolution failure")
+        first, *_ = self._backoff.get(node.node_id, (0,))
+        for tried in range(len(addresses)):
+            address, now = addresses[(first + tried) % len(addresses)], time.monotonic()
+            share_at = now + (timeout_at - now) / (len(addresses) - tried)
+            try:
+                return await name.connect(self._net, address, self.config["socket_options"], timeout_at=share_at)
+            except (OSError, kafka.errors.KafkaError) as error:
+                cause = error
+        raise kafka.errors.KafkaConnectionError(f"unable to connect: {cause}")
+
+    async def _tls(self, node: Any, sock: Any, timeout_at: float | None) -> TlsTransport:
         settings = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
         transport = TlsTransport(self._net, sock, host=node.host, **settings)
         try:
@@ -418,14 +444,27 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         others = [broker.node_id for broker in self.cluster.brokers() if not self.connection_delay(broker.node_id)]
         return next((node_id for node_id in others if not self.is_silent(node_id)), found)
 
+    async def _renew_session(self, conn: Any, authenticate: Callable[..., Any], *args: Any, **options: Any) -> None:
+        """Logs in again on a connection, with the present security settings.
+
+        Raises:
+            kafka.errors.KafkaConnectionError: the broker rejects the login. A new connection shows whether it does so
+                still, as the password may be rotated at this moment.
+        """
+        conn.config.update(self._security())
+        try:
+            await authenticate(*args, **options)
+        except kafka.errors.SaslAuthenticationFailedError as error:
+            raise kafka.errors.KafkaConnectionError(f"the session was not renewed: {error}") from None
+
     def _add_throttled(self, seconds: float) -> None:
         self.throttled_s += seconds
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **options: Any) -> None:
         self._connecting_since.setdefault(node.node_id, time.monotonic())
         await super()._connect(node, conn, *args, **options)
+        self._connecting_since.pop(node.node_id, None)
         if conn.connected:
-            self._connecting_since.pop(node.node_id, None)
             # While brokers are upgraded one by one, the oldest of them decides.
             if self.broker_version_data is not None and conn.broker_version_data < self.broker_version_data:
                 self.broker_version_data = conn.broker_version_data
@@ -439,6 +478,7 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
             frames = Frames(conn.parser, self.config["receive_message_max_bytes"])
             conn.transport._sock_recv = partial(frames.receive_from, conn.transport, self._received)
             conn.parser.receive_bytes = frames.receive
+            conn._sasl_authenticate = partial(self._renew_session, conn, conn._sasl_authenticate)
             WaitingRequests(conn, self._add_throttled)
             conn.parser.send_bytes = partial(pieces_to_send, conn.parser)
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 import kafka.errors
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from kafka.future import Future
 
@@ -93,14 +93,15 @@ class NetworkClient:
         try:
             self._manager.bootstrap(self._connect_timeout_ms)
         except WireError as error:
-            rejected = self._manager.auth_failures or causes.certificates or self._second_opinion()
-            cause = (rejected or causes.messages or [str(error)])[-1]
+            rejected = self._manager.auth_failures or causes.certificates
+            opinions = [] if rejected else self._second_opinion()
+            cause = (rejected or [opinion.str() for opinion in opinions] or causes.messages or [str(error)])[-1]
             raise self.error(
                 f"cluster {self.connection.alias} ({', '.join(self.connection.bootstrap_servers)}, "
                 f"{self.connection.security_protocol}) can't be reached "
                 f"within {self._connect_timeout_ms} ms: {cause}. Check {self.connection.alias}.bootstrap.servers and "
                 "its security properties",
-                retriable=again and not rejected,
+                retriable=again and not rejected and all(map(_is_cut, opinions)),
             ) from None
         finally:
             logger.removeHandler(causes)
@@ -119,7 +120,7 @@ class NetworkClient:
         self._known_security = {name: value for name, value in found.items() if name != "bootstrap_servers"}
         return self._known_security
 
-    def _second_opinion(self) -> list[str]:
+    def _second_opinion(self) -> list[KafkaError]:
         """Returns the errors that librdkafka finds when it connects.
 
         A broker that rejects a login closes the connection right after its response. kafka-python misses that response.
@@ -129,12 +130,12 @@ class NetworkClient:
             connection.uses_sasl and connection.mechanism == OAUTHBEARER
         ):
             return []  # with tokens, the first opinion has the reason, and librdkafka would wait for a token for long
-        found: list[str] = []
-        client = AdminClient(librdkafka(self.connection, log_level=0), error_cb=lambda error: found.append(error.str()))
+        found: list[KafkaError] = []
+        client = AdminClient(librdkafka(self.connection, log_level=0), error_cb=found.append)
         with contextlib.suppress(KafkaException):
             client.list_topics(timeout=SECOND_OPINION_S)
         client.poll(0)
-        return [text for text in found if "uthentication" in text or "SSL" in text or "ertificate" in text]
+        return [error for error in found if any(word in error.str() for word in ("uthentication", "SSL", "ertificate"))]
 
     def close(self) -> None:
         """Closes all connections, and the event loop unless another cluster uses it. Nothing can be asked any more."""
@@ -339,6 +340,13 @@ class _Causes(logging.Handler):
     def certificates(self) -> list[str]:
         """Returns the reasons for which a broker's certificate was refused. librdkafka does not name them all."""
         return [message for message in self.messages if "CERTIFICATE_VERIFY_FAILED" in message]
+
+
+def _is_cut(error: KafkaError) -> bool:
+    """Returns True if a handshake has only ended with its connection, as it does while a broker or a proxy restarts."""
+    return error.code() not in (KafkaError._AUTHENTICATION, KafkaError._SSL) or any(
+        word in error.str() for word in ("Disconnected", "onnection reset")
+    )
 
 
 def _lane(node: int, number: int) -> int | Lane:

@@ -12,11 +12,13 @@ WireError = (
 )  # lost connections, timeouts and the like, in contrast to a response with an error code
 
 # UnknownBrokerIdError: the metadata name a leader that is no longer a broker. It has just died or been replaced.
+# KafkaProtocolError: a response was damaged on its way.
 PASSING = (
     kafka.errors.RetriableError,
     kafka.errors.KafkaConnectionError,
     kafka.errors.KafkaTimeoutError,
     kafka.errors.UnknownBrokerIdError,
+    kafka.errors.KafkaProtocolError,
 )
 
 

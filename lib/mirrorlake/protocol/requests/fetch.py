@@ -61,7 +61,7 @@ def fetch_request(
         topics: the metadata of the topics.
         newest: the newest version that broker and kafka-python support.
     """
-    by_id = newest >= 13 and all(topics[topic].topic_id for topic, _ in offsets)
+    by_id = newest >= 13 and all(topic in topics and topics[topic].topic_id for topic, _ in offsets)
     asked = [
         FetchRequest.FetchTopic(
             **({"topic_id": uuid.UUID(topics[topic].topic_id)} if by_id else {"topic": topic}),
