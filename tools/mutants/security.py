@@ -258,7 +258,7 @@ PERMISSIONS = (
     Mutant(
         "a right that is revoked on the source is a defect",
         "protocol/cluster.py",
-        "        except ResponseError as error:  # none that may pass",
+        "        except (ResponseError, WireError) as error:  # none that may pass",
         "        except ZeroDivisionError as error:  # none that may pass",
         (
             "tests/kafka/test_logins.py::"
