@@ -471,6 +471,32 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_othe
     assert world.committed(joined) == {remote: (20, "")}
 
 
+def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_behind_in_silence(
+    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path
+) -> None:
+    source = LocalCluster("coordinators", tmp_path / "coordinators", root / ".local/jars/kafka", size=2)
+    with running(source):
+        settings = {"mirrorlake.connect.timeout.ms": "4000"}
+        world = World(source.bootstrap_servers, servers[1], tmp_path / "w", spark, warehouse, settings)
+        topic = world.topic(partitions=1, replication_factor=2)
+        world.produce(topic, 60, 1)
+        groups = {world.commit(f"g{number}", {(topic, 0): 10 + number}): 10 + number for number in range(12)}
+        world.mirror()
+        world.checkpoint()
+        source.stop_broker(2)  # with the only replica of half the coordinators' log
+        plan = failover(world)
+        assert {one.group_id: one.upstream_offset for one in plan.lines} == groups
+        blocks = {one.group_id: [kind for kind, _ in one.blocks] for one in plan.lines}
+        assert {tuple(kinds) for kinds in blocks.values()} == {(), ("unreadable",)}
+        for one in plan.lines:
+            assert one.seen_in == ("ledger" if one.blocks else "source")
+        with pytest.raises(GateError, match=r"no-go; no group was touched.*unreadable"):
+            failover(world, mode="promote", signed_by="ann")
+        done = failover(world, mode="promote", signed_by="ann", accept="unreadable")
+        assert {one.outcome for one in done.lines} <= {"committed", "in_step"}
+        assert {group: world.committed(group)[world.remote(topic), 0][0] for group in groups} == groups
+
+
 def last_step(world: World, source: str) -> str:
     """Returns the last job of the table cycles that says whether the flow from a cluster is mirrored."""
     rows = [row for row in world.table("cycles") if row["source"] == source]

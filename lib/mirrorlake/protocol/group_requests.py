@@ -21,12 +21,13 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, Lis
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from mirrorlake.errors import MirrorlakeError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.printable import printable
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
-from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.network.response_error import ResponseError, WireError, check, may_pass
 from mirrorlake.protocol.requests.grouping import by
 
 GROUP_COORDINATOR = 0
@@ -160,19 +161,62 @@ def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> d
     """Reads the committed offsets of groups for all partitions.
 
     One request covers hundreds of groups of a coordinator.
+
+    Raises:
+        SourceError, TargetError: the offsets of a group can't be read within `timeout_ms`.
     """
-    names = list(groups)
     found: dict[str, list[Committed]] = {}
-    for at in range(0, len(names), GROUPS_PER_REQUEST):
-        chunk = names[at : at + GROUPS_PER_REQUEST]
-        found.update(
-            cluster.call(
-                f"reading the offsets of {_several(chunk)} (needs DESCRIBE)",
-                partial(_group_offsets, cluster, chunk),
-                timeout_ms,
-            )
-        )
+    for chunk in _chunks(groups):
+        found.update(cluster.call(_reading(chunk), partial(_group_offsets, cluster, chunk), timeout_ms))
     return found
+
+
+def stable_offsets(
+    cluster: Cluster, groups: Iterable[str], timeout_ms: int
+) -> tuple[dict[str, list[Committed]], dict[str, str]]:
+    """Reads the committed offsets of each group for all partitions, behind all open transactions that commit some.
+
+    A group whose coordinator is away, or that is hidden from this principal, holds up no other.
+
+    Args:
+        cluster: the cluster.
+        groups: names of the groups.
+        timeout_ms: the deadline for hundreds of groups, with its retries.
+
+    Returns:
+        The offsets by group, and the reason for each group whose offsets can't be read.
+    """
+    found: dict[str, list[Committed]] = {}
+    unread: dict[str, str] = {}
+    for chunk in _chunks(groups):
+        offsets, reasons = _stable_offsets(cluster, chunk, timeout_ms)
+        found.update(offsets)
+        unread.update(reasons)
+    return found, unread
+
+
+def _stable_offsets(
+    cluster: Cluster, groups: list[str], timeout_ms: int
+) -> tuple[dict[str, list[Committed]], dict[str, str]]:
+    found: dict[str, list[Committed]] = {}
+    failed: dict[str, Exception] = {}
+
+    async def read() -> None:
+        left = [group for group in groups if group not in found and (group not in failed or may_pass(failed[group]))]
+        offsets, errors = await _each_groups_offsets(cluster, left, is_stable=True)
+        found.update(offsets)
+        failed.update(errors)
+        for error in errors.values():
+            if may_pass(error):
+                raise error
+
+    try:
+        cluster.call(_reading(groups), read, timeout_ms)
+    except MirrorlakeError as error:
+        if not error.retriable:
+            raise
+        failed = dict.fromkeys(groups, error) | failed
+    return found, {group: str(error) for group, error in failed.items() if group not in found}
 
 
 def commit_group_offsets(
@@ -242,55 +286,84 @@ def _portions(
 
 
 async def group_coordinators(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
-    """Finds the coordinators of groups; returns the groups of each node. For use inside the event loop."""
-    if cluster.max_version(FindCoordinatorRequest) < FIRST_BATCHED_LOOKUP:
-        return await _looked_up_one_by_one(cluster, groups)
-    response = await cluster.send_any(FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups))
-    by_node: dict[int, list[str]] = {}
-    for coordinator in response.coordinators:
-        check(coordinator.error_code, printable(coordinator.key))
-        by_node.setdefault(coordinator.node_id, []).append(coordinator.key)
+    """Finds the coordinators of groups; returns the groups of each node. For use inside the event loop.
+
+    Raises:
+        ResponseError: a group has no coordinator now, or is hidden from this principal.
+    """
+    by_node, failed = await _each_coordinator(cluster, groups)
+    for error in failed.values():
+        raise error
     return by_node
 
 
-async def _looked_up_one_by_one(cluster: Cluster, groups: list[str]) -> dict[int, list[str]]:
-    async def looked_up(group: str) -> int:
-        response = await cluster.send_any(FindCoordinatorRequest[3](key=group, key_type=GROUP_COORDINATOR))
-        check(response.error_code, printable(group))
-        return int(response.node_id)
+async def _each_coordinator(cluster: Cluster, groups: list[str]) -> tuple[dict[int, list[str]], dict[str, Exception]]:
+    """Finds the coordinators of groups; returns the groups of each node, and the errors of groups that have none."""
+    if cluster.max_version(FindCoordinatorRequest) < FIRST_BATCHED_LOOKUP:
+        found = await _looked_up_one_by_one(cluster, groups)
+    else:
+        response = await cluster.send_any(
+            FindCoordinatorRequest[4](key_type=GROUP_COORDINATOR, coordinator_keys=groups)
+        )
+        found = [(one.key, one.node_id, one.error_code) for one in response.coordinators]
+    failed: dict[str, Exception] = {group: ResponseError(code, printable(group)) for group, _, code in found if code}
+    nodes = {group: node for group, node, code in found if not code}
+    return by(nodes.__getitem__, nodes), failed
 
-    nodes = await cluster.each([partial(looked_up, group) for group in groups], IN_FLIGHT)
-    return by(dict(zip(groups, nodes, strict=True)).__getitem__, groups)
+
+async def _looked_up_one_by_one(cluster: Cluster, groups: list[str]) -> list[tuple[str, int, int]]:
+    """Returns each group with its coordinator and the error code."""
+
+    async def looked_up(group: str) -> tuple[str, int, int]:
+        response = await cluster.send_any(FindCoordinatorRequest[3](key=group, key_type=GROUP_COORDINATOR))
+        return group, int(response.node_id), int(response.error_code)
+
+    return await cluster.each([partial(looked_up, group) for group in groups], IN_FLIGHT)
 
 
 async def _group_offsets(cluster: Cluster, groups: list[str]) -> dict[str, list[Committed]]:
-    by_node = await group_coordinators(cluster, groups)
-    if cluster.max_version(OffsetFetchRequest) < FIRST_BATCHED_FETCH:
-        return await _fetched_one_by_one(cluster, by_node)
-    futures = []
+    found, failed = await _each_groups_offsets(cluster, groups, is_stable=False)
+    for error in failed.values():
+        raise error
+    return found
+
+
+async def _each_groups_offsets(
+    cluster: Cluster, groups: list[str], *, is_stable: bool
+) -> tuple[dict[str, list[Committed]], dict[str, Exception]]:
+    """Reads the offsets of groups, and returns the errors of those that can't be read.
+
+    With `is_stable`, a group that is about to commit offsets in a transaction can't be read until that has ended.
+    """
+    by_node, failed = await _each_coordinator(cluster, groups)
+    is_batched = cluster.max_version(OffsetFetchRequest) >= FIRST_BATCHED_FETCH
+    asked = []
     for node, members in by_node.items():
-        asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in members]
-        futures.append(cluster.send(OffsetFetchRequest[8](groups=asked, require_stable=False), node))
+        for names in [members] if is_batched else [[group] for group in members]:
+            request = _offset_fetch(names, is_batched=is_batched, is_stable=is_stable)
+            asked.append((names, node, cluster.send(request, node)))
     found: dict[str, list[Committed]] = {}
-    for future in futures:
-        for group in (await future).groups:
-            check(group.error_code, group.group_id)
-            found[group.group_id] = _committed(group.group_id, group.topics)
-    return found
+    for names, node, future in asked:
+        try:
+            response = await cluster.answer(future, node)
+        except WireError as error:
+            failed.update(dict.fromkeys(names, error))
+            continue
+        answers = {group.group_id: group for group in response.groups} if is_batched else {names[0]: response}
+        for name, answer in answers.items():
+            try:
+                check(answer.error_code, name)
+                found[name] = _committed(name, answer.topics)
+            except ResponseError as error:
+                failed[name] = error
+    return found, failed
 
 
-async def _fetched_one_by_one(cluster: Cluster, by_node: Mapping[int, list[str]]) -> dict[str, list[Committed]]:
-    futures = {
-        group: cluster.send(OffsetFetchRequest[7](group_id=group, topics=None, require_stable=False), node)
-        for node, members in by_node.items()
-        for group in members
-    }
-    found: dict[str, list[Committed]] = {}
-    for group, future in futures.items():
-        response = await future
-        check(response.error_code, group)
-        found[group] = _committed(group, response.topics)
-    return found
+def _offset_fetch(groups: list[str], *, is_batched: bool, is_stable: bool) -> Any:
+    if not is_batched:
+        return OffsetFetchRequest[7](group_id=groups[0], topics=None, require_stable=is_stable)
+    asked = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups]
+    return OffsetFetchRequest[8](groups=asked, require_stable=is_stable)
 
 
 def _committed(group: str, topics: Iterable[Any]) -> list[Committed]:
@@ -303,6 +376,15 @@ def _committed(group: str, topics: Iterable[Any]) -> list[Committed]:
                 Committed(topic.name, partition.partition_index, partition.committed_offset, partition.metadata or "")
             )
     return found
+
+
+def _chunks(groups: Iterable[str]) -> list[list[str]]:
+    names = list(groups)
+    return [names[at : at + GROUPS_PER_REQUEST] for at in range(0, len(names), GROUPS_PER_REQUEST)]
+
+
+def _reading(groups: list[str]) -> str:
+    return f"reading the offsets of {_several(groups)} (needs DESCRIBE)"
 
 
 def _several(groups: list[str]) -> str:

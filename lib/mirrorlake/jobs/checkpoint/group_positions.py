@@ -15,7 +15,7 @@ from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import SETTLED, Status
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, group_offsets, list_groups
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups, stable_offsets
 
 NEWEST = """
 WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),
@@ -55,15 +55,30 @@ class Standing:
     seen_at: datetime
 
 
-def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standing]:
-    """Reads the committed offsets of the flow's groups on a cluster."""
+def on_cluster(
+    cluster: Cluster, flow: Flow, groups: NameFilter, known: Iterable[str] = ()
+) -> tuple[list[Standing], dict[str, str]]:
+    """Reads the committed offsets of the flow's groups on a cluster.
+
+    Args:
+        cluster: the cluster.
+        flow: flow of the groups.
+        groups: filter for the groups.
+        known: names of groups to ask for even if the cluster does not list them: it lists only those that this
+            principal may describe, and whose coordinators answer.
+
+    Returns:
+        The positions, and the reason for each group whose positions can't be read.
+    """
     now = datetime.now(UTC).replace(tzinfo=None)
     found = {
         name: group
         for name, group in list_groups(cluster, flow.connect_timeout_ms).items()
         if flow.moves_group(name) and name in groups
     }
-    named = sorted(name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS)
+    named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
+    named |= {name for name in known if name not in found and flow.moves_group(name) and name in groups}
+    offsets, unread = stable_offsets(cluster, sorted(named), flow.connect_timeout_ms)
     shared = [
         Standing(
             group_id=name,
@@ -77,7 +92,7 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
         for name, group in sorted(found.items())
         if group.kind == SHARE
     ]
-    return shared + [
+    positions = [
         Standing(
             group_id=group,
             topic=position.topic,
@@ -87,10 +102,16 @@ def on_cluster(cluster: Cluster, flow: Flow, groups: NameFilter) -> list[Standin
             seen_in=SeenIn.SOURCE,
             seen_at=now,
         )
-        for group, positions in group_offsets(cluster, named, flow.connect_timeout_ms).items()
-        for position in positions
+        for group, committed in offsets.items()
+        for position in committed
         if position.offset >= 0
     ]
+    return shared + positions, unread
+
+
+def groups_in_ledger(ledger: Ledger, flow: Flow) -> set[str]:
+    """Returns the names of all groups that the table checkpoints knows, even those that were deleted."""
+    return {row["group_id"] for row in ledger.of_flow("checkpoints", flow).select("group_id").distinct().collect()}
 
 
 def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:

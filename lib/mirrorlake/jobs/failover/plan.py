@@ -50,6 +50,7 @@ class BlockKind(StrEnum):
 
     MEMBERS = "members"
     PERMISSION = "permission"
+    UNREADABLE = "unreadable"
     STALE_POSITION = "stale_position"
     STALE_MAP = "stale_map"
     VERIFICATION = "verification"
@@ -83,6 +84,7 @@ Block = tuple[BlockKind, str]  # with the reason
 BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
     BlockKind.PERMISSION: "the principal of this notebook may not commit offsets for the group on the target",
+    BlockKind.UNREADABLE: "the source does not tell the group's offsets now; the last ones of the ledger count",
     BlockKind.STALE_POSITION: "the checkpoint job has not confirmed the position for longer than "
     "max_position_age_seconds",
     BlockKind.STALE_MAP: "the ledger lacks runs that are on the target; rehearse and run update it first",
@@ -350,6 +352,7 @@ def blocks_of(
     max_lag: int,
     losses: Losses,
     stale_by: str = "",
+    unreadable: str = "",
     uncarried: int = 0,
     denied: str = "",
     is_rewound: bool = False,
@@ -365,20 +368,21 @@ def blocks_of(
         max_lag: maximum number of unmirrored records.
         losses: records ahead of the group that it never sees on the target.
         stale_by: explanation of how old the position is; empty if it is young enough.
+        unreadable: explanation of why the source does not tell the group's offsets; empty if it does.
         uncarried: records before its downstream offset that were written on the target and that the flow back has not
             carried yet.
         denied: the permission that committing the group's offsets lacks on the target; empty if it lacks none.
         is_rewound: true if its owner moved the group back on the source, and nobody has moved it on the target since.
     """
     found: list[Block] = [(BlockKind.MEMBERS, f"a consumer uses this group on cluster {alias}") for alias in members_on]
-    if denied:
-        found.append((BlockKind.PERMISSION, denied))
-    if stale_by:
-        found.append((BlockKind.STALE_POSITION, stale_by))
-    if not is_complete:
-        found.append((BlockKind.STALE_MAP, "the ledger is behind the states on the target"))
-    if has_failed:
-        found.append((BlockKind.VERIFICATION, "the last verification of this partition has found differences"))
+    facts = (
+        (BlockKind.PERMISSION, denied),
+        (BlockKind.UNREADABLE, unreadable),
+        (BlockKind.STALE_POSITION, stale_by),
+        (BlockKind.STALE_MAP, "" if is_complete else "the ledger is behind the states on the target"),
+        (BlockKind.VERIFICATION, "the last verification of this partition has found differences" if has_failed else ""),
+    )
+    found += [(kind, why) for kind, why in facts if why]
     lag = line.lag_seen if line.not_mirrored is None else line.not_mirrored
     if lag is not None and lag > max_lag:
         found.append(

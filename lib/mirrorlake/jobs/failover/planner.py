@@ -35,6 +35,7 @@ NO_TOPIC = "the flow does not have this topic"
 NOT_YET = BLOCKS[BlockKind.NOT_MIRRORED_YET]
 SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
 NO_LOSSES = Losses()
+UNKNOWN = "the ledger has no offset of the group either"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
 
@@ -65,6 +66,7 @@ class PlanMaker:
     ) -> None:
         self.spark, self.flow, self._back, self.ledger, self._situation = spark, flow, back, ledger, situation
         self._confirmed_at: datetime | None = None
+        self._unread: dict[str, str] = {}
 
     def lines(self, choice: Choice) -> list[Line]:
         """Returns the plan: one sorted line for each group and partition.
@@ -102,7 +104,8 @@ class PlanMaker:
         """Returns True for a position in a topic that the operator has named; if none was named, in one that was not
         promoted before."""
         if choice.topics is not None:
-            return one.topic is not None and one.topic in choice.topics
+            is_unknown = one.topic is None and one.group_id in self._unread  # it may have read any topic
+            return is_unknown or (one.topic is not None and one.topic in choice.topics)
         return one.topic not in self._situation.promoted
 
     def _placed(self, found: Iterable[Standing], on_target: Mapping[str, TargetGroup]) -> list[Draft]:
@@ -205,6 +208,7 @@ class PlanMaker:
             members_on=members_on,
             max_lag=choice.max_lag,
             stale_by=stale_by(line, choice, self._situation.looked_at),
+            unreadable=self._unread.get(line.group_id, ""),
             losses=draft.losses,
             uncarried=uncarried,
             denied=denied if _is_moved(line) else "",
@@ -223,8 +227,9 @@ class PlanMaker:
     def _members(self, names: list[str], on_target: Mapping[str, TargetGroup]) -> dict[str, list[str]]:
         """Returns the aliases of the clusters on which each group has members."""
         is_idle_there: Mapping[str, bool] = {}
-        if names and self._situation.source is not None:
-            is_idle_there = idle_groups(self._situation.source, names, self.flow.connect_timeout_ms)
+        asked = [group for group in names if group not in self._unread]
+        if asked and self._situation.source is not None:
+            is_idle_there = idle_groups(self._situation.source, asked, self.flow.connect_timeout_ms)
         members: dict[str, list[str]] = {group: [] for group in names}
         for group in names:
             if not is_idle_there.get(group, True):
@@ -234,13 +239,27 @@ class PlanMaker:
         return members
 
     def _standings(self, choice: Choice) -> list[Standing]:
-        """Reads the positions, and when they were confirmed last."""
-        situation = self._situation
-        self._confirmed_at = None
-        if situation.source is not None and choice.at is None:
-            return group_positions.on_cluster(situation.source, self.flow, choice.groups)
-        self._confirmed_at = group_positions.confirmed_at(self.ledger, self.flow, choice.at)
-        return group_positions.in_ledger(self.ledger, self.flow, choice.groups, choice.at)
+        """Reads the positions, and when they were confirmed last.
+
+        Of a group that the source can't tell about, those in the ledger count.
+        """
+        situation, ledger, flow = self._situation, self.ledger, self.flow
+        found: list[Standing] = []
+        self._confirmed_at, self._unread = None, {}
+        reads_source = situation.source is not None and choice.at is None
+        if situation.source is not None and reads_source:
+            known = group_positions.groups_in_ledger(ledger, flow)
+            found, self._unread = group_positions.on_cluster(situation.source, flow, choice.groups, known)
+            if not self._unread:
+                return found
+        self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
+        stored = group_positions.in_ledger(ledger, flow, choice.groups, choice.at)
+        if not reads_source:
+            return stored
+        stored = [one for one in stored if one.group_id in self._unread]
+        unknown = sorted(self._unread.keys() - {*group_positions.names(stored)})
+        now = situation.looked_at
+        return found + stored + [Standing(group, None, None, None, "", SeenIn.LEDGER, now) for group in unknown]
 
     def _line(self, one: Standing, row: dict[str, Any], target_offset: int | None) -> Line:
         names = (
@@ -299,7 +318,7 @@ class PlanMaker:
     def _without_place(self, one: Standing) -> tuple[Status, str]:
         """Returns status and reason of a position that has no counterpart."""
         if one.topic is None:
-            return Status.NOT_COVERED, SHARE_GROUP
+            return Status.NOT_COVERED, UNKNOWN if one.group_id in self._unread else SHARE_GROUP
         if self.flow.scatters(one.topic):
             return Status.NOT_COVERED, PositionReason.SCATTERED
         if reason := self._situation.awaited.get((one.topic, one.partition or 0)):
