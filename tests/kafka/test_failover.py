@@ -22,6 +22,7 @@ from confluent_kafka.admin import NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, TargetError
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.failover import job
+from mirrorlake.jobs.failover.planner import PlanMaker
 from mirrorlake.local.cluster import LocalCluster, running
 
 from tests.moving import (
@@ -469,6 +470,43 @@ def test_a_group_that_somebody_joins_between_plan_and_commit_is_refused_the_othe
     assert {one.group_id: one.outcome for one in done.lines} == {joined: "in_step", moved: "in_step"}
     assert done.generation > 0
     assert world.committed(joined) == {remote: (20, "")}
+
+
+def test_a_group_that_works_and_stops_again_between_plan_and_commit_is_not_moved_by_the_old_plan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 60, 1)
+    world.mirror()
+    remote = (world.remote(topic), 0)
+    here, there, still = (
+        world.commit(name, {(topic, 0): at}) for name, at in (("here", 20), ("there", 30), ("still", 40))
+    )
+    world.commit(there, {remote: 10}, target=True)
+    look = PlanMaker.lines
+
+    def work(plan: PlanMaker, choice: Any) -> Any:
+        lines = look(plan, choice)
+        world.commit(here, {(topic, 0): 25})  # by members that are gone when the groups are moved
+        world.commit(there, {remote: 50}, target=True)
+        return lines
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PlanMaker, "lines", work)
+        with pytest.raises(TargetError, match="has refused 2 groups, the others were moved"):
+            failover(world, mode="promote", signed_by="ann")
+    rows = {row["group_id"]: row["outcome"] for row in world.table("failovers") if row["source"] == world.alias}
+    assert rows == {
+        here: f"refused: the group's offset in {topic}-0 on cluster {world.alias} was 20 in the plan, and is 25 now",
+        there: f"refused: the group's offset in {remote[0]}-0 on cluster t was 10 in the plan, and is 50 now",
+        still: "committed",
+    }
+    assert [world.committed(group) for group in (here, there, still)] == [{}, {remote: (50, "")}, {remote: (40, "")}]
+    plan = failover(world)
+    assert [(line(plan, group).go, line(plan, group).downstream_offset) for group in (here, there)] == [
+        (True, 25),
+        (False, 30),
+    ]
 
 
 def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_behind_in_silence(

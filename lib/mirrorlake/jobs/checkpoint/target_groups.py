@@ -46,6 +46,7 @@ def read_groups(target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str,
         TargetError: the groups can't be read; names the missing permission, if any.
     """
     names = list(groups)
+    idle = idle_groups(target, names, flow.connect_timeout_ms)  # first: a member that is gone has committed before
     offsets = group_offsets(target, names, flow.connect_timeout_ms)
     return {
         group: TargetGroup(
@@ -56,7 +57,7 @@ def read_groups(target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str,
                 if position.offset >= 0
             },
         )
-        for group, is_idle in idle_groups(target, names, flow.connect_timeout_ms).items()
+        for group, is_idle in idle.items()
     }
 
 

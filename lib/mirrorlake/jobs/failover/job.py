@@ -28,6 +28,7 @@ from mirrorlake.jobs.failover import access, plan
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess
 from mirrorlake.jobs.failover.plan import ALIVE, DEAD, Choice, FailoverMode, FailoverOutcome, Line, gate_frame
 from mirrorlake.jobs.failover.planner import PlanMaker
+from mirrorlake.jobs.failover.recheck import changed_groups
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal, runs_of
 from mirrorlake.jobs.failover.snapshot import Situation, connected, look, way_back
 from mirrorlake.jobs.mirror.job import MirrorJob
@@ -296,7 +297,7 @@ class Failover:
             self._pass_gate(movable, situation.target, result.failover_id)
         # Before the first commit, so that the table shows a run that died, and which groups it may have moved.
         self._record(replace(result, lines=tuple(_decided(line) for line in result.lines)), choice)
-        lines = self._commit(result.lines, situation.target)
+        lines = self._commit(result.lines, situation)
         generation = 0
         is_whole = choice.is_of_all and all(line.outcome in MOVED for line in lines)
         closes = is_whole if choice.closes is None else choice.closes
@@ -308,7 +309,7 @@ class Failover:
         refused = sorted({line.group_id for line in lines if (line.outcome or "").startswith(FailoverOutcome.REFUSED)})
         if refused:
             raise TargetError(
-                f"flow {self.flow.name}, failover {result.failover_id}: cluster {self.flow.target} has refused "
+                f"flow {self.flow.name}: failover {result.failover_id} has refused "
                 f"{len(refused)} groups, the others were moved. Group {refused[0]}: "
                 f"{next(line.outcome for line in lines if line.group_id == refused[0])}. Remove the cause and run again"
             )
@@ -383,10 +384,13 @@ class Failover:
         self.ledger.append("expectation_results", results)
         require(results, f"flow {self.flow.name}, failover {failover_id}", "no group was touched")
 
-    def _commit(self, lines: tuple[Line, ...], target: Cluster) -> list[Line]:
+    def _commit(self, lines: tuple[Line, ...], situation: Situation) -> list[Line]:
+        """Moves the groups that are still as their lines say; returns the lines with their outcomes."""
+        refusals = changed_groups(self.flow, lines, situation.source, situation.target)
         commits: dict[str, dict[PartitionKey, tuple[int, str]]] = {}
         for line in lines:
-            if line.go and line.has_place and line.target_offset != line.downstream_offset:
+            is_movable = line.go and line.has_place and line.group_id not in refusals
+            if is_movable and line.target_offset != line.downstream_offset:
                 assert line.target_topic is not None
                 assert line.target_partition is not None
                 assert line.downstream_offset is not None
@@ -394,10 +398,13 @@ class Failover:
                     line.downstream_offset,
                     line.metadata or "",
                 )
-        refusals = target_groups.commit(target, commits, self.flow) if commits else {}
+        changed = {*refusals}
+        if commits:
+            refusals |= target_groups.commit(situation.target, commits, self.flow)
 
         def done(line: Line) -> str | None:
-            if line.outcome != FailoverOutcome.INTENDED:
+            is_old = line.outcome == FailoverOutcome.IN_STEP and line.group_id in changed
+            if line.outcome != FailoverOutcome.INTENDED and not is_old:
                 return line.outcome
             if line.group_id in refusals:
                 return f"{FailoverOutcome.REFUSED}: {refusals[line.group_id]}"
