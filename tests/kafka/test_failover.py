@@ -535,6 +535,66 @@ def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_beh
         assert {group: world.committed(group)[world.remote(topic), 0][0] for group in groups} == groups
 
 
+def test_acknowledged_records_behind_an_open_transaction_are_not_called_mirrored(world: World) -> None:
+    topic, unread = world.topic(partitions=1), world.topic("unread", 1)
+    world.produce(topic, 20, 1)
+    group = world.commit("g", {(topic, 0): 5})
+    world.mirror()
+    producer = Producer(
+        {"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-open", "log_level": 0}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for name in (topic, unread):
+        producer.produce(name, b"undecided", partition=0)
+    assert producer.flush(30) == 0
+    for name in (topic, unread):
+        world.produce(name, 7, 1)  # acknowledged
+    with pytest.raises(
+        GateError,
+        match=rf"2 of 2 lines are no-go; no group was touched.*open_transaction \(a transaction is open in {unread}-0 "
+        rf"since offset 0, and hides the records up to offset 8, .*kafka-transactions.sh --bootstrap-server .* abort "
+        rf"--topic {unread} --partition 0 --start-offset 0\)",
+    ):
+        failover(world, mode="promote", signed_by="ann")
+    plan = failover(world)
+    assert [(one.group_id, one.topic, one.not_mirrored, [kind for kind, _ in one.blocks]) for one in plan.lines] == [
+        ("", unread, 0, ["open_transaction"]),
+        (group, topic, 0, ["open_transaction"]),
+    ]
+    assert "since offset 20, and hides the records up to offset 28" in plan.lines[1].blocks[0][1]
+    assert failover(world, accept="open_transaction").go
+    producer.abort_transaction(60)
+    done = failover(world, mode="promote", signed_by="ann")
+    assert (done.drained, [one.outcome for one in done.lines]) == (14, ["committed"])
+
+
+def test_an_offset_that_a_transaction_is_about_to_commit_is_waited_for_or_named(world: World) -> None:
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "3000"})
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    group = world.commit("copier", {(topic, 0): 5})
+    world.mirror()
+    world.checkpoint()
+    producer = Producer(
+        {"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-copier", "log_level": 0}
+    )
+    consumer = Consumer({"bootstrap.servers": world.source_servers, "group.id": group, "log_level": 0})
+    try:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        metadata = consumer.consumer_group_metadata()
+        producer.send_offsets_to_transaction([TopicPartition(topic, 0, 12)], metadata, 60)
+        (pending,) = failover(world).lines
+        assert (pending.upstream_offset, [kind for kind, _ in pending.blocks]) == (5, ["unreadable"])
+        assert "UnstableOffsetCommit" in pending.blocks[0][1]
+        producer.commit_transaction(60)
+    finally:
+        consumer.close()
+    (decided,) = failover(world).lines
+    assert (decided.upstream_offset, decided.blocks) == (12, ())
+
+
 def last_step(world: World, source: str) -> str:
     """Returns the last job of the table cycles that says whether the flow from a cluster is mirrored."""
     rows = [row for row in world.table("cycles") if row["source"] == source]

@@ -105,6 +105,7 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
         "members": (LINE, {"members_on": ("b",)}),
         "permission": (LINE, {"denied": "the principal needs READ on GROUP g"}),
         "unreadable": (LINE, {"unreadable": "CoordinatorNotAvailableError (15): g"}),
+        "open_transaction": (LINE, {"hidden": "a transaction is open in t-0 since offset 3"}),
         "stale_position": (LINE, {"stale_by": "old"}),
         "stale_map": (LINE, {"is_complete": False}),
         "verification": (LINE, {"has_failed": True}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,9 @@ from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, READ_UNCOMMITTED, Clus
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.network.response_error import ResponseError, WireError
 from mirrorlake.protocol.requests.grouping import by
+
+SETTLE_S = 3.0
+LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,55 @@ class OpenTransaction:
     producer_id: int
     transactional_id: str = ""
     started_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenEnd:
+    """The records of one partition that no read_committed consumer sees, as a transaction is open before them.
+
+    Attributes:
+        stable: the last stable offset, at which the transaction begins.
+        end: the high watermark.
+    """
+
+    stable: int
+    end: int
+
+    def about(self, key: PartitionKey, servers: Iterable[str]) -> str:
+        """Says where the transaction is, what it hides, and how to find and end it."""
+        where = f"--topic {key[0]} --partition {key[1]}"
+        tool = f"kafka-transactions.sh --bootstrap-server {','.join(servers)}"
+        return (
+            f"a transaction is open in {key[0]}-{key[1]} since offset {self.stable}, and hides the records up to "
+            f"offset {self.end}, acknowledged ones among them. Look at it ({tool} describe-producers {where}). Wait "
+            f"for its end, or abort it ({tool} abort {where} --start-offset {self.stable})"
+        )
+
+
+def hidden_ends(
+    cluster: Cluster, partitions: Iterable[PartitionKey], timeout_ms: int, settle_s: float = SETTLE_S
+) -> dict[PartitionKey, HiddenEnd]:
+    """Returns the ends of logs that an open transaction hides, and still hides after `settle_s` seconds.
+
+    What comes into a log meanwhile is not waited for. A last stable offset that is read afterwards is behind all that
+    was acknowledged before, but for the partitions that are returned.
+
+    Raises:
+        SourceError, TargetError: a partition can't be asked within `timeout_ms`.
+    """
+    keys = list(partitions)
+
+    async def look() -> dict[PartitionKey, HiddenEnd]:
+        ends = await cluster.list_offsets(keys, LATEST_TIMESTAMP, READ_UNCOMMITTED)
+        deadline, left = time.monotonic() + settle_s, list(ends)
+        while True:
+            stable = await cluster.list_offsets(left, LATEST_TIMESTAMP)
+            left = [key for key in left if key in stable and stable[key] < ends[key]]
+            if not left or time.monotonic() > deadline:
+                return {key: HiddenEnd(stable[key], ends[key]) for key in left}
+            await cluster.net.sleep(LOOK_S)
+
+    return cluster.call("looking for open transactions", look, timeout_ms) if keys else {}
 
 
 async def oldest_open(cluster: Cluster, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, OpenTransaction]:

@@ -95,7 +95,7 @@ class FailoverResult:
             "mode": self.mode,
             "source": ALIVE if self.is_source_alive else DEAD,
             "go": self.go,
-            "groups": len({line.group_id for line in self.lines}),
+            "groups": len({line.group_id for line in self.lines if line.group_id}),
             "positions": len(self.lines),
             "no_go": sum(not line.go for line in self.lines),
             "blocks": dict(Counter(kind for line in self.lines for kind, _ in line.blocks)),
@@ -279,8 +279,6 @@ class Failover:
                 f"flow {self.flow.name}, failover {result.failover_id}: {denied[0]} of cluster {self.flow.target}. "
                 "Grant it, or set close = false; no group was touched"
             )
-        if not result.lines:
-            return self._close_without_groups(result, situation, choice)
         blocked = [line for line in result.lines if not line.go]
         if blocked and not choice.partial:
             held = replace(result, lines=tuple(replace(line, outcome=FailoverOutcome.HELD) for line in result.lines))
@@ -292,6 +290,8 @@ class Failover:
                 f"{blocked[0].topic}, partition {blocked[0].partition}: {kind} ({reason}). Remove the cause, accept it "
                 f"(accept = {kind}), or set partial = true for the others"
             )
+        if not any(line.group_id for line in result.lines):
+            return self._close_without_groups(result, situation, choice)
         movable = [line for line in result.lines if line.go and line.has_place]
         if movable:
             self._pass_gate(movable, situation.target, result.failover_id)
@@ -324,9 +324,8 @@ class Failover:
                 "leave groups empty and set close = true"
             )
         done = replace(result, generation=self._close(situation, choice))
-        self._record(
-            replace(done, lines=(Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED),)), choice
-        )
+        closed = Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED)
+        self._record(replace(done, lines=(*map(_decided, done.lines), closed)), choice)
         self._note_closed(choice, done.generation)
         return done
 

@@ -51,6 +51,7 @@ class BlockKind(StrEnum):
     MEMBERS = "members"
     PERMISSION = "permission"
     UNREADABLE = "unreadable"
+    OPEN_TRANSACTION = "open_transaction"
     STALE_POSITION = "stale_position"
     STALE_MAP = "stale_map"
     VERIFICATION = "verification"
@@ -85,6 +86,7 @@ BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
     BlockKind.PERMISSION: "the principal of this notebook may not commit offsets for the group on the target",
     BlockKind.UNREADABLE: "the source does not tell the group's offsets now; the last ones of the ledger count",
+    BlockKind.OPEN_TRANSACTION: "a transaction is open on the source, and hides the records behind its beginning",
     BlockKind.STALE_POSITION: "the checkpoint job has not confirmed the position for longer than "
     "max_position_age_seconds",
     BlockKind.STALE_MAP: "the ledger lacks runs that are on the target; rehearse and run update it first",
@@ -353,6 +355,7 @@ def blocks_of(
     losses: Losses,
     stale_by: str = "",
     unreadable: str = "",
+    hidden: str = "",
     uncarried: int = 0,
     denied: str = "",
     is_rewound: bool = False,
@@ -369,6 +372,7 @@ def blocks_of(
         losses: records ahead of the group that it never sees on the target.
         stale_by: explanation of how old the position is; empty if it is young enough.
         unreadable: explanation of why the source does not tell the group's offsets; empty if it does.
+        hidden: explanation of what an open transaction hides on the source; empty if none is open.
         uncarried: records before its downstream offset that were written on the target and that the flow back has not
             carried yet.
         denied: the permission that committing the group's offsets lacks on the target; empty if it lacks none.
@@ -378,6 +382,7 @@ def blocks_of(
     facts = (
         (BlockKind.PERMISSION, denied),
         (BlockKind.UNREADABLE, unreadable),
+        (BlockKind.OPEN_TRANSACTION, hidden),
         (BlockKind.STALE_POSITION, stale_by),
         (BlockKind.STALE_MAP, "" if is_complete else "the ledger is behind the states on the target"),
         (BlockKind.VERIFICATION, "the last verification of this partition has found differences" if has_failed else ""),

@@ -3,7 +3,7 @@ reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,9 @@ class PlanMaker:
     def lines(self, choice: Choice) -> list[Line]:
         """Returns the plan: one sorted line for each group and partition.
 
+        A partition that no group reads has a line if an open transaction hides some of its records: closing the flow
+        would leave them behind.
+
         Raises:
             TargetError, SourceError: a cluster can't be asked about the groups.
         """
@@ -98,7 +101,29 @@ class PlanMaker:
             )
             for draft in (*placed, *placeless)
         ]
+        lines += self._without_groups({(line.topic, line.partition) for line in lines}, choice)
         return sorted(lines, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
+
+    def _without_groups(self, have: Set[tuple[str | None, int | None]], choice: Choice) -> list[Line]:
+        """Returns lines for the partitions with an open transaction that have no other line."""
+        if not choice.is_of_all:
+            return []
+        now = self._situation.looked_at
+        standings = [
+            Standing("", *key, None, "", SeenIn.SOURCE, now) for key in self._situation.hidden if key not in have
+        ]
+        lines = [
+            replace(self._placeless(one), status=Status.NO_GROUPS) for one in standings if self._is_meant(one, choice)
+        ]
+        kind = BlockKind.OPEN_TRANSACTION
+        accepted = (kind,) if kind in choice.accept else ()
+        return [replace(line, blocks=((kind, self._hidden(line)),), accepted=accepted) for line in lines]
+
+    def _hidden(self, line: Line) -> str:
+        """Says what an open transaction hides in the line's partition; returns an empty text if there is none."""
+        key = (line.topic or "", line.partition or 0)
+        hidden = self._situation.hidden.get(key)
+        return hidden.about(key, self.flow.source_connection.bootstrap_servers) if hidden else ""
 
     def _is_meant(self, one: Standing, choice: Choice) -> bool:
         """Returns True for a position in a topic that the operator has named; if none was named, in one that was not
@@ -209,6 +234,7 @@ class PlanMaker:
             max_lag=choice.max_lag,
             stale_by=stale_by(line, choice, self._situation.looked_at),
             unreadable=self._unread.get(line.group_id, ""),
+            hidden=self._hidden(line),
             losses=draft.losses,
             uncarried=uncarried,
             denied=denied if _is_moved(line) else "",

@@ -23,6 +23,7 @@ from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.open_transactions import HiddenEnd, hidden_ends
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
@@ -62,6 +63,7 @@ class Situation:
         committed_ms: last commit time of each partition's slot, in ms since the epoch.
         first: first offsets of the source's partitions.
         ends: last stable offsets of the source's partitions; empty with a dead source.
+        hidden: ends of the source's partitions of the flow that an open transaction hides; empty with a dead source.
         lags: unmirrored records, by topic and partition; empty with a dead source.
         carried_to: positions of the flow back, by topic and partition of the target; empty with a dead source, if that
             flow is closed, or if it has never run and the topics are not shared.
@@ -85,6 +87,7 @@ class Situation:
     committed_ms: Mapping[PartitionKey, int]
     first: Mapping[PartitionKey, int]
     ends: Mapping[PartitionKey, int]
+    hidden: Mapping[PartitionKey, HiddenEnd]
     lags: Mapping[PartitionKey, Unmirrored]
     carried_to: Mapping[PartitionKey, int]
     seen: Mapping[PartitionKey, int]
@@ -164,7 +167,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     promoted = promoted_topics(states.values())
     if source is not None:
         require_visible(source, flow, {topic for topic, _ in positions} - promoted, HIDES_GROUPS)
-    first, ends, lags = _logs(flow, source, positions, brought)
+    first, ends, hidden, lags = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
     carried = _carried(flow, target, positions, ends)
     resumed, back_resumed = (
@@ -193,6 +196,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         committed_ms=_committed_ms(states.values()),
         first=first,
         ends=ends,
+        hidden=hidden,
         lags=lags,
         carried_to=_carried_to(flow, back, back_states, known) if source is not None else {},
         seen={} if source is not None else ends_seen(ledger, flow),
@@ -210,9 +214,11 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
 
 def _logs(
     flow: Flow, source: Cluster | None, positions: Mapping[PartitionKey, Position], brought: Iterable[PartitionKey]
-) -> tuple[dict[PartitionKey, int], dict[PartitionKey, int], dict[PartitionKey, Unmirrored]]:
+) -> tuple[
+    dict[PartitionKey, int], dict[PartitionKey, int], dict[PartitionKey, HiddenEnd], dict[PartitionKey, Unmirrored]
+]:
     if source is None:
-        return {}, {}, {}
+        return {}, {}, {}, {}
     timeout_ms, others = flow.connect_timeout_ms, {topic for topic, _ in brought}
     topics = {
         name: topic
@@ -220,12 +226,13 @@ def _logs(
         if flow.mirrors_topic(name) or name in others
     }
     keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+    hidden = hidden_ends(source, [key for key in keys if flow.mirrors_topic(key[0])], timeout_ms)  # before the ends
     first, ends = (
         source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     )
     mine = {key: end for key, end in ends.items() if flow.mirrors_topic(key[0])}
     starts = {key: max(first[key], positions[key].upstream_next) if key in positions else first[key] for key in mine}
-    return first, ends, unmirrored(source, flow, starts, mine)
+    return first, ends, hidden, unmirrored(source, flow, starts, mine)
 
 
 def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:
