@@ -354,3 +354,19 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
         assert {partition: Counter(map(text, got[topic, partition])) for partition in ends} == {
             partition: Counter(unread[partition]) for partition in ends
         }
+
+
+def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_not_skipped(world: World) -> None:
+    home = both_ways(world, **IDENTITY)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 10, 1)
+    world.mirror()
+    home.mirror()
+    assert failover(home, mode="promote", signed_by="ann", close="true").generation > 0
+    home.produce(topic, 5, 1, seed=2)  # the diverged tail of the flow back
+    world.produce(topic, 10, 1, seed=3)
+    world.mirror()
+    world.commit("g", {(topic, 0): 20})
+    (one,) = failover(world).lines
+    assert [kind for kind, _ in one.blocks] == ["uncarried"]
+    assert "has not mirrored 5 records yet" in one.blocks[0][1]

@@ -20,14 +20,14 @@ from mirrorlake.jobs.verification.result import VerificationStatus
 from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair
-from mirrorlake.model.slot import Position, SlotState, merge_positions
+from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.open_transactions import HiddenEnd, hidden_ends
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
-from mirrorlake.state.closure import is_closed, promoted_topics
+from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.translation import two_way
 from mirrorlake.translation.awaited import why_awaited
 from mirrorlake.translation.sql_join import resumptions, without_reset
@@ -66,7 +66,7 @@ class Situation:
         hidden: ends of the source's partitions of the flow that an open transaction hides; empty with a dead source.
         lags: unmirrored records, by topic and partition; empty with a dead source.
         carried_to: positions of the flow back, by topic and partition of the target; empty with a dead source, if that
-            flow is closed, or if it has never run and the topics are not shared.
+            flow was handed back, or if it has never run and the topics are not shared.
         seen: largest end of each source partition that the checkpoint job has recorded.
         pieces: the maps of both directions from the ledger.
         known: partitions that have a counterpart on the target (`two_way.counterparts`).
@@ -334,10 +334,11 @@ def _carried_to(
 ) -> dict[PartitionKey, int]:
     """Returns the positions of the flow back in the partitions that both flows write.
 
-    A flow back that has never run has position 0, but only if the topics are shared. A closed flow back carries
-    nothing, and has no positions.
+    A flow back that has never run has position 0, but only if the topics are shared. One that was failed over has left
+    behind what is after its positions. MirrorMaker 2 carries one that was handed back, so that it has no positions.
     """
-    if back is None or not (states or flow.topics_shared) or is_closed(states.values()):
+    is_handed_back = closed_for(states.values()) is ClosedFor.HANDBACK
+    if back is None or not (states or flow.topics_shared) or is_handed_back:
         return {}
     positions = merge_positions(states.values())
     there = {row[-2:] for row in known if row[-2] is not None and back.mirrors_topic(row[-2])}
