@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
+from mirrorlake.jobs.migration.handback import hand_back
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
@@ -363,6 +364,8 @@ def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_no
     world.mirror()
     home.mirror()
     assert failover(home, mode="promote", signed_by="ann", close="true").generation > 0
+    with pytest.raises(ConfigurationError, match=r"was failed over: .*MirrorMaker 2 would copy the diverged tail"):
+        hand_back(home.flow)
     home.produce(topic, 5, 1, seed=2)  # the diverged tail of the flow back
     world.produce(topic, 10, 1, seed=3)
     world.mirror()

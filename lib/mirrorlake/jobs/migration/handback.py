@@ -16,7 +16,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.closure import is_closed, promoted_topics
+from mirrorlake.state.closure import closed_for, is_closed, promoted_topics
 from mirrorlake.state.generation import Beginning, begin_again
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False) -> Hand
         dry_run: if true, nothing is changed.
 
     Raises:
-        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, there is nothing to hand back, or topics
-            of the flow were promoted.
+        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, there is nothing to hand back, or the
+            flow or topics of it were failed over.
         TargetError: MirrorMaker 2 runs, or its offsets can't be written.
     """
     with ending(log, "handback", flow=flow.name):
@@ -94,6 +94,11 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
             raise ConfigurationError(
                 f"flow {flow.name}: {topic} on cluster {flow.target} holds no state: this flow has never been mirrored "
                 "here"
+            )
+        if closed_for(states.values()) is ClosedFor.FAILOVER:
+            raise ConfigurationError(
+                f"flow {flow.name} was failed over: its target is in use, and MirrorMaker 2 would copy the diverged "
+                "tail of the source onto it. Open the flow with notebooks/failback.ipynb first. Nothing was changed"
             )
         promoted = sorted(topic for topic in promoted_topics(states.values()) if flow.mirrors_topic(topic))
         if promoted:
