@@ -373,3 +373,21 @@ def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_no
     (one,) = failover(world).lines
     assert [kind for kind, _ in one.blocks] == ["uncarried"]
     assert "has not mirrored 5 records yet" in one.blocks[0][1]
+
+
+def test_what_was_written_to_a_topic_after_its_own_promotion_is_reapplied_once_with_the_rest(world: World) -> None:
+    both_ways(world, **IDENTITY)
+    orders, audit = world.topic("orders", 1), world.topic("audit", 1)
+    for topic in (orders, audit):
+        world.produce(topic, 20, 1)
+    world.commit("movers", {(orders, 0): 10})
+    world.commit("stayers", {(audit, 0): 10})
+    failover(world, mode="promote", topics=orders, signed_by="ann")
+    assert failover(world, mode="promote", signed_by="ann").generation > 0
+    for topic, records in ((orders, 5), (audit, 3)):
+        world.produce(topic, records, 1, seed=2)
+    begun = failback(world, "reapply", mode="begin", signed_by="ann")
+    assert (begun.divergence.records, begun.reapplied) == (8, 8)
+    assert failback(world).divergence.records == 0
+    for topic, records in ((orders, 25), (audit, 23)):
+        assert len(world.target_records(topic)[0]) == records

@@ -57,7 +57,7 @@ from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.state import offset_syncs
-from mirrorlake.state.closure import closed_for
+from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.generation import Beginning, begin_again, begin_generation
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Failback:
                     ].partitions,
                 )
             else:
-                reapplied = self._reapply()
+                reapplied = self._reapply(here, states)
             log.info(event("divergence_decided", flow=self.away.name, records=divergence.records, decision=decide))
         refilled = self._refill(there)
         self._open(self.home, there)
@@ -428,12 +428,15 @@ class Failback:
             event("lost_ends_decided", flow=self.away.name, records=records, partitions=len(lost), decision=action)
         )
 
-    def _reapply(self) -> int:
+    def _reapply(self, here: Cluster, states: dict[int, SlotState]) -> int:
         """Runs the flow away once, to mirror the tail, and returns the number of records.
 
+        Topics that were promoted by themselves have a tail, too, and come home with the flow: no run would mirror them.
         The flow stays closed meanwhile. If this process dies, no mirror job continues the flow, and the next `begin`
         finds what is left.
         """
+        if promoted := promoted_topics(states.values()):
+            begin_again(self.away, here, Beginning(closes=ClosedFor.FAILOVER, demotes=promoted))
         job = MirrorJob(
             engine=SparkEngine(self.spark),
             config=self.config,
