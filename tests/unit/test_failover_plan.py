@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.failover import failback, job
-from mirrorlake.jobs.failover.divergence import stretches
+from mirrorlake.jobs.failover.divergence import merged, stretches
 from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
 from mirrorlake.jobs.failover.planner import stale_by
@@ -185,6 +185,7 @@ def test_what_is_passed_over_is_dropped_or_was_brought_there() -> None:
         (15, 20, "mirrored"),
     ]
     assert stretches(10, 10, [(0, 50)]) == []
+    assert merged([(7, 9), (1, 3), (3, 5), (4, 6)]) == ((1, 6), (7, 9))
 
 
 def test_why_a_flow_is_closed_is_said_by_its_newest_closed_slot() -> None:

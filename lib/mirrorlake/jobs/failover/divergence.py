@@ -40,9 +40,14 @@ FORMATS = ("delta", "parquet", "json")
 SAMPLE = 20
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # for example s3://bucket/tail or dbfs:/tail
 
+BUCKET = 4_096  # offsets; a record is compared with the ranges of its bucket only
 BROUGHT = """
-SELECT r.* FROM {records} r LEFT ANTI JOIN {brought} b
-  ON b.topic = r.topic AND b.partition = r.partition AND r.offset >= b.from_offset AND r.offset < b.to_offset
+WITH buckets AS (
+  SELECT *, explode(sequence(from_offset div {bucket}, (to_offset - 1) div {bucket})) AS bucket FROM {brought}
+)
+SELECT r.* FROM {records} r LEFT ANTI JOIN buckets b
+  ON b.topic = r.topic AND b.partition = r.partition AND b.bucket = r.offset div {bucket}
+  AND r.offset >= b.from_offset AND r.offset < b.to_offset
 """
 
 
@@ -254,7 +259,7 @@ def diverged(
     mirrored_to = {key: position.upstream_next for key, position in positions.items()} | dict(differs_from)
     starts = {key: max(first[key], mirrored_to.get(key, 0)) for key in keys}
     open_ends = {key: end for key, end in ends.items() if starts[key] < end}
-    brought = _brought(flow, ledger, open_ends)
+    brought = _brought(flow, ledger, starts, open_ends)
     frame = None
     if open_ends:
         frame = _records(flow, ledger, starts={key: starts[key] for key in open_ends}, ends=open_ends, brought=brought)
@@ -285,19 +290,38 @@ def diverged(
 
 
 def _brought(
-    flow: Flow, ledger: Ledger, ends: Mapping[PartitionKey, int]
+    flow: Flow, ledger: Ledger, starts: Mapping[PartitionKey, int], ends: Mapping[PartitionKey, int]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-    """Returns the source offsets that the flow back has written, by topic and partition."""
+    """Returns the source offsets that the flow back has written behind the starts, by topic and partition."""
     back = flow.target, flow.source
     rows, gaps = runs_of_pair(ledger, *back), ledger.of_pair("gaps", *back)
     remotes = {row["topic"]: row["target_topic"] for row in rows.select("topic", "target_topic").distinct().collect()}
+    bounds = [
+        (topic, partition, *(remote, partition), starts[remote, partition])
+        for topic, remote in remotes.items()
+        for partition in sorted(partition for name, partition in ends if name == remote)
+    ]
+    if not bounds:
+        return {}
+    table = ledger.spark.createDataFrame(
+        bounds, "topic STRING, partition INT, to_topic STRING, to_partition INT, start BIGINT"
+    )
+    runs = current_runs(rows, gaps).join(table, ["topic", "partition"]).filter("downstream_end > start")
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
-    runs = current_runs(rows, gaps).collect() if remotes and ends else []
-    for row in runs:
-        key = (remotes[row["topic"]], row["partition"])
-        if key in ends:
-            found.setdefault(key, []).append((row["downstream_start"], row["downstream_end"]))
-    return {key: tuple(sorted(stretches)) for key, stretches in found.items()}
+    for row in runs.select("to_topic", "to_partition", "downstream_start", "downstream_end").collect():
+        found.setdefault((row[0], row[1]), []).append((row[2], row[3]))
+    return {key: merged(stretches) for key, stretches in found.items()}
+
+
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Returns ranges in order, with those that adjoin or overlap as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return tuple(found)
 
 
 def _records(
@@ -310,11 +334,17 @@ def _records(
     """Returns the records between two offsets of each partition, without those that a flow brought."""
     spark = ledger.spark
     records = log_records(spark, flow.source_connection, start=starts, end=ends, isolation="read_committed", names={})
-    rows = [(*key, start, end) for key, ranges in brought.items() for start, end in ranges if end > starts[key]]
+    return without_brought(records, brought)
+
+
+def without_brought(records: DataFrame, brought: Mapping[PartitionKey, Iterable[tuple[int, int]]]) -> DataFrame:
+    """Returns the records of a frame that are in none of the ranges of offsets of their partitions."""
+    rows = [(*key, start, end) for key, ranges in brought.items() for start, end in ranges]
     if not rows:
         return records
+    spark = records.sparkSession
     return spark.sql(
-        BROUGHT,
+        BROUGHT.replace("{bucket}", str(BUCKET)),
         records=records,
         brought=spark.createDataFrame(rows, "topic STRING, partition INT, from_offset BIGINT, to_offset BIGINT"),
     )

@@ -1,0 +1,25 @@
+"""Records that a flow has brought are left out of a diverged tail, however many ranges of offsets they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirrorlake.jobs.failover.divergence import BUCKET, without_brought
+
+
+def test_records_in_ranges_within_across_and_at_the_edges_of_buckets_are_left_out_and_no_others(spark: Any) -> None:
+    ranges = {
+        ("t", 0): [(3, 5), (BUCKET - 1, BUCKET + 1), (2 * BUCKET, 4 * BUCKET), (4 * BUCKET + 1, 4 * BUCKET + 2)],
+        ("t", 1): [(0, BUCKET)],
+    }
+    offsets = sorted({at + by for start, end in ranges["t", 0] for at in (start, end) for by in (-1, 0, 1)})
+    rows = [("t", partition, offset) for partition in (0, 1, 2) for offset in offsets]
+    records = spark.createDataFrame(rows, "topic STRING, partition INT, offset BIGINT")
+    left = {tuple(row) for row in without_brought(records, ranges).collect()}
+    assert left == {
+        (topic, partition, offset)
+        for topic, partition, offset in rows
+        if not any(start <= offset < end for start, end in ranges.get((topic, partition), ()))
+    }
+    plan = without_brought(records, ranges)._jdf.queryExecution().executedPlan().toString()
+    assert "bucket" in plan.split("LeftAnti")[0], "every record would be compared with every range of its partition"
