@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
+from mirrorlake.jobs.failover.job import Failover
 from mirrorlake.jobs.migration.handback import hand_back
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.protocol.cluster import Cluster
@@ -355,6 +356,43 @@ def test_with_both_sides_written_at_once_and_drained_a_group_goes_on_exactly_or_
         assert {partition: Counter(map(text, got[topic, partition])) for partition in ends} == {
             partition: Counter(unread[partition]) for partition in ends
         }
+
+
+def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are_decided_about_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_ways(world, **IDENTITY)
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    group = world.commit("g", {(topic, 0): 5})
+    assert failover(world, mode="promote", signed_by="ann").generation > 0
+    producer = Producer(
+        {"bootstrap.servers": world.source_servers, "transactional.id": f"{topic}-open", "log_level": 0}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", partition=0)
+    assert producer.flush(30) == 0
+    world.produce(topic, 3, 1)  # acknowledged, and hidden
+    with pytest.raises(GateError, match=rf"a transaction is open in {topic}-0 since offset 20.*nothing was decided"):
+        failback(world, mode="begin", signed_by="ann")
+    producer.abort_transaction(60)
+    assert failback(world, "drop", mode="begin", signed_by="ann").divergence.records == 3
+
+    drain = Failover._drain
+
+    def drain_while_they_write(failover: Failover, target: Cluster) -> int:
+        drained = drain(failover, target)
+        world.produce(topic, 4, 1, seed=3)
+        return drained
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Failover, "_drain", drain_while_they_write)
+        with pytest.raises(GateError, match=r"4 records of cluster .* have diverged.*No group was touched"):
+            failback(world, mode="run", signed_by="ann")
+    assert world.committed(group, target=False) == {(topic, 0): (5, "")}
+    assert failback(world, "drop", mode="begin", signed_by="ann").divergence.records == 4
+    assert failback(world, mode="run", signed_by="ann").reopened > 0
 
 
 def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_not_skipped(world: World) -> None:

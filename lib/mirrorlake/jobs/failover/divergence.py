@@ -28,6 +28,7 @@ from mirrorlake.model.gap import Gap, GapKind
 from mirrorlake.model.slot import NO_SLOT, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.open_transactions import HiddenEnd, hidden_ends
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state import offset_syncs
 from mirrorlake.translation.sql_join import current_runs
@@ -76,7 +77,8 @@ class Tail:
 class Divergence:
     """The diverged tails of a flow's partitions.
 
-    `frame` has their records, with the columns of Spark's Kafka source.
+    `frame` has their records, with the columns of Spark's Kafka source. `ends` are the last stable offsets up to which
+    the logs were read, and `hidden` what an open transaction hides behind them.
     """
 
     flow: Flow
@@ -85,6 +87,8 @@ class Divergence:
     topic_ids: Mapping[str, str]
     positions: Mapping[PartitionKey, Position]
     brought: Mapping[PartitionKey, tuple[tuple[int, int], ...]]
+    ends: Mapping[PartitionKey, int]
+    hidden: Mapping[PartitionKey, HiddenEnd]
 
     @property
     def records(self) -> int:
@@ -240,7 +244,8 @@ def diverged(
         ledger: tables with the maps.
         source: its source cluster.
         target: its target cluster.
-        differs_from: the offset from which on a log of the source is not the one that was mirrored (`lost_ends`).
+        differs_from: the offset from which on a log of the source is not the one that was mirrored (`lost_ends`), or
+            from which on to look.
 
     Raises:
         MirrorlakeError: the source's log can't be read.
@@ -253,6 +258,7 @@ def diverged(
         if flow.mirrors_topic(name) and not flow.policy.is_heartbeats_topic(name)
     }
     keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+    hidden = hidden_ends(source, keys, timeout_ms)  # before the ends
     first, ends = (
         source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     )
@@ -286,6 +292,8 @@ def diverged(
         topic_ids=ids,
         positions=positions,
         brought=brought,
+        ends=ends,
+        hidden=hidden,
     )
 
 

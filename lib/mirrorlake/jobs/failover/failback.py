@@ -207,6 +207,10 @@ class Failback:
             lost = lost_ends(self.away, self.ledger, there, positions)
             differs_from = {one.key: one.from_offset for one in lost}
             divergence = diverged(self.away, self.ledger, there, here, differs_from)
+            if choice.mode == FailoverMode.BEGIN and divergence.hidden:
+                self._end_own_transactions(there)
+                divergence = diverged(self.away, self.ledger, there, here, differs_from)
+                self._require_no_open_transaction(divergence)
             if choice.mode == FailoverMode.PLAN and lost:
                 return FailbackResult(self.away.name, choice.mode, divergence, lost)  # groups have no offsets yet
             if lost and not (choice.mode == FailoverMode.BEGIN and decide_lost):
@@ -222,8 +226,19 @@ class Failback:
                     divergence = diverged(self.away, self.ledger, there, here, {})
                 begun = self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
                 return replace(begun, lost=lost)
+
+        def require_nothing_since(there: Cluster, here: Cluster) -> None:
+            since = diverged(self.away, self.ledger, there, here, divergence.ends)
+            self._require_no_open_transaction(since)
+            self._require_decision(choice, since, decide)
+
         result = Failover(
-            spark=self.spark, config=self.config, flow=self.home, ledger=self.ledger, suites=self._suites
+            spark=self.spark,
+            config=self.config,
+            flow=self.home,
+            ledger=self.ledger,
+            suites=self._suites,
+            check=require_nothing_since,
         ).carry_out(choice)
         reopened = self._reopen() if result.generation else 0
         return FailbackResult(self.away.name, choice.mode, divergence, failover=result, reopened=reopened)
@@ -239,9 +254,23 @@ class Failback:
         if choice.mode == FailoverMode.RUN and divergence.records:
             raise GateError(
                 f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged, "
-                "and no decision about them was recorded. Nothing was changed. Run this notebook with mode = "
+                "and no decision about them was recorded. No group was touched. Run this notebook with mode = "
                 f"{FailoverMode.BEGIN} and diverged = {DROP} or {REAPPLY} first"
             )
+
+    def _require_no_open_transaction(self, divergence: Divergence) -> None:
+        """Requires that the source hides no record: nobody could tell whether it has diverged."""
+        for key, hidden in divergence.hidden.items():
+            what = hidden.about(key, self.away.source_connection.bootstrap_servers)
+            raise GateError(
+                f"flow {self.away.name}: on cluster {self.away.source}, {what}. Then run the same command again. The "
+                "records may have diverged, so no group was touched, and nothing was decided"
+            )
+
+    def _end_own_transactions(self, there: Cluster) -> None:
+        """Aborts what a run of the flow home that has died has left open."""
+        states = offset_syncs.read_all_states(there, self.home.offset_syncs_topic, self.home.connect_timeout_ms)
+        begin_again(self.home, there, Beginning(closes=closed_for(states.values())))
 
     # -- steps --------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,6 +117,8 @@ class Failover:
         flow: the flow of that file.
         ledger: tables with the maps, and for the results.
         suites: directory of the expectations (`failover.json`, and `offset_syncs.json` for the final mirror run).
+        check: called by a run with the source alive before its plan, with what is left mirrored and the ledger up to
+            date; it gets the target and the source, and may raise an error. None for no such check.
     """
 
     def __init__(
@@ -125,8 +128,10 @@ class Failover:
         flow: Flow,
         ledger: Ledger,
         suites: str | Path,
+        check: Callable[[Cluster, Cluster], None] | None = None,
     ) -> None:
         self.spark, self.config, self.flow, self.ledger, self._suites = spark, config, flow, ledger, Path(suites)
+        self._check = check
         self._gate = Gate(self._suites / "failover.json")
         self._back = way_back(config, flow)
 
@@ -162,6 +167,8 @@ class Failover:
             )
             if choice.mode != FailoverMode.PLAN:
                 self._catch_up(target, source)
+            if choice.mode == FailoverMode.RUN and source is not None and self._check is not None:
+                self._check(target, source)
             situation = look(self.flow, self._back, ledger=self.ledger, target=target, source=source)
             if choice.topics is not None:
                 self._topics(situation, choice.topics)
