@@ -301,6 +301,31 @@ def test_remote_topics_are_read_only_for_others_until_they_are_promoted(guarded:
     eventually(lambda: denial not in bindings(guarded.target_admin, remotes[kept]))
 
 
+def test_with_the_ledger_lost_a_failover_lists_what_still_denies_writing_with_the_command_that_ends_it(
+    guarded: World, root: Path
+) -> None:
+    topic = guarded.topic("denied", 1)
+    remote, app = guarded.remote(topic), f"User:app-{guarded.alias}"
+    guarded.write_config(**{"sync.topic.acls.enabled": "false", "mirrorlake.remote.topics.writer": "User:ANONYMOUS"})
+    guarded.produce(topic, 10, 1)
+    theirs = [binding(remote, AclOperation.ALL, "User:ANONYMOUS"), binding(remote, AclOperation.WRITE, app)]
+    for future in guarded.target_admin.create_acls(theirs).values():
+        future.result()
+    eventually(lambda: len(bindings(guarded.target_admin, remote)) == 2)
+    guarded.mirror()
+    denial = (app, "WRITE", "DENY")
+    eventually(lambda: denial in bindings(guarded.target_admin, remote))
+    guarded.commit("readers", {(topic, 0): 5})
+    assert failover(guarded).access == (), "a run deletes what the ledger knows"
+    guarded.spark.sql(f"DELETE FROM {guarded.ledger.table('topology_changes')} WHERE source = '{guarded.alias}'")
+    (left,) = failover(guarded, mode="promote", signed_by="ann").access
+    assert (left.kind, left.principal) == ("denial", app)
+    assert left.missing == f"DENY WRITE to {app} from * on LITERAL {remote}"
+    assert denial in bindings(guarded.target_admin, remote), "it may be an operator's"
+    run_tool(left.command, guarded.target_servers, root / ".local/jars/kafka")
+    eventually(lambda: denial not in bindings(guarded.target_admin, remote))
+
+
 def run_tool(command: str, servers: str, jars: Path) -> None:
     """Runs a command of Kafka's tools, as an operator would, on another cluster."""
     words = shlex.split(command)

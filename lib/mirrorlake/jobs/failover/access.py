@@ -40,6 +40,7 @@ class AccessKind(StrEnum):
     ACL = "acl"
     QUOTA = "quota"
     SCRAM_USER = "scram_user"
+    DENIAL = "denial"
     PERMISSION = "permission"  # of this notebook's principal
     UNKNOWN = "unknown"
 
@@ -51,8 +52,8 @@ class MissingAccess:
     Attributes:
         kind: kind of access.
         principal: principal or quota entity; empty for this notebook's own principal.
-        missing: the ACL, the values of the quota, the mechanism, or the permission.
-        command: command of Kafka's tools that gives it; empty if there is none.
+        missing: the ACL, the values of the quota, the mechanism, or the permission; of a denial, the ACL that denies.
+        command: command of Kafka's tools that gives it, or takes a denial back; empty if there is none.
         outcome: `applied`, or the reason why the target refused it; empty if nothing was tried.
         acl: the binding to create.
         quota: entity and values to set.
@@ -100,6 +101,30 @@ def missing_on_target(flow: Flow, source: Cluster, target: Cluster) -> list[Miss
         *(() if bindings is None else _acls(flow, bindings, there.acls("ANY"), topics, servers)),
         *_parts("quotas", lambda: _quotas(flow, source, target, has, servers)),
         *_parts("SCRAM users", lambda: _scram_users(flow, source, target, has, servers)),
+    ]
+
+
+def unknown_denials(
+    flow: Flow, target: Iterable[Acl] | None, ledger: Ledger, topics: Iterable[str]
+) -> list[MissingAccess]:
+    """Lists the ACLs that keep remote topics read-only and that the ledger does not know, so that nothing deletes them.
+
+    The ledger may be lost, or an operator has created them: they look the same.
+
+    Args:
+        flow: the flow.
+        target: bindings on the target; None if it does not list them.
+        ledger: tables that know the ACLs which mirrorlake has created.
+        topics: source topics that a run would close.
+    """
+    have = {*(target or ())}
+    found = have & {*acls.denials(flow, have, topics)}
+    if not found:
+        return []
+    servers = ",".join(flow.target_connection.bootstrap_servers)
+    return [
+        MissingAccess(AccessKind.DENIAL, acl.principal, str(acl), _acl_command(acl, servers, "--remove", "--force"))
+        for acl in sorted(found - {*map(Acl.parse, ledger.granted_acls(flow))})
     ]
 
 
@@ -222,12 +247,12 @@ def _acls(
             yield MissingAccess(AccessKind.ACL, acl.principal, str(acl), _acl_command(acl, servers), acl=acl)
 
 
-def _acl_command(acl: Acl, servers: str) -> str:
+def _acl_command(acl: Acl, servers: str, *action: str) -> str:
     deny = acl.permission == "DENY"
     on = ["--cluster"] if acl.resource == acls.CLUSTER else [OPTIONS[acl.resource], acl.name]
     return shlex.join(
         [
-            *("kafka-acls.sh", "--bootstrap-server", servers, "--add"),
+            *("kafka-acls.sh", "--bootstrap-server", servers, *(action or ("--add",))),
             *("--deny-principal" if deny else "--allow-principal", acl.principal),
             *("--deny-host" if deny else "--allow-host", acl.host),
             *("--operation", "".join(word.capitalize() for word in acl.operation.split("_")), *on),

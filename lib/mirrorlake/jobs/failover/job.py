@@ -42,6 +42,7 @@ from mirrorlake.log import ending, event
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.topic_changes import ChangeOutcome
 from mirrorlake.state import offset_syncs
@@ -182,7 +183,7 @@ class Failover:
                 is_source_alive=source is not None,
                 lines=tuple(lines),
                 drained=drained,
-                access=self._access(choice, target, source),
+                access=self._access(choice, situation),
             )
             if choice.mode == FailoverMode.PLAN:
                 missing = [] if source is not None else rebuild.missing_positions(self.ledger, self.flow, target)[0]
@@ -196,12 +197,18 @@ class Failover:
                 else self._rehearse(result, situation, choice)
             )
 
-    def _access(self, choice: Choice, target: Cluster, source: Cluster | None) -> tuple[MissingAccess, ...]:
+    def _access(self, choice: Choice, situation: Situation) -> tuple[MissingAccess, ...]:
         """Lists the access that the target lacks, and gives it if the operator says so."""
-        found = [] if source is None else access.missing_on_target(self.flow, source, target)
+        flow, target, source = self.flow, situation.target, situation.source
+        found = [] if source is None else access.missing_on_target(flow, source, target)
         if choice.applies_access:
-            found = access.give(found, self.flow, target, self.ledger, choice.signed_by)
-        return (*found, *(() if choice.closes is False else access.missing_to_close(self.flow, target)))
+            found = access.give(found, flow, target, self.ledger, choice.signed_by)
+        if choice.closes is False:
+            return tuple(found)
+        if flow.remote_topics_writer:
+            bindings = Admin(flow.target_connection, "target", flow.name).acls()
+            found += access.unknown_denials(flow, bindings, self.ledger, self._closing(situation, choice))
+        return (*found, *access.missing_to_close(flow, target))
 
     # -- before the plan ----------------------------------------------------------------------------
 
@@ -379,11 +386,19 @@ class Failover:
         Raises:
             ConfigurationError: there are none.
         """
-        known = {topic for topic, _ in (*situation.positions, *situation.ends) if self.flow.mirrors_topic(topic)}
-        found = frozenset(topic for topic in known if topic in wanted)
+        found = frozenset(topic for topic in self._known(situation) if topic in wanted)
         if not found:
             raise ConfigurationError(f"flow {self.flow.name}: parameter topics names no topic of the flow")
         return found
+
+    def _closing(self, situation: Situation, choice: Choice) -> frozenset[str]:
+        """Returns the topics that a run closes."""
+        return self._known(situation) if choice.topics is None else self._topics(situation, choice.topics)
+
+    def _known(self, situation: Situation) -> frozenset[str]:
+        return frozenset(
+            topic for topic, _ in (*situation.positions, *situation.ends) if self.flow.mirrors_topic(topic)
+        )
 
     def _pass_gate(self, lines: list[Line], target: Cluster, failover_id: str) -> None:
         results = self._gate.evaluate(gate_frame(lines, self._ends(lines, target)), self.flow.name, failover_id)
