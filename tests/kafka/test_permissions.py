@@ -4,7 +4,8 @@ docs/security.md every job works."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,13 +20,17 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewPartitions,
+    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 from mirrorlake import resources
 from mirrorlake.config.properties import Properties
-from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
+from mirrorlake.errors import GateError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.jobs.failover.access import AccessKind, MissingAccess, give, missing_on_target, missing_to_close
 from mirrorlake.jobs.failover.snapshot import HIDES_GROUPS
 from mirrorlake.jobs.inspection.doctor import examine
@@ -33,8 +38,12 @@ from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.inspection.flow_checks import Peers, source_permissions
 from mirrorlake.jobs.mirror.lag_meter import measure
 from mirrorlake.jobs.mirror.observation import holdups
+from mirrorlake.jobs.verification.completeness import Completeness, CountScope
 from mirrorlake.jobs.verification.counting import Counting
+from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.logs import FlowLogs
+from mirrorlake.jobs.verification.result import VerificationResult
+from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
 from mirrorlake.local.quota import quota
 from mirrorlake.model.partition_lag import PartitionState
@@ -53,6 +62,7 @@ def world(plain_world: World) -> World:
 
 
 SECRET = "canary-9f3b"
+NOW_MS = time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -392,6 +402,54 @@ def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_grou
     world.source_admin.delete_topics([hidden])[hidden].result()
     eventually(lambda: not listed())
     assert {one.topic for one in measure(world.flow).partitions} == {kept}
+
+
+def test_records_are_missing_where_nobody_can_tell_whether_compaction_has_deleted_them(
+    secured: SecuredCluster, servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path
+) -> None:
+    world = World(servers[0], secured.open_servers, tmp_path, spark, warehouse)
+    topic = world.topic(partitions=1)
+    values, remote = [f"v{number}".encode() for number in range(20)], world.remote(topic)
+    send(world.source_servers, topic, values)
+    world.mirror()
+    world.target_admin.delete_topics([remote])[remote].result()
+    eventually(lambda: remote not in world.target_admin.list_topics(timeout=5).topics)
+    world.target_admin.create_topics([NewTopic(remote, 1, 1)])[remote].result()
+    send(world.target_servers, remote, values[:-1])  # without a key: compaction would delete each of them
+    of_topic, syncs = ResourceType.TOPIC, world.flow.offset_syncs_topic
+    grant(secured, world, (of_topic, remote, AclOperation.READ), (of_topic, syncs, AclOperation.READ))
+    as_limited(world, secured)
+    doubt = f"grant DESCRIBE_CONFIGS on TOPIC {remote} there"
+
+    def verified() -> VerificationResult:
+        suite = resources.expectations() / "verification.json"
+        return Verification(spark, world.flow, world.ledger, suite).run(VerificationScope.parse("full"))
+
+    def counted() -> Completeness:
+        suite = resources.expectations() / "counts.json"
+        return Counting(spark, world.flow, world.ledger, suite).run(CountScope(max_lateness_s=0))
+
+    for look, said in ((verified, "1 missing"), (counted, "1 missing")):
+        with pytest.raises(GateError, match=rf"{said}(.|\n)*deletes by itself: {doubt}"):
+            look().require()
+    grant(secured, world, (of_topic, remote, AclOperation.DESCRIBE_CONFIGS))
+    for look in (verified, counted):  # it is not compacted
+        with pytest.raises(GateError) as failed:
+            look().require()
+        assert "1 missing" in str(failed.value)
+        assert doubt not in str(failed.value)
+    compacted = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, remote, incremental_configs=[compacted])
+    next(iter(world.target_admin.incremental_alter_configs([resource]).values())).result()
+    assert counted().is_neutral
+    assert verified().total("not_comparable") == 1
+
+
+def send(servers: str, topic: str, values: Iterable[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value, partition=0, timestamp=NOW_MS)
+    assert producer.flush(30) == 0
 
 
 def last_rows(world: World) -> dict[tuple[str, str, int], dict[str, Any]]:

@@ -114,6 +114,15 @@ def drop_before(admin: Any, topic: str, partition: int, offset: int) -> None:
         future.result()
 
 
+def compact(admin: Any, topic: str) -> None:
+    """Makes a topic a compacted one that the cleaner leaves alone for an hour."""
+    values = {"cleanup.policy": "compact", "min.compaction.lag.ms": "3600000"}
+    entries = [ConfigEntry(*item, incremental_operation=AlterConfigOpType.SET) for item in values.items()]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
+
+
 def with_changes(changes: dict[int, Content | None], records: int = 40) -> list[Content | None]:
     """Returns the records of a partition with some of them replaced."""
     return [changes.get(number, record(number)) for number in range(records)]
@@ -372,12 +381,7 @@ def test_compaction_explains_what_a_newer_record_has_replaced_and_nothing_else(w
         {0: [HOLE, HOLE, *later[2:]], 1: [*with_changes({})[:33], HOLE, *with_changes({})[35:]], 2: [HOLE, *later]},
     )
     rebuild(world, topic, {0: with_changes({}), 1: with_changes({}), 2: [HOLE, *later]}, source=True)
-    compact = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    slowly = ConfigEntry("min.compaction.lag.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
-    for future in world.target_admin.incremental_alter_configs(
-        [ConfigResource(ConfigResource.Type.TOPIC, world.remote(topic), incremental_configs=[compact, slowly])]
-    ).values():
-        future.result()
+    compact(world.target_admin, world.remote(topic))
     result = verify(world)
     found = by_partition(result)
     assert (found[0].records, found[0].not_comparable, found[0].status) == (36, 4, "equal")
@@ -385,6 +389,33 @@ def test_compaction_explains_what_a_newer_record_has_replaced_and_nothing_else(w
     assert (found[2].records, found[2].differences, found[2].status) == (38, 0, "different")
     assert found[2].notes == ["the map has 2 records that neither side has"]
     assert not result.passed
+
+
+def test_a_deleted_key_whose_tombstone_only_one_side_has_left_is_equal_to_readers_of_the_latest_values(
+    world: World,
+) -> None:
+    topic = world.topic(partitions=3)
+    old = NOW - 3 * 86_400_000  # older than delete.retention.ms
+    first, tombstones = record(0, key=b"gone"), [record(at, key=b"gone", value=None, timestamp=old) for at in (1, 2)]
+    rest = [record(number) for number in range(3, 20)]
+    deleted: list[Content | None] = [first, tombstones[0], *rest]
+    kept = [first, *tombstones, *rest]
+    write(world.source_servers, topic, {0: deleted, 1: deleted, 2: kept})
+    world.mirror()
+    # The cleaner has deleted record and tombstone on the target in partition 0, and on the source in partition 1. No
+    # cleaner would delete the tombstones before the record, as the target has done it in partition 2.
+    rebuild(world, topic, {0: [HOLE, *rest], 1: deleted, 2: [first, HOLE, *rest]})
+    rebuild(world, topic, {0: deleted, 1: [HOLE, *rest], 2: kept}, source=True)
+    for admin, name in ((world.source_admin, topic), (world.target_admin, world.remote(topic))):
+        compact(admin, name)
+    result = verify(world)
+    found = by_partition(result)
+    assert [(found[at].records, found[at].not_comparable, found[at].status) for at in range(3)] == [
+        (17, 2, "equal"),
+        (17, 2, "equal"),
+        (18, 1, "different"),
+    ]
+    assert findings(world, result) == {2: [("missing", 2, 2, None)]}
 
 
 def test_an_open_transaction_before_the_end_of_the_map_is_waited_for_and_named(world: World) -> None:

@@ -192,11 +192,16 @@ def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[Dat
     """Returns the rows, and whether the other side's cleaner would delete a record that only `side` has.
 
     It would delete records without a key, tombstones that are old enough, and records with a newer record of the same
-    key. `at` is the column with the record's offset on the other side.
+    key. That newer record may be gone there, too, as tombstones go; it has to be explained itself. A tombstone only
+    goes once no older record of its key is left. `at` is the column with the record's offset on the other side.
     """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
+    other = "target" if side == "source" else "source"
     key, last, before = f"{side}_key", f"{side}_last", f"{side}_tombstones_before_ms"
+    alone = F.col(other).isNull() & F.col("is_mapped") & ~F.col("by_take_over")
+    of_key = Window.partitionBy("topic", "partition", key)
     newest = cleaned.last_offsets.select(
         "topic", "partition", F.col("key_hash").alias(key), F.col("last_offset").alias(last)
     )
@@ -204,9 +209,38 @@ def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[Dat
         [*cleaned.tombstones_before_ms.items()], f"topic STRING, {before} BIGINT"
     )
     joined = rows.withColumn(key, F.col(f"{side}.key_hash")).join(newest, ["topic", "partition", key], "left")
+    joined = joined.withColumn(f"{side}_alone", F.max(F.when(alone, F.col(at))).over(of_key))
     is_old_tombstone = F.col(f"{side}.is_tombstone") & (F.col(f"{side}.timestamp") < F.col(before))
-    is_gone = F.col(key).isNull() | is_old_tombstone | F.coalesce(F.col(last) > F.col(at), F.lit(False))
+    is_gone = (
+        F.col(key).isNull()
+        | is_old_tombstone & F.col(last).isNull()
+        | F.coalesce(F.greatest(last, f"{side}_alone") > F.col(at), F.lit(False))
+    )
     return joined.join(F.broadcast(limits), "topic", "left"), F.col(before).isNotNull() & is_gone
+
+
+def with_doubts(found: DataFrame, source: Mapping[str, str], target: Mapping[str, str]) -> DataFrame:
+    """Adds to the detail of findings why nobody can tell whether a side has itself deleted the record that it lacks.
+
+    Args:
+        found: see `findings`.
+        source: topics of the source, with the reason; for records that the source lacks.
+        target: the same, for records that the target lacks.
+    """
+    from pyspark.sql import functions as F
+
+    doubts = [
+        (topic, kind.value, reason)
+        for kind, reasons in ((FindingKind.UNEXPECTED, source), (FindingKind.MISSING, target))
+        for topic, reason in reasons.items()
+    ]
+    if not doubts:
+        return found
+    frame = found.sparkSession.createDataFrame(doubts, "topic STRING, kind STRING, doubt STRING")
+    rows = found.join(F.broadcast(frame), ["topic", "kind"], "left")
+    doubt = F.when(F.col("upstream_offset").isNotNull() & F.col("downstream_offset").isNotNull(), F.col("doubt"))
+    detail = F.when(F.col("detail").isNotNull() | doubt.isNotNull(), F.concat_ws("; ", "detail", doubt))
+    return rows.withColumn("detail", detail).select(*found.columns)
 
 
 def findings(mismatches: DataFrame, source: DataFrame) -> DataFrame:

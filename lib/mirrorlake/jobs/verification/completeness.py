@@ -93,7 +93,10 @@ class TopicCount:
 
 @dataclass(frozen=True, slots=True)
 class UnequalWindow:
-    """An hour of a topic in which records are missing, or in surplus."""
+    """An hour of a topic in which records are missing, or in surplus.
+
+    `doubt` says why nobody can tell whether the counts need be equal, and what to do; empty if they must be.
+    """
 
     topic: str
     window_start: datetime
@@ -101,12 +104,13 @@ class UnequalWindow:
     target_records: int
     missing: int
     surplus: int
+    doubt: str = ""
 
     def __str__(self) -> str:
         number = f"{self.missing:,} missing" if self.missing else f"{self.surplus:,} in surplus"
         return (
             f"{self.topic}, {self.window_start:%Y-%m-%d %H:%M} to +1 h: {self.source_records:,} on the source, "
-            f"{self.target_records:,} on the target: {number}"
+            f"{self.target_records:,} on the target: {number}{f' ({self.doubt})' if self.doubt else ''}"
         )
 
 

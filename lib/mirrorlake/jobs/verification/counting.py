@@ -122,11 +122,11 @@ class Counting:
             closing(Cluster(flow.target_connection, "target", client_id, timeout_ms).connect()) as target,
         ):
             ranges = self._ranges(source, target, last, since)
-            neutral = self._neutral(FlowLogs(self.spark, flow, source, target), ranges)
+            neutral, doubts = self._neutral(FlowLogs(self.spark, flow, source, target), ranges)
         log.info(event("counting_begun", flow=flow.name, topics=len(ranges), offsets=_offsets(ranges)))
         marks = [self._mark(part, last, neutral, counted_at, since, scope) for part in ranges]
         new = self._append(ranges, marks)
-        result = self._judged(counting_id, counted_at, since, new)
+        result = self._judged(counting_id, counted_at, since, new, doubts)
         self.ledger.append("expectation_results", result.results)
         log.log(
             logging.INFO if result.passed or result.is_neutral else logging.WARNING,
@@ -194,15 +194,21 @@ class Counting:
             )
         return found
 
-    def _neutral(self, logs: FlowLogs, ranges: Iterable[TopicRange]) -> dict[str, str]:
-        """Returns the topics whose counts need not be equal, each with the reason."""
+    def _neutral(self, logs: FlowLogs, ranges: Iterable[TopicRange]) -> tuple[dict[str, str], dict[str, str]]:
+        """Returns the topics whose counts need not be equal, each with the reason; and those of which nobody can tell
+        whether they are compacted, with what to do: their counts must be equal."""
         chosen, flow = list(ranges), self.flow
-        found = {}
+        found: dict[str, str] = {}
+        doubts: dict[str, str] = {}
         for side in ("source", "target"):
-            compacted = logs.compacted(side, {one.topic if side == "source" else one.target_topic for one in chosen})
+            names = {one.topic if side == "source" else one.target_topic for one in chosen}
+            cleanup = logs.cleanup(side, names)
             for one in chosen:
-                if (one.topic if side == "source" else one.target_topic) in compacted:
+                name = one.topic if side == "source" else one.target_topic
+                if name in cleanup.compacted:
                     found[one.topic] = f"compacted on the {side}: the log cleaner deletes records"
+                elif name in cleanup.unknown:
+                    doubts[one.topic] = cleanup.unknown[name]
         for one in chosen:
             transform = flow.transform_of(one.topic)
             if flow.minds_provenance:
@@ -211,7 +217,7 @@ class Counting:
                 found[one.topic] = "others write to the remote topic, too (mirrorlake.topics.shared)"
             if transform is not None:
                 found[one.topic] = f"transform {transform.name} changes or filters the records"
-        return found
+        return found, doubts
 
     def _mark(
         self,
@@ -321,7 +327,9 @@ class Counting:
 
     # -- judging ------------------------------------------------------------------------------------
 
-    def _judged(self, counting_id: str, counted_at: datetime, since: datetime, new: tuple[int, int]) -> Completeness:
+    def _judged(
+        self, counting_id: str, counted_at: datetime, since: datetime, new: tuple[int, int], doubts: Mapping[str, str]
+    ) -> Completeness:
         from pyspark.sql import functions as F
 
         flow = self.flow
@@ -370,7 +378,10 @@ class Counting:
             new_source_records=new[0],
             new_target_records=new[1],
             topics=counts,
-            unequal=tuple(UnequalWindow(row[0], _time(row[1]), *row[2:]) for row in unequal.collect()),
+            unequal=tuple(
+                UnequalWindow(row[0], _time(row[1]), row[2], row[3], row[4], row[5], doubts.get(row[0], ""))
+                for row in unequal.collect()
+            ),
             hours=tuple(HourCount(_time(row[0]), *row[1:]) for row in hours.collect()),
             results=tuple(results),
         )

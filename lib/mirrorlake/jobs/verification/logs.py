@@ -58,6 +58,20 @@ class Late:
     position: Position | None
 
 
+@dataclass(frozen=True)
+class Cleanup:
+    """What the log cleaner may delete of topics on one side.
+
+    Attributes:
+        compacted: the topics that are compacted, with delete.retention.ms: the least age of tombstones that the cleaner
+            deletes.
+        unknown: the topics whose configuration can't be read, with what to do about it, in words.
+    """
+
+    compacted: Mapping[str, int]
+    unknown: Mapping[str, str]
+
+
 class FlowLogs:
     """The logs of a flow.
 
@@ -164,12 +178,8 @@ class FlowLogs:
     def _states(self) -> dict[int, SlotState]:
         return read_all_states(self._target, self._flow.offset_syncs_topic, self._timeout_ms)
 
-    def compacted(self, side: str, topics: Iterable[str]) -> dict[str, int]:
-        """Returns the topics that are compacted on that side, with delete.retention.ms: the least age of
-        tombstones that the cleaner deletes.
-
-        A topic whose configuration can't be read counts as compacted, with age 0.
-        """
+    def cleanup(self, side: str, topics: Iterable[str]) -> Cleanup:
+        """Reads from the configuration of topics what the log cleaner may delete of them on that side."""
         cluster, connection = (
             (self._source, self._flow.source_connection)
             if side == "source"
@@ -177,13 +187,19 @@ class FlowLogs:
         )
         wanted = sorted(cluster.refresh(set(topics), self._timeout_ms))
         entries = Admin(connection, side, self._flow.name).configs(wanted)
-        found = {}
-        for topic in wanted:
-            if topic not in entries:
-                found[topic] = 0
-            elif "compact" in (entries[topic]["cleanup.policy"].value or ""):
-                found[topic] = int(entries[topic]["delete.retention.ms"].value or 0)
-        return found
+        return Cleanup(
+            {
+                topic: int(entry["delete.retention.ms"].value or 0)
+                for topic, entry in entries.items()
+                if "compact" in (entry["cleanup.policy"].value or "")
+            },
+            {
+                topic: f"nobody can tell which records cluster {connection.alias} deletes by itself: grant "
+                f"DESCRIBE_CONFIGS on TOPIC {topic} there"
+                for topic in wanted
+                if topic not in entries
+            },
+        )
 
     def _offsets(self, cluster: Cluster, keys: list[PartitionKey], at: int) -> dict[PartitionKey, int]:
         known = cluster.existing(keys, self._timeout_ms)
@@ -223,14 +239,15 @@ class FlowLogs:
         """Reads the records of the source that its retention is to keep: columns topic, partition and offset.
 
         A record that is older than retention.ms is about to be deleted there, too. Of a topic with a limit in bytes,
-        nobody can say that. None if there is nothing to read.
+        nobody can say that. A topic whose configuration can't be read is to keep all of its records. None if there is
+        nothing to read.
         """
         from pyspark.sql import functions as F
 
         topics = sorted({topic for topic, _ in bounds})
         entries = Admin(self._flow.source_connection, "source", self._flow.name).configs(topics)
         now_ms = time.time_ns() // 1_000_000
-        since_ms = {}
+        since_ms = {topic: 0 for topic in topics if topic not in entries}
         for topic, entry in entries.items():
             retention_ms = int(entry["retention.ms"].value or -1)
             if "delete" not in (entry["cleanup.policy"].value or ""):

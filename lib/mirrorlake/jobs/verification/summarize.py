@@ -9,9 +9,17 @@ from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.jobs.verification.classify import WORDS, Cleaned, FindingKind, findings, with_places, with_reasons
+from mirrorlake.jobs.verification.classify import (
+    WORDS,
+    Cleaned,
+    FindingKind,
+    findings,
+    with_doubts,
+    with_places,
+    with_reasons,
+)
 from mirrorlake.jobs.verification.compare import Comparison, compared, located
-from mirrorlake.jobs.verification.logs import FlowLogs
+from mirrorlake.jobs.verification.logs import Cleanup, FlowLogs
 from mirrorlake.jobs.verification.result import PartitionVerification
 from mirrorlake.jobs.verification.segments import Extent, extents_frame
 from mirrorlake.partition_key import PartitionKey
@@ -110,12 +118,16 @@ def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerificati
         else _Wrong()
     )
     deleted = _deleted_on_target(of_map, logs)
+    unknown = logs.cleanup("source", {topic for topic, _ in deleted}).unknown if deleted else {}
     partitions = [
         _partition(
             of_map, extent, total=totals[key], counts=counts[key], wrong=wrong, deleted_on_target=deleted.get(key, 0)
         )
         for key, extent in of_map.extents.items()
     ]
+    for partition in partitions:
+        if (partition.topic, partition.partition) in deleted and partition.topic in unknown:
+            partition.notes.append(unknown[partition.topic])
     _settle_vanished(partitions, of_map, logs)
     rows = [wrong.findings] if wrong.findings is not None else []
     if any(total["overlap"] or total["behind"] for total in totals.values()):
@@ -124,8 +136,8 @@ def judge(of_map: VerifiedMap, logs: FlowLogs) -> tuple[list[PartitionVerificati
 
 
 def _wrong(of_map: VerifiedMap, logs: FlowLogs, source: DataFrame, outcome: DataFrame) -> _Wrong:
-    reasons = _explained(of_map, logs, outcome)
-    rows = findings(reasons, source)
+    reasons, doubts = _explained(of_map, logs, outcome)
+    rows = with_doubts(findings(reasons, source), **doubts)
     return _Wrong(
         findings=rows,
         kinds=_counted(rows, "kind"),
@@ -202,8 +214,9 @@ def _compare(of_map: VerifiedMap, logs: FlowLogs, totals: Mapping[PartitionKey, 
     ).localCheckpoint()
 
 
-def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataFrame:
-    """Returns the mismatches with the map's data and is_explained (see `classify.with_reasons`)."""
+def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> tuple[DataFrame, dict[str, dict[str, str]]]:
+    """Returns the mismatches with the map's data and is_explained (see `classify.with_reasons`), and for each side the
+    topics of the source of which nobody can tell what the cleaner has deleted there, with the reason."""
     from pyspark.sql import functions as F
 
     mismatches = with_places(outcome, of_map.segments).localCheckpoint()
@@ -224,19 +237,20 @@ def _explained(of_map: VerifiedMap, logs: FlowLogs, outcome: DataFrame) -> DataF
         )
         for extent in extents
     ]
-    cleaned = {
-        side: _cleaned(
-            side,
-            logs,
-            [
-                extent
-                for extent in extents
-                if extent.topic in {row["topic"] for row in one_sided if row["lacks_source"] == (side == "source")}
-            ],
-        )
-        for side in ("source", "target")
-    }
-    return with_reasons(mismatches, extents_frame(outcome.sparkSession, starts), **cleaned).localCheckpoint()
+    cleaned: dict[str, Cleaned | None] = {}
+    doubts: dict[str, dict[str, str]] = {}
+    for side in ("source", "target"):
+        lacking = {row["topic"] for row in one_sided if row["lacks_source"] == (side == "source")}
+        names = {
+            extent.key: extent.topic if side == "source" else extent.target_topic
+            for extent in extents
+            if extent.topic in lacking
+        }
+        cleanup = logs.cleanup(side, set(names.values()))
+        doubts[side] = {key[0]: cleanup.unknown[name] for key, name in names.items() if name in cleanup.unknown}
+        cleaned[side] = _cleaned(side, logs, [one for one in extents if one.key in names], names, cleanup)
+    frame = extents_frame(outcome.sparkSession, starts)
+    return with_reasons(mismatches, frame, **cleaned).localCheckpoint(), doubts
 
 
 def _deleted_on_target(of_map: VerifiedMap, logs: FlowLogs) -> dict[PartitionKey, int]:
@@ -265,10 +279,14 @@ def _deleted_on_target(of_map: VerifiedMap, logs: FlowLogs) -> dict[PartitionKey
     return {(row["topic"], row["partition"]): row["count"] for row in rows}
 
 
-def _cleaned(side: str, logs: FlowLogs, extents: Iterable[Extent]) -> Cleaned | None:
-    """Returns the records that the log cleaner has left of the partitions on that side; None if none is compacted."""
-    names = {extent.key: extent.topic if side == "source" else extent.target_topic for extent in extents}
-    compacted = logs.compacted(side, set(names.values()))
+def _cleaned(
+    side: str, logs: FlowLogs, extents: Iterable[Extent], names: Mapping[PartitionKey, str], cleanup: Cleanup
+) -> Cleaned | None:
+    """Returns the records that the log cleaner has left of the partitions on that side; None if none is compacted.
+
+    `names` has the topic of each partition on that side.
+    """
+    compacted = cleanup.compacted
     chosen = [extent for extent in extents if names[extent.key] in compacted]
     if not chosen:
         return None
@@ -288,19 +306,21 @@ def _settle_vanished(partitions: Iterable[PartitionVerification], of_map: Verifi
     extents = [of_map.extents[partition.topic, partition.partition] for partition in short]
     starts, remote_starts = logs.starts(extents)
     cleaned, remote_cleaned = (
-        logs.compacted("source", {extent.topic for extent in extents}),
-        logs.compacted("target", {extent.target_topic for extent in extents}),
+        logs.cleanup("source", {extent.topic for extent in extents}),
+        logs.cleanup("target", {extent.target_topic for extent in extents}),
     )
     for partition, extent in zip(short, extents, strict=True):
         vanished = partition.mapped - partition.accounted
         has_moved = (
             starts.get(extent.key, 0) > extent.source_start or remote_starts.get(extent.remote, 0) > extent.target_start
         )
-        if has_moved or (extent.topic in cleaned and extent.target_topic in remote_cleaned):
+        if has_moved or (extent.topic in cleaned.compacted and extent.target_topic in remote_cleaned.compacted):
             partition.accounted += vanished
             partition.not_comparable += vanished
         else:
-            partition.notes.append(f"the map has {vanished:,} records that neither side has")
+            doubts = (cleaned.unknown.get(extent.topic), remote_cleaned.unknown.get(extent.target_topic))
+            why = (f"the map has {vanished:,} records that neither side has", *doubts)
+            partition.notes.append("; ".join(filter(None, why)))
 
 
 def _notes(
