@@ -15,7 +15,11 @@ from typing import Any
 
 import pytest
 from chispa import assert_df_equality
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.gate import Gate
+from mirrorlake.jobs.verification.result import PartitionVerification, gate_frame
 from mirrorlake.ledger import folding, views
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.ledger.journal import Cycle, CycleJob
@@ -32,6 +36,7 @@ from mirrorlake.model.status import SETTLED, Status, SyncOutcome
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.example_ledger import DAY
 from tests.log_lines import of_process
 
 CONTRACT = {
@@ -209,6 +214,38 @@ def test_two_writers_at_once_without_a_lock_insert_each_run_once(ledger: Ledger,
             stored = ledger.read("offset_syncs").filter("upstream_start >= 10000").collect()
             assert sorted(row["sync_offset"] for row in stored) == list(range(len(rows)))
             rounds += 1
+
+
+def test_a_flow_counts_as_verified_by_verifications_that_have_passed_and_by_no_others(ledger: Ledger) -> None:
+    gate = Gate(Path(__file__).resolve().parents[2] / "expectations/verification.json")
+    uncovered = PartitionVerification("changed", 0, is_covered=False)
+    equal = PartitionVerification("t", 0, records=10, mapped=10, accounted=10)
+    gone = PartitionVerification("t", 1, mapped=10, accounted=10, not_comparable=10)
+    cases = [
+        [equal],
+        [equal, gone],
+        [equal, uncovered],
+        [gone],
+        [uncovered],
+        [replace(equal, unmirrored=3), gone],
+        [equal, PartitionVerification("late", 0, is_covered=False, unmirrored=3)],
+        [equal, replace(gone, accounted=9)],
+        [replace(equal, missing=1)],
+    ]
+    flows, rows, verdicts = list[Flow](), list[dict[str, Any]](), list[bool]()
+    for number, partitions in enumerate(cases):
+        alias = f"v{number}"
+        properties = {f"{name}.bootstrap.servers": f"{name}:1" for name in (alias, "w")}
+        properties |= {"clusters": f"{alias}, w", f"{alias}->w.enabled": "true"}
+        flows.append(Flow.from_properties(Properties(properties), f"{alias}->w"))
+        common = {"verification_id": alias, "source": alias, "target": "w", "mode": "full", "started_at": DAY}
+        common |= {"finished_at": DAY, "offset_syncs_version": 1, "gaps_version": 1}
+        rows += [{**one.row(), **common} for one in partitions]
+        results = gate.evaluate(gate_frame(partitions), flows[-1].name, alias)
+        verdicts.append(all(result.success for result in results))
+    ledger.append("verifications", rows)
+    assert verdicts == [True] * 3 + [False] * 6
+    assert [ledger.verified_at(flow) is not None for flow in flows] == verdicts
 
 
 def test_a_timestamp_no_calendar_has_does_not_stop_the_ledger(ledger: Ledger, spark: Any) -> None:

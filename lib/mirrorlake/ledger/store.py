@@ -70,16 +70,22 @@ class Ledger(DeltaTables):
         return last_checkpoints(self.of_flow("checkpoints", flow))
 
     def verified_at(self, flow: Flow) -> datetime | None:
-        """Returns the beginning, in UTC, of the newest verification of the whole map without a difference; None if
-        there is none."""
+        """Returns the beginning, in UTC, of the newest verification of the whole map that passed, or had nothing new to
+        compare; None if there is none.
+
+        It passed (expectations/verification.json) if it has compared records, and none of its partitions is different
+        or late. Partitions that are not covered, or can't be compared any more, decide nothing.
+        """
         from pyspark.sql import functions as F
 
         rows = self.of_flow("verifications", flow).filter(F.col("mode").isin("full", "incremental"))
-        fine = F.col("status").isin("equal", "not_comparable", "nothing_new")
+        is_wrong = F.col("status").isin("different", "not_mirrored") | (F.coalesce("unmirrored", F.lit(0)) > 0)
         whole = rows.groupBy("verification_id").agg(
-            F.every(fine).alias("fine"), F.min(F.unix_timestamp("started_at")).alias("at")
+            ((F.sum("records") > 0) | F.bool_or(F.col("status") == "nothing_new")).alias("has_looked"),
+            F.bool_or(is_wrong).alias("is_wrong"),
+            F.min(F.unix_timestamp("started_at")).alias("at"),
         )
-        (row,) = whole.filter("fine").agg(F.max("at").alias("at")).collect()
+        (row,) = whole.filter("has_looked AND NOT is_wrong").agg(F.max("at").alias("at")).collect()
         return None if row["at"] is None else datetime.fromtimestamp(row["at"], UTC)
 
     def granted_acls(self, flow: Flow) -> list[str]:
