@@ -231,6 +231,38 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     assert FlowHistory().problem == ""
 
 
+def test_however_many_rows_the_tables_have_the_newest_are_seen(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    now, count = datetime(2026, 11, 20, 12, tzinfo=UTC), 150_000
+    flows = pa.table({"source": ["a"] * count, "target": ["b"] * count})
+
+    def put(table: str, time: str, newest: dict[str, Any], **columns: list[Any]) -> None:
+        """Writes a file whose rows are some hours old, and then one with a new row of this flow."""
+        times = pa.array(
+            [now - timedelta(hours=3, milliseconds=10 * at) for at in range(count)], pa.timestamp("us", "UTC")
+        )
+        rows = flows.append_column(time, times)
+        for name, values in columns.items():
+            rows = rows.append_column(name, [values])
+        last = pa.Table.from_pylist([{"source": "a", "target": "b", time: now, **newest}], rows.schema)
+        for file in (last, rows):
+            write_deltalake(str(tmp_path / "s" / table), file, mode="append")
+
+    put("cycles", "finished_at", {"job": "checkpoint"}, job=["checkpoint"] * count, unfinished=[7] * count)
+    put("anomalies", "detected_at", {"kind": "held", "detail": "new"}, kind=["stopped"] * count,
+        topic=["t"] * count, partition=[0] * count, detail=["old"] * count)  # fmt: skip
+    put("verifications", "finished_at", {"topic": "t", "partition": 0, "status": "different", "passed": False},
+        topic=["t"] * count, partition=[0] * count, status=["equal"] * count, passed=[True] * count)  # fmt: skip
+    put("expectation_results", "evaluated_at", {"subject": "a->b", "suite": "s", "cycle_id": "1", "success": False},
+        subject=["a->b"] * count, suite=["s"] * count, cycle_id=["0"] * count, success=[True] * count)  # fmt: skip
+    found = histories(LocalTables(tmp_path, "s"), now=now)["a->b"]
+    assert (found.checkpointed_s, found.unfinished) == (0, None)
+    assert (found.anomalies, found.newest_anomaly) == ({"stopped": count, "held": 1}, "held: new")
+    assert (found.not_equal, found.gates_failed) == (1, 1)
+
+
 def test_the_first_signal_stops_a_job_and_the_second_interrupts_it(capsys: pytest.CaptureFixture[str]) -> None:
     class Job:
         stops = 0

@@ -54,33 +54,32 @@ def histories(tables: LocalTables, hours: float = HOURS, now: datetime | None = 
     def of(row: Mapping[str, Any]) -> dict[str, Any]:
         return found.setdefault(f"{row['source']}->{row['target']}", {"anomalies": {}})
 
-    cycles = ("source", "target", "job", "finished_at", "unfinished")
-    for row in sorted(tables.rows("cycles", cycles, "finished_at", since), key=lambda row: _utc(row["finished_at"])):
+    flow = ("source", "target")
+    for row in tables.newest("cycles", (*flow, "job"), ("unfinished",), "finished_at", since):
         age_s = (now - _utc(row["finished_at"])).total_seconds()
         if row["job"] == CycleJob.MIRROR:
             of(row)["mirrored_s"] = age_s
         elif row["job"] == CycleJob.CHECKPOINT:
             of(row).update(checkpointed_s=age_s, unfinished=row["unfinished"])
-    gates = tables.rows("expectation_results", ("subject", "success", "cycle_id", "suite"), "evaluated_at", since)
-    for subject, *_ in {(row["subject"], row["suite"], row["cycle_id"]) for row in gates if not row["success"]}:
-        one = found.setdefault(subject, {"anomalies": {}})
+    gate, failed = ("subject", "suite", "cycle_id"), {"success": False}
+    for row in tables.newest("expectation_results", gate, (), "evaluated_at", since, failed):
+        one = found.setdefault(row["subject"], {"anomalies": {}})
         one["gates_failed"] = one.get("gates_failed", 0) + 1
     _verifications(tables, since, of)
-    oddities = ("source", "target", "kind", "topic", "partition", "detail", "detected_at")
-    for row in sorted(
-        tables.rows("anomalies", oddities, "detected_at", since), key=lambda row: _utc(row["detected_at"])
-    ):
+    oddities = tables.newest("anomalies", (*flow, "kind"), ("topic", "partition", "detail"), "detected_at", since)
+    for row in sorted(oddities, key=lambda row: _utc(row["detected_at"])):
         one, where = of(row), f" of {row['topic']}-{row['partition']}" if row["topic"] else ""
-        one["anomalies"][row["kind"]] = one["anomalies"].get(row["kind"], 0) + 1
+        one["anomalies"][row["kind"]] = row["rows"]
         one["newest_anomaly"] = f"{row['kind']}{where}: {row['detail'] or ''}"
     return {name: _judged(FlowHistory(**values)) for name, values in found.items()}
 
 
 def _verifications(tables: LocalTables, since: datetime, of: Any) -> None:
-    columns = ("source", "target", "topic", "partition", "passed", "status", "finished_at")
+    verdict = ("source", "target", "topic", "partition", "status")
     newest: dict[tuple[Any, ...], Any] = {}
     for row in sorted(
-        tables.rows("verifications", columns, "finished_at", since), key=lambda row: _utc(row["finished_at"])
+        tables.newest("verifications", verdict, ("passed",), "finished_at", since),
+        key=lambda row: _utc(row["finished_at"]),
     ):
         if row["status"] != VerificationStatus.NOTHING_NEW:
             newest[row["source"], row["target"], row["topic"], row["partition"]] = row

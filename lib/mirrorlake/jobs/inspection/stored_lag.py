@@ -25,9 +25,9 @@ def newest(tables: LocalTables, names: Collection[str], now: datetime | None = N
     now = now or datetime.now(UTC)
     found: dict[str, dict[str, Any]] = {}
     for back in LOOK_BACK:
-        for row in tables.rows("lag_samples", ("source", "target", "measured_at", "due_at"), "measured_at", now - back):
+        for row in tables.newest("lag_samples", ("source", "target"), ("due_at",), "measured_at", now - back):
             name = f"{row['source']}->{row['target']}"
-            if name in names and (name not in found or found[name]["measured_at"] < row["measured_at"]):
+            if name in names:
                 found[name] = row
         if {*names} <= found.keys():
             break
