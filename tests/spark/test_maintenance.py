@@ -13,6 +13,7 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.ledger import expiry, views
+from mirrorlake.ledger.expiry import Expiry
 from mirrorlake.ledger.folding import fold_gaps, fold_runs
 from mirrorlake.ledger.maintenance import Maintenance, Retention
 from mirrorlake.ledger.store import Ledger
@@ -23,7 +24,7 @@ from mirrorlake.model.gap import RESETS
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 
 from tests.empty_ledger import ledger_in
-from tests.example_ledger import DAY, at, checkpoint, fill, gap, run, verification, write_flow
+from tests.example_ledger import DAY, at, checkpoint, counted, fill, gap, run, verification, write_flow
 from tests.log_lines import logged
 from tests.log_model import Log, store, write
 
@@ -196,7 +197,8 @@ def test_the_newest_measurement_of_lag_stays_and_tells_that_none_follows(ledger:
     assert (row["measured_at"], row["is_stale"]) == (rows[1].measured_at, False)
     ledger.append("lag_samples", rows[2:])
     assert [row["is_stale"] for row in now()] == [True]
-    assert expiry.of_lag_samples(ledger, datetime.now(UTC).replace(tzinfo=None) + timedelta(days=9)).apply(ledger) > 1
+    in_days = datetime.now(UTC).replace(tzinfo=None) + timedelta(days=9)
+    assert expiry.of_age(ledger, "lag_samples", in_days).apply(ledger) > 1
     assert [row["measured_at"] for row in now()] == [rows[2].measured_at]
 
 
@@ -210,8 +212,8 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     ledger.append(
         "verifications",
         [
-            verification(9, "t", partition, (0, 1), "12:00:00", finished_at=DAY + timedelta(days=32, hours=partition))
-            for partition in (0, 30)
+            verification(9, *of, (0, 700), "12:00:00", finished_at=DAY + timedelta(days=32, hours=of[1]))
+            for of in (("t", 0), ("t", 30), ("orders", 0), ("orders", 1), ("payments", 0))  # it has verified all anew
         ],
     )
     for number in (1, 9):
@@ -253,6 +255,94 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     kept = {name: log_retention(ledger, name) for name in TABLES}
     assert kept == {**dict.fromkeys(TABLES, "interval 7 days"), "counts": "interval 90 days"}
     assert any("table_maintained dry_run=true table=anomalies rows=6 expired=3 " in line for line in said)
+
+
+def test_what_later_jobs_read_never_expires_by_age(ledger: Ledger) -> None:
+    flow = {"source": "x", "target": "y"}
+    binding = "ALLOW READ on TOPIC x.t"
+    change: dict[str, Any] = {**flow, "target_topic": "x.t", "outcome": "applied", "changed_at": DAY}
+    ledger.append(
+        "topology_changes",
+        [{**change, "kind": "create_acl", "after": binding}, {**change, "kind": "create_topic", "after": "1"}],
+    )
+    note: dict[str, Any] = {**flow, "kind": "diverged", "detected_at": DAY}
+    ledger.append("anomalies", [{**note, "action": "reapply, signed by ann"}, {**note, "action": "stop"}])
+    cycle: dict[str, Any] = {**flow, "cycle_id": "c", "duration_ms": 1.0, "stages_ms": {}}
+    jobs = ("mirror", "mirror", "open", "close", "checkpoint")
+    ledger.append(
+        "cycles",
+        [{**cycle, "job": job, "finished_at": DAY + timedelta(hours=at)} for at, job in enumerate(jobs)],
+    )
+    later = DAY + timedelta(days=400)
+    for table in ("topology_changes", "anomalies", "cycles"):
+        expires = expiry.of_age(ledger, table, later)
+        mine = ledger.read(table).filter("source = 'x'")
+        before, others = mine.count(), ledger.read(table).count() - mine.count()
+        assert expires.count(ledger) - 1 in range(others + 1)
+        expires.apply(ledger)
+        assert mine.count() == before - 1, table
+    assert ledger.granted_acls(FLOW) == [binding]
+    rows = ledger.read("anomalies").filter("source = 'x'").collect()
+    assert [row["action"] for row in rows] == ["reapply, signed by ann"]
+    kept = {(row["job"], row["finished_at"].hour) for row in ledger.read("cycles").filter("source = 'x'").collect()}
+    assert kept == {("mirror", 1), ("open", 2), ("close", 3), ("checkpoint", 4)}
+
+
+def test_of_verifications_stays_what_the_next_one_goes_on_from_and_what_nothing_has_refuted(ledger: Ledger) -> None:
+    def row(number: int, partition: int, upstream: tuple[int, int], day: int, **changes: Any) -> dict[str, Any]:
+        values = {"source": "x", "verification_id": f"x{number}", "finished_at": DAY + timedelta(days=day), **changes}
+        return verification(0, "t", partition, upstream, "01:00:00", **values)
+
+    wrong: dict[str, Any] = {"passed": False, "status": "different"}
+    ledger.append(
+        "verifications",
+        [
+            row(1, 0, (0, 10), 1),
+            row(2, 0, (10, 20), 2),  # the next one goes on from here
+            row(3, 1, (0, 10), 3, **wrong),  # refuted by 4
+            row(4, 1, (0, 15), 4),
+            row(5, 1, (15, 20), 5, mode="time", **wrong),  # again in 6
+            row(6, 1, (15, 25), 6, **wrong),
+            row(7, 1, (25, 30), 7, mode="sample"),
+        ],
+    )
+    later = DAY + timedelta(days=400)
+    expiries = expiry.of_verifications(ledger, later)
+    assert [expires.table for expires in expiries] == ["verification_findings", "verifications"]
+    for expires in expiries:
+        Expiry(expires.table, f"{expires.condition} AND t.source = 'x'", expires.needs).apply(ledger)
+    kept = {row["verification_id"] for row in ledger.read("verifications").filter("source = 'x'").collect()}
+    assert kept == {"x2", "x4", "x6"}
+
+
+def test_of_an_hour_that_was_counted_several_times_all_counts_stay_or_none(ledger: Ledger) -> None:
+    def row(counting: int, hour: int | None, records: tuple[int, int], day: int) -> dict[str, Any]:
+        counted_at = DAY + timedelta(days=day)
+        found = {**counted("t", counting, hour or 0, records, "01:00:00"), "source": "x", "counted_at": counted_at}
+        return found if hour is not None else {**found, "window_start": None, "window_end": None}
+
+    ledger.append(
+        "counts",
+        [
+            row(1, 0, (5, 5), 1),
+            row(1, 1, (7, 0), 1),  # these arrive late
+            row(2, None, (0, 0), 2),
+            row(3, 1, (0, 7), 9),
+            row(3, 2, (3, 3), 9),
+            row(4, None, (0, 0), 10),
+        ],
+    )
+    expires = expiry.of_counts(ledger, DAY + timedelta(days=8))
+    Expiry("counts", f"{expires.condition} AND t.source = 'x'", expires.needs).apply(ledger)
+    kept = ledger.read("counts").filter("source = 'x'").collect()
+    assert sorted((row["counting"], row["source_records"], row["target_records"]) for row in kept) == [
+        (1, 7, 0),
+        (3, 0, 7),
+        (3, 3, 3),
+        (4, 0, 0),
+    ]
+    compared = views.read(ledger, "completeness").filter("source = 'x'").collect()
+    assert {row["status"] for row in compared} == {"equal"}
 
 
 def test_the_map_of_a_flow_whose_source_cannot_be_asked_is_kept_and_that_is_said(

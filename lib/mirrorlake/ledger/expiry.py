@@ -14,7 +14,10 @@ because they show which earlier rows are void.
 Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. For each
 position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row.
 
-Of counts, the last counting of each topic stays. Of lag_samples, the newest row of each flow stays.
+Of counts, the last counting of each topic stays, and of an hour all rows or none. Of lag_samples, the newest row of
+each flow stays; of cycles, that of each of its jobs. Of verifications, those stay that `incremental` continues from,
+and those with differences that no later one has refuted. Operators' decisions (anomalies) and ACLs (topology_changes)
+never expire.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from typing import TYPE_CHECKING
 from mirrorlake.ledger import views
 from mirrorlake.ledger.sql_text import literals
 from mirrorlake.ledger.store import Ledger
+from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import RESETS
 from mirrorlake.model.status import SETTLED, Status
+from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,12 +42,19 @@ PARTITION = ("source", "target", "topic", "partition")
 LOG_STARTS = "source STRING, target STRING, topic STRING, partition INT, log_start BIGINT"
 LogStart = tuple[str, str, str, int, int]  # source, target, topic, partition, first offset of the source's log
 
-# Tables whose rows expire by age, with the column of their time.
+OF_ACLS = (ChangeKind.CREATE_ACL, ChangeKind.DELETE_ACL)
+# Tables whose rows expire by age, with the column of their time, and the rows that expire.
 AGED = {
-    "expectation_results": "evaluated_at",
-    "anomalies": "detected_at",
-    "topology_changes": "changed_at",
-    "cycles": "finished_at",
+    "expectation_results": ("evaluated_at", "true"),
+    # Any other action is an operator's decision, by which a failback goes on.
+    "anomalies": ("detected_at", f"(action IS NULL OR action IN ({literals(AnomalyAction)}))"),
+    # Only ACLs that mirrorlake has created are ever deleted (`Ledger.granted_acls`).
+    "topology_changes": ("changed_at", f"(kind NOT IN ({literals(OF_ACLS)}) OR outcome <> '{ChangeOutcome.APPLIED}')"),
+}
+# Tables of which the newest row for some columns stays: it tells since when there is none. With the column of the time.
+NEWEST = {
+    "lag_samples": ("measured_at", ("source", "target")),
+    "cycles": ("finished_at", ("source", "target", "job")),
 }
 
 
@@ -118,42 +130,76 @@ def of_checkpoints(ledger: Ledger, before: datetime) -> Expiry:
 
 
 def of_counts(ledger: Ledger, before: datetime) -> Expiry:
-    """Selects the expired counts: of hours that ended before a time. The last counting of a topic stays: the next one
-    goes on from it."""
+    """Selects the expired counts: of hours that ended before a time, and were counted last before it.
+
+    The last counting of a topic stays: the next one goes on from it. So do all other rows of its hours: source and
+    target may have been counted at different times, and one without the other would be a surplus.
+    """
+    from pyspark.sql import functions as F
+
     topic = ("source", "target", "topic")
-    newest = ledger.read("counts").groupBy(*topic).agg({"counting": "max"}).withColumnRenamed("max(counting)", "newest")
-    same = " AND ".join(f"t.{column} = s.{column}" for column in topic)
+    rows = ledger.read("counts")
+    newest = rows.groupBy(*topic).agg(F.max("counting").alias("newest"))
+    hours = rows.groupBy(*topic, "window_start").agg(
+        F.max("counting").alias("last"), F.max("counted_at").alias("last_at")
+    )
+    same = " AND ".join(f"t.{column} <=> s.{column}" for column in (*topic, "window_start"))
     old = f"t.counted_at < {_time(before)} AND coalesce(t.window_end, t.counted_at) < {_time(before)}"
-    return Expiry("counts", f"{same} AND {old} AND t.counting < s.newest", newest.localCheckpoint())
-
-
-def of_lag_samples(ledger: Ledger, before: datetime) -> Expiry:
-    """Selects the expired measurements of lag. The newest one of each flow stays: it tells since when there is none."""
-    newest = ledger.read("lag_samples").groupBy("source", "target").agg({"measured_at": "max"})
-    same = " AND ".join(f"t.{column} = s.{column}" for column in ("source", "target"))
-    old = f"t.measured_at < {_time(before)} AND t.measured_at < s.newest"
+    whole = f"(t.window_start IS NULL OR s.last < s.newest AND s.last_at < {_time(before)})"
     return Expiry(
-        "lag_samples", f"{same} AND {old}", newest.withColumnRenamed("max(measured_at)", "newest").localCheckpoint()
+        "counts",
+        f"{same} AND {old} AND {whole} AND t.counting < s.newest",
+        hours.join(newest, [*topic]).localCheckpoint(),
     )
 
 
-def of_age(table: str, before: datetime) -> Expiry:
-    """Selects the rows of a table in `AGED` that are older than a time."""
-    return Expiry(table, f"{AGED[table]} < {_time(before)}")
+def of_age(ledger: Ledger, table: str, before: datetime) -> Expiry:
+    """Selects the rows of a table in `AGED` or `NEWEST` that are older than a time."""
+    from pyspark.sql import functions as F
+
+    if table in AGED:
+        time, condition = AGED[table]
+        return Expiry(table, f"{time} < {_time(before)} AND {condition}")
+    time, columns = NEWEST[table]
+    newest = ledger.read(table).groupBy(*columns).agg(F.max(time).alias("newest"))
+    same = " AND ".join(f"t.{column} = s.{column}" for column in columns)
+    return Expiry(table, f"{same} AND t.{time} < {_time(before)} AND t.{time} < s.newest", newest.localCheckpoint())
 
 
 def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     """Selects the expired verifications, each as a whole, and their findings.
 
-    Ranges that only these verifications covered are unverified afterwards.
+    Of each partition, the last `full` or `incremental` one stays that passed, and what has found a difference since.
+    Other ranges that only the expired ones covered are unverified afterwards.
     """
     from pyspark.sql import functions as F
 
+    rows = ledger.read("verifications")
+    of_map = F.col("mode").isin("full", "incremental") & (F.col("passed") | (F.col("status") == "nothing_new"))
+    one = F.struct("verification_id", "finished_at")
+    last = (
+        rows.filter(of_map)
+        .groupBy(*PARTITION, "target_topic", "target_partition")
+        .agg(
+            F.max_by(one, "finished_at").alias("newest"),
+            F.max_by(one, F.struct("upstream_to", "finished_at")).alias("furthest"),
+        )
+    )
+    passed = last.select(*PARTITION, F.explode(F.array("newest", "furthest")).alias("one"))
+    refuted = passed.groupBy(*PARTITION).agg(F.max("one.finished_at").alias("refuted_at"))
+    standing = (
+        rows.filter("NOT passed AND status NOT IN ('not_covered', 'not_comparable', 'nothing_new')")
+        .join(refuted, [*PARTITION], "left")
+        .filter("refuted_at IS NULL OR finished_at >= refuted_at")
+        .groupBy(*PARTITION, "upstream_from")  # a later one of these includes the earlier ones
+        .agg(F.max_by("verification_id", "finished_at").alias("verification_id"))
+    )
+    kept = passed.select("one.verification_id").unionByName(standing.select("verification_id"))
     ids = (
-        ledger.read("verifications")
-        .groupBy("verification_id")
+        rows.groupBy("verification_id")
         .agg(F.max("finished_at").alias("finished_at"))
         .filter(f"finished_at < {_time(before)}")
+        .join(kept, "verification_id", "left_anti")
         .localCheckpoint()
     )
     return [

@@ -16,7 +16,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.ledger import expiry
-from mirrorlake.ledger.expiry import AGED, Expiry, LogStart
+from mirrorlake.ledger.expiry import AGED, NEWEST, Expiry, LogStart
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.tables import KEPT_LOG, LOG_RETENTION, TABLES
 from mirrorlake.log import ending, event
@@ -158,11 +158,9 @@ class Maintenance:
             yield from expiry.of_verifications(self.ledger, self._before("verifications"))
         if "counts" in days:
             yield expiry.of_counts(self.ledger, self._before("counts"))
-        if "lag_samples" in days:
-            yield expiry.of_lag_samples(self.ledger, self._before("lag_samples"))
-        for name in AGED:
+        for name in (*AGED, *NEWEST):
             if name in days:
-                yield expiry.of_age(name, self._before(name))
+                yield expiry.of_age(self.ledger, name, self._before(name))
 
     def _before(self, name: str) -> datetime:
         return self.now - timedelta(days=self.retention.days[name])
