@@ -607,6 +607,39 @@ def test_a_table_of_the_map_that_is_emptied_while_its_stream_runs_is_whole_again
         assert_df_equality(rows(name, other), rows(name, world.ledger), ignore_row_order=True, ignore_nullable=True)
 
 
+def test_gaps_that_maintenance_has_expired_under_a_running_stream_do_not_come_back(
+    plain_world: World, spark: Any, warehouse: str
+) -> None:
+    world, now = plain_world, [0.0]
+    topic, slots = world.topic(partitions=1), world.flow.slots_on(2)
+    other = store.Ledger(spark, "spark_catalog", Path(warehouse).name, warehouse).ensure_tables()
+    gaps, runs = other.of_flow("gaps", world.flow), list[int]()
+
+    def append(seconds: float) -> None:
+        """Mirrors some records, and waits until the stream has appended them, by its clock some time later."""
+        now[0] += seconds
+        before = sum(runs)
+        world.produce(topic, 5, 1, seed=len(runs))
+        world.mirror()
+        eventually(lambda: sum(runs) > before, what="an append")
+
+    world.produce_transactions(topic, 3, 5, partitions=1)  # their markers are gaps
+    with other.checkpoint("ledger") as place:
+        query = other.stream_offset_syncs(
+            world.flow, slots, 1, place, lambda count, _: runs.append(count), clock=lambda: now[0]
+        )
+        try:
+            append(0)
+            assert not gaps.isEmpty()
+            for _ in range(2):
+                append(store.KEPT_FOR_S / 2 + 1)
+            spark.sql(f"DELETE FROM {other.table('gaps')} WHERE source = '{world.alias}'")
+            append(store.CHECKED_EVERY_S + 1)
+            assert gaps.isEmpty()
+        finally:
+            query.stop()
+
+
 def test_partitions_that_change_slots_keep_their_positions(plain_world: World) -> None:
     topics = sources(plain_world)
     plain_world.mirror()

@@ -118,6 +118,7 @@ class Ledger(DeltaTables):
         interval_s: int,
         checkpoint: str,
         appended: Callable[[int, float], None] = lambda _runs, _seconds: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> StreamingQuery:
         """Starts the stream that appends the offset-syncs topic to the table of the same name.
 
@@ -129,12 +130,14 @@ class Ledger(DeltaTables):
             interval_s: the seconds between two appends.
             checkpoint: the directory of this run of the query (see `checkpoint`).
             appended: called after each append, with the number of runs and the seconds it took.
+            clock: a monotonic clock, in seconds.
 
         Raises:
             LedgerError: the table has more partitions than the topic, so they don't belong together.
         """
-        last, checked_at = self._last_whole(flow), time.monotonic()
-        appended_gaps: dict[int, int] = {}
+        last, checked_at = self._last_whole(flow), clock()
+        # The newest runs stay, but gaps expire, also those of a flow without any new ones: each with its time.
+        appended_gaps: dict[int, tuple[int, float]] = {}
         checked, checked_gaps = dict(last), dict(appended_gaps)
         source = (
             self.spark.readStream.format("kafka")
@@ -148,15 +151,19 @@ class Ledger(DeltaTables):
 
         def append(frame: DataFrame, _: int) -> None:
             nonlocal checked, checked_gaps, checked_at
-            began = time.monotonic()
+            began = clock()
             if began > checked_at + CHECKED_EVERY_S:
                 # Rows of the check before, too: those appended since may stand behind a hole.
                 if began > checked_at + KEPT_FOR_S:
-                    checked, checked_gaps = {}, {}
-                    appended_gaps.clear()
+                    checked = {}
+                gaps = {
+                    (partition, offset)
+                    for partition, (offset, at) in (*checked_gaps.items(), *appended_gaps.items())
+                    if began <= at + KEPT_FOR_S
+                }
                 if not (
                     self._holds("offset_syncs", flow, {*checked.items(), *last.items()})
-                    and self._holds("gaps", flow, {*checked_gaps.items(), *appended_gaps.items()})
+                    and self._holds("gaps", flow, gaps)
                 ):
                     self.merge_offset_syncs(
                         offset_sync_records(self.spark, flow, dict.fromkeys(range(partitions), EARLIEST))
@@ -164,9 +171,10 @@ class Ledger(DeltaTables):
                 checked, checked_gaps, checked_at = dict(last), dict(appended_gaps), began
             merged = self.merge_offset_syncs(frame)
             last.update(merged.last)
-            appended_gaps.update(merged.last_gaps)
-            checked, checked_gaps = merged.last | checked, merged.last_gaps | checked_gaps  # a partition's first rows
-            appended(merged.runs, time.monotonic() - began)
+            new_gaps = {partition: (offset, began) for partition, offset in merged.last_gaps.items()}
+            appended_gaps.update(new_gaps)
+            checked, checked_gaps = merged.last | checked, new_gaps | checked_gaps  # a partition's first rows
+            appended(merged.runs, clock() - began)
 
         writer = source.writeStream.foreachBatch(append).option("checkpointLocation", checkpoint)
         writer = writer.queryName(f"ledger {flow.name} {uuid.uuid4().hex[:8]}")  # names must be unique in a session
