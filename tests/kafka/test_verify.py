@@ -314,6 +314,18 @@ def test_incremental_covers_what_is_new_a_stray_record_between_two_runs_is_found
     assert findings(world, verify(world, version=str(at_the_end.offset_syncs_version))) == findings(world, at_the_end)
 
 
+def test_what_was_mirrored_and_is_not_in_the_ledger_yet_is_verified_and_never_called_nothing_new(world: World) -> None:
+    topic = world.topic(partitions=1)
+    write(world.source_servers, topic, {0: with_changes({})})
+    world.mirror()
+    verify(world, "incremental").require()
+    write(world.source_servers, topic, {0: [record(number) for number in range(40, 50)]})
+    World(world.source_servers, world.target_servers, world.directory / "away", alias=world.alias).mirror()
+    behind = verify(world, "incremental")
+    assert (behind.passed, behind.total("records"), behind.total("differences")) == (True, 10, 0)
+    assert verify(world, "incremental").is_neutral
+
+
 def test_a_time_is_that_of_the_commits_on_the_target(world: World) -> None:
     topic = world.topic(partitions=1)
     ends = []

@@ -296,7 +296,7 @@ class FlowLogs:
 
     def has_later_states(self, last: Mapping[int, int]) -> bool:
         """Returns False if the offset-syncs topic has no record behind those offsets, by its partitions."""
-        keys = self._sync_partitions()
+        keys = self._sync_keys()
         ends = self._target.high_watermarks(keys)
         starts = self._starts(self._target, keys)
         return any(
@@ -310,10 +310,14 @@ class FlowLogs:
         transaction ends, but the data's commit markers may be written first. Aborted runs only take up offsets at which
         no reader sees a record.
         """
-        starts = self._starts(self._target, self._sync_partitions())
+        starts = self._starts(self._target, self._sync_keys())
         return self._runs("target", {key: max(start, last.get(key[1], -1) + 1) for key, start in starts.items()})
 
-    def _sync_partitions(self) -> list[PartitionKey]:
+    def sync_partitions(self) -> int:
+        """Returns the number of partitions of the offset-syncs topic on the target; 0 if there is no such topic."""
+        return len(self._sync_keys())
+
+    def _sync_keys(self) -> list[PartitionKey]:
         topic = self._flow.offset_syncs_topic
         there = self._target.refresh([topic], self._timeout_ms)
         return [(topic, partition) for partition in there[topic].leaders] if topic in there else []
