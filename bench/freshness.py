@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
 from mirrorlake.protocol.log_reader import read_stretch
 
 from bench.arrivals import TIMEOUT_MS, StalledError

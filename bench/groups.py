@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
 
 from bench.arrivals import TIMEOUT_MS, StalledError
 from bench.clusters import connected

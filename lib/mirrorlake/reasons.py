@@ -97,7 +97,11 @@ class PositionReason(Reason):
         "last one that was read is kept"
     )
 
+    UNREAD = "the source does not tell the group's offsets now; the last ones that were read are kept"
+    LOG_UNREAD = "the source does not tell the ends of the partition's log now; the group's last offset is kept"
+
     # the position is known, and the group stays where it is on the target
+    TARGET_UNREAD = "the target does not tell the group's state and offsets now"
     MEMBERS = "a consumer uses this group on the target"
     AHEAD = "the group is ahead on the target, at {offset}; the job never moves a group back there"
     SHARED = (

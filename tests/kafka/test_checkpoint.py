@@ -16,7 +16,7 @@ from mirrorlake.errors import ConfigurationError, GateError, LedgerError, Target
 from mirrorlake.jobs.failover.job import close
 from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.group_requests import group_offsets
+from mirrorlake.protocol.group_offsets import group_offsets
 from mirrorlake.state import offset_syncs
 from mirrorlake.translation import group_cache, live_map
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, Mirrored, translate

@@ -10,7 +10,7 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ from mirrorlake.jobs.mirror.planning import planner
 from mirrorlake.jobs.mirror.spark_engine import SparkTasks
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.recent_runs import RecentRuns
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_offsets import commit_group_offsets
+from mirrorlake.protocol.group_requests import delete_group, group_coordinators
+from mirrorlake.reasons import PositionReason
 
 from tests.moving import IDENTITY, both_ways, failback, failover
 from tests.world import Record, World, config_of, configure, consume_as, eventually
@@ -443,6 +447,50 @@ def test_after_an_unclean_election_a_flow_that_may_goes_on_from_where_the_logs_d
     assert position_after(world, topic, 90) == target[90][0]
 
 
+def test_groups_and_partitions_that_a_source_does_not_tell_of_hold_up_no_other(
+    fragile_world: World, fragile: LocalCluster
+) -> None:
+    world = fragile_world
+    here, away = topic_on(world, "here", [1]), topic_on(world, "away", [3])
+    for topic in (here, away):
+        world.produce(topic, 100, 1)
+    world.mirror()
+    names = [world.commit(f"g{number}", {(here, 0): 10, (away, 0): 20}) for number in range(12)]
+    world.checkpoint()
+    with closing(Cluster(world.flow.source_connection, "source", "tests", 10_000)) as cluster:
+        cluster.connect()
+        by_node = cluster.net.run(lambda: group_coordinators(cluster, names))
+    lost, others = by_node[3], by_node.get(1, []) + by_node.get(2, [])
+    before = world.checkpoints()
+    fragile.stop_broker(3)
+    try:
+        moved = others[0]
+        with closing(Cluster(world.flow.source_connection, "source", "tests", 10_000)) as cluster:
+            assert not commit_group_offsets(cluster.connect(), {moved: {(here, 0): (50, "")}}, 10_000)
+        world.checkpoint()
+        rows = world.checkpoints()
+        assert world.committed(moved)[world.remote(here), 0][0] == 50
+        kept = {(group, topic, 0): rows[group, topic, 0] for group in names for topic in (here, away) if group != moved}
+        assert {key: row["downstream_offset"] for key, row in kept.items()} == {
+            key: before[key]["downstream_offset"] for key in kept
+        }
+        assert {rows[group, here, 0]["reason"] for group in lost} == {PositionReason.UNREAD}
+        assert {rows[group, away, 0]["reason"] for group in names} == {PositionReason.LOG_UNREAD}
+        assert f"groups_not_read flow={world.flow_name} cluster={world.alias} groups={len(lost)} " in "".join(
+            world.lines
+        )
+    finally:
+        fragile.start_broker(3)
+    eventually(lambda: leader(world, away) == 3)
+    world.checkpoint()
+    rows = world.checkpoints()
+    assert {rows[group, topic, 0]["reason"] for group in names for topic in (here, away)} == {None}
+    with closing(Cluster(world.flow.source_connection, "source", "tests", 10_000)) as cluster:
+        delete_group(cluster.connect(), lost[0], 10_000)
+    world.checkpoint()
+    assert world.checkpoints()[lost[0], None, None]["status"] == "deleted"
+
+
 @pytest.mark.parametrize("written", [40, 240])
 def test_an_election_back_to_what_was_before_another_is_noticed(
     fragile_plain_world: World, fragile: LocalCluster, written: int
@@ -535,9 +583,11 @@ def test_a_partition_that_has_lost_its_whole_log_is_noticed_and_no_group_goes_ba
     go_on(world)
     assert world.mirror().records == 0
     assert place(group) == ("exact", 100), "nothing of the former log comes again"
-    assert place(world.commit("h", {(topic, 0): 70})) == ("not_mirrored_yet", None), "of the former log"
+    of_former_log = world.commit("h", {(topic, 0): 70})
+    assert place(of_former_log) == ("not_mirrored_yet", None)
     world.produce(topic, 30, 1, seed=2)
     assert world.mirror().records == 30
+    assert place(of_former_log) == ("not_mirrored_yet", None), "the group has read none of the thirty"
     assert contents(world.target_records(topic)[0])[100:] == contents(world.source_records(topic)[0])
     assert world.gaps(topic) == [(0, 0, 100, "truncated")]
     world.assert_accounted(topic)

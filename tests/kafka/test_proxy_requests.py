@@ -31,10 +31,9 @@ from mirrorlake.local.proxy.faults import Fault, Rule
 from mirrorlake.protocol import admin
 from mirrorlake.protocol.batches.record_batch import read_log
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
 from mirrorlake.protocol.group_requests import (
-    commit_group_offsets,
     delete_group,
-    group_offsets,
     idle_groups,
     list_groups,
 )

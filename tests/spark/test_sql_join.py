@@ -37,6 +37,7 @@ WITHOUT_RUNS = (
     Mirrored("truncated", 0, "a.truncated", 0, 12, 10, 50, 50),
     Mirrored("taken_over", 0, "a.taken_over", 0, 45, 40, 30),  # nothing on the target matched
     Mirrored("target_recreated", 0, "a.target_recreated", 0, 9, 0, 0, 0),
+    Mirrored("again", 0, "a.again", 0, 12, 10, 60, 50),  # recreated, and mirrored since
 )
 
 
@@ -140,7 +141,10 @@ def test_every_status(spark: Any) -> None:
 
 
 def test_without_a_run_of_the_present_log_a_place_is_behind_all_that_is_mirrored_or_unknown(spark: Any) -> None:
-    runs = [Run("truncated", 0, "a.truncated", 0, 0, 10, 0, 10, 10, 0, 0, 0, 0)]
+    runs = [
+        Run("truncated", 0, "a.truncated", 0, 0, 10, 0, 10, 10, 0, 0, 0, 0),
+        Run("again", 0, "a.again", 0, 0, 10, 50, 60, 10, 0, 0, 0, 0),
+    ]
     expected = {
         ("recreated", 0): ("exact", 50),
         ("recreated", 30): ("not_mirrored_yet", None),  # of the former log
@@ -157,6 +161,9 @@ def test_without_a_run_of_the_present_log_a_place_is_behind_all_that_is_mirrored
         ("taken_over", 50): ("clamped", 30),
         ("target_recreated", 0): ("exact", 0),
         ("target_recreated", 7): ("clamped", 0),
+        ("again", 5): ("exact", 55),
+        ("again", 12): ("clamped", 60),
+        ("again", 30): ("not_mirrored_yet", None),
     }
     asked = [(f"g{offset}", topic, 0, offset, "") for topic, offset in expected]
     rows = frames(spark, runs, asked, list(WITHOUT_RUNS)).collect()

@@ -25,7 +25,7 @@ from mirrorlake.model.slot import Position, SlotState
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets
+from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
 from mirrorlake.protocol.network import network_client, socket_options
 from mirrorlake.protocol.network.response_error import ResponseError
 from mirrorlake.protocol.requests.fetch import Fetched, fetch_request
@@ -377,6 +377,9 @@ def test_the_offsets_of_a_wide_group_are_committed_in_portions_that_a_coordinato
                 }
             )
             return Future().success(SimpleNamespace(topics=[]))
+
+        async def answer(self, future: Any, _: int) -> Any:
+            return await future
 
         def call(self, what: str, make: Any, timeout_ms: int) -> Any:
             return asyncio.run(make())

@@ -30,7 +30,7 @@ REBUILT = ("tests/unit/test_rebuild.py",)
 HOLDING = (
     Mutant(
         "the offsets of a wide group are committed at once, which its coordinator refuses for good",
-        "protocol/group_requests.py",
+        "protocol/group_offsets.py",
         "        if portion and size + needed > PORTION_BYTES:\n",
         "        if portion and size < 0:\n",
         WIDE_GROUP,

@@ -270,12 +270,27 @@ class Cluster(NetworkClient):
             SourceError, TargetError: no partition can be listed within `timeout_ms`, or the principal may not see one.
         """
         wanted = list(partitions)
-        found, failed = self._listed(lambda: self._each_stable_end(wanted))
+        found, failed = self._listed(lambda: self._each_listed(wanted, LATEST_TIMESTAMP))
         if failed and not found:
             return self.call(
                 "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
             ), {}
         return found, {key: str(error) for key, error in failed.items()}
+
+    def log_bounds(
+        self, partitions: Iterable[PartitionKey]
+    ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
+        """Lists the log start offset and the last stable offset of each partition, and the reasons of those that have
+        none now; see `stable_ends`.
+
+        Raises:
+            SourceError, TargetError: the principal may not see a partition.
+        """
+        wanted = list(partitions)
+        starts, failed = self._listed(lambda: self._each_listed(wanted, EARLIEST_TIMESTAMP))
+        ends, also_failed = self._listed(lambda: self._each_listed([*starts], LATEST_TIMESTAMP))
+        found = {key: (starts[key][0], end) for key, (end, _) in ends.items()}
+        return found, {key: str(error) for key, error in (failed | also_failed).items()}
 
     def high_watermarks(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Lists the high watermark of each partition; leaves out those whose leader does not answer in time.
@@ -294,15 +309,15 @@ class Cluster(NetworkClient):
             raise self.explained("listing offsets (needs DESCRIBE)", error) from None
         return result
 
-    async def _each_stable_end(
-        self, partitions: list[PartitionKey]
+    async def _each_listed(
+        self, partitions: list[PartitionKey], at: int
     ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, Exception]]:
         """Lists what can be listed; asks once more for the rest, with fresh metadata."""
-        found, failed = await self._list_each(partitions, LATEST_TIMESTAMP, READ_COMMITTED, LISTING_S)
+        found, failed = await self._list_each(partitions, at, READ_COMMITTED, LISTING_S)
         if failed:
             with contextlib.suppress(ResponseError, WireError):
                 await self.update_metadata(sorted({topic for topic, _ in failed}))
-            again, failed = await self._list_each(list(failed), LATEST_TIMESTAMP, READ_COMMITTED, LISTING_S)
+            again, failed = await self._list_each(list(failed), at, READ_COMMITTED, LISTING_S)
             found.update(again)
         return found, failed
 

@@ -109,6 +109,8 @@ class GroupTranslation:
                 found.append(_without_place(position, None, None))
             elif asked[:2] in awaiting:
                 found.append(_without_place(position, Status.NOT_MIRRORED_YET, awaiting[asked[:2]]))
+            elif near is not None and near.run is None and self._is_of_former_log(asked, partition):
+                found.append(_without_place(position, Status.NOT_MIRRORED_YET, PositionReason.FORMER_LOG))
             elif near is not None:
                 found.append(by_runs_at_hand(position, partition, near))
             elif (answer := self._remembered(asked, partition)) is not None:
@@ -152,6 +154,10 @@ class GroupTranslation:
             if reason := why_awaited(position, log["topic_id"], log["log_end"], mirrored_to):
                 found[key] = reason
         return found
+
+    def _is_of_former_log(self, asked: Asked, partition: Mirrored | None) -> bool:
+        """Returns True for a position past the end of a log that has begun anew."""
+        return partition is not None and bool(self.incarnations.get(asked[:2])) and asked[2] > partition.log_end
 
     def _by_ledger(
         self,

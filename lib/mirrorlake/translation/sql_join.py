@@ -14,7 +14,9 @@ runs void), all of its records were left out, or a take-over has matched none. T
 
 - at or past the position in the states: the downstream offset of that position, as later records come after it;
 - before it: the same offset, if the ledger shows that all records were left out; otherwise none (`not_covered`);
-- past the end of a log that has begun anew: none (`not_mirrored_yet`), as the position belongs to the former log.
+
+Past the end of a log that has begun anew there is none (`not_mirrored_yet`), whether that log has runs or not. The
+position belongs to the former log, and the end of the new one is behind records that the group has not read.
 
 Each position needs one run: the first that ends after its offset, or else the last run of the partition. The query is
 therefore an as-of join: one sort of positions and runs, without a product.
@@ -122,7 +124,7 @@ ended AS (
     CASE WHEN has_no_run AND upstream_offset >= upstream_next THEN greatest(ledger_end, downstream_next)
       ELSE ledger_end END AS mirrored_end,
     CASE
-      WHEN has_no_run AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
+      WHEN next_run IS NULL AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
       WHEN has_no_run AND upstream_offset < upstream_next AND ledger_end < downstream_next THEN {not_covered}
     END AS without_place
   FROM found

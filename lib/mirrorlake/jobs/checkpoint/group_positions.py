@@ -15,7 +15,8 @@ from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import SETTLED, Status
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups, stable_offsets
+from mirrorlake.protocol.group_offsets import each_groups_offsets
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups
 
 NEWEST = """
 WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),
@@ -78,7 +79,7 @@ def on_cluster(
     }
     named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
     named |= {name for name in known if name not in found and flow.moves_group(name) and name in groups}
-    offsets, unread = stable_offsets(cluster, sorted(named), flow.connect_timeout_ms)
+    offsets, unread = each_groups_offsets(cluster, sorted(named), flow.connect_timeout_ms, is_stable=True)
     shared = [
         Standing(
             group_id=name,

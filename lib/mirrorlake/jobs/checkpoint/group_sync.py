@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.history import History
+from mirrorlake.jobs.checkpoint.unread import PATIENCE_MS, log_unread_groups
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.status import SyncOutcome
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.closure import require_open_to_groups
@@ -26,6 +29,7 @@ class GroupSync:
     def __init__(self, flow: Flow, target: Cluster) -> None:
         self._flow, self._target = flow, target
         self._due = 0.0
+        self._unread: frozenset[str] = frozenset()
 
     def sync(self, checkpoints: list[Checkpoint], history: History, *, is_paused: bool) -> list[Checkpoint]:
         """Decides about every position, commits those that may be moved, and returns the rows with their outcomes.
@@ -49,11 +53,13 @@ class GroupSync:
                     sync=SyncOutcome.HELD,
                     reason="; ".join(part for part in (row.reason, PositionReason.SHARED) if part),
                 )
-                if row in movable
+                if row.downstream_offset is not None
                 else row
                 for row in checkpoints
             ]
-        on_target = target_groups.read_groups(self._target, sorted({row.group_id for row in movable}), self._flow)
+        groups = sorted({row.group_id for row in movable})
+        on_target, unread = target_groups.read_each_group(self._target, groups, PATIENCE_MS)
+        self._say(unread)
         decided: list[Checkpoint] = []
         commits: dict[str, dict[tuple[str, int], tuple[int, str]]] = {}
         for row in checkpoints:
@@ -64,6 +70,9 @@ class GroupSync:
                 or row.target_partition is None
             ):
                 decided.append(row)
+                continue
+            if row.group_id in unread:
+                decided.append(replace(row, sync=SyncOutcome.HELD, reason=PositionReason.TARGET_UNREAD))
                 continue
             target_key, before = (row.target_topic, row.target_partition), history.settled.get(row.key)
             decision = target_groups.decide(
@@ -96,14 +105,24 @@ class GroupSync:
                 replace(row, sync=SyncOutcome.HELD, reason=PositionReason.PROMOTED) if row.key in held else row
                 for row in decided
             ]
-        refusals = target_groups.commit(self._target, commits, self._flow)
+        refusals = target_groups.commit(self._target, commits, self._flow, PATIENCE_MS) if commits else {}
         self._due = time.monotonic() + self._flow.sync_group_offsets_interval_s
         return [
-            replace(row, sync=SyncOutcome.REFUSED, reason=refusals[row.group_id])
-            if row.sync is SyncOutcome.COMMITTED and row.group_id in refusals
+            replace(row, sync=SyncOutcome.REFUSED, reason=refusals[_place(row)])
+            if row.sync is SyncOutcome.COMMITTED and _place(row) in refusals
             else row
             for row in decided
         ]
+
+    def _say(self, unread: Mapping[str, str]) -> None:
+        """Logs groups that the target does not tell about, when others are concerned than before."""
+        if unread.keys() != self._unread:
+            self._unread = frozenset(unread)
+            log_unread_groups(self._flow.name, self._flow.target, unread)
+
+
+def _place(row: Checkpoint) -> tuple[str, PartitionKey]:
+    return row.group_id, (row.target_topic or "", row.target_partition or 0)
 
 
 def _waiting(row: Checkpoint, history: History) -> Checkpoint:

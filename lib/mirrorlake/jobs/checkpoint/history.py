@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
@@ -11,6 +12,7 @@ from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.status import SETTLED, Status
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.translation.group_cache import GroupTranslation
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ class History:
         self.known: dict[GroupKey, Checkpoint] = {}
         self.settled: dict[GroupKey, Checkpoint] = {}
         # Incarnations of partitions with resets, as of the last `forget_lost_targets`.
-        self._incarnations: dict[tuple[str, int], int] = {}
+        self._incarnations: dict[PartitionKey, int] | None = None
 
     def recall(self) -> None:
         """Reads the last row of every group and partition from the ledger, and the last row with a settled outcome
@@ -63,7 +65,7 @@ class History:
             gone: the groups that have no position any more.
         """
         synced, without = list(synced), {*gone}
-        self.known = {row.key: row for row in [*synced, *whole]}
+        self.known = {row.key: row for row in [*synced, *whole] if row.status is not Status.DELETED}
         self.settled = {key: row for key, row in self.settled.items() if row.group_id not in without} | {
             row.key: row for row in synced if row.sync in SETTLED
         }
@@ -88,14 +90,31 @@ class History:
         incarnations = translation.incarnations
         if incarnations == self._incarnations or session is None or translation.flow_map is None:
             return
+        if not incarnations:
+            self._incarnations = incarnations
+            return
         from pyspark.sql import functions as F
 
         gaps = translation.flow_map.read(session).gaps.filter(F.col("kind") == GapKind.TARGET_RECREATED)
-        lost = {
-            (row["topic"], row["partition"]): row["at"]
-            for row in gaps.groupBy("topic", "partition").agg(F.max("committed_at").alias("at")).collect()
-        }
+        last = gaps.groupBy("topic", "partition").agg(
+            F.max("committed_at").alias("at"), F.max(F.coalesce("incarnation", F.lit(0))).alias("incarnation")
+        )
+        lost = {(row["topic"], row["partition"]): (row["incarnation"], row["at"]) for row in last.collect()}
+        before, self._incarnations = self._incarnations, incarnations
         for rows in (self.known, self.settled):
-            for key in [key for key, row in rows.items() if key[1:] in lost and row.created_at < lost[key[1:]]]:
+            for key in [key for key, row in rows.items() if key[1:] in lost and _is_lost(row, *lost[key[1:]], before)]:
                 del rows[key]
-        self._incarnations = incarnations
+
+
+def _is_lost(row: Checkpoint, ended: int, at: datetime, seen: Mapping[PartitionKey, int] | None) -> bool:
+    """Returns True if a row was made before the remote topic was created anew.
+
+    A job that has seen the partition before goes by its incarnation, as clocks of machines differ.
+
+    Args:
+        row: the row.
+        ended: the last incarnation that ended so.
+        at: the time of that.
+        seen: the incarnations when the job looked last; None if it has not looked yet.
+    """
+    return row.created_at < at if seen is None else seen.get((row.topic or "", row.partition or 0), 0) <= ended

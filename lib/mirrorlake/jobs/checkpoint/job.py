@@ -17,7 +17,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from mirrorlake.jobs.checkpoint.cycles import CycleRun, Cycles, SparkCycles
 from mirrorlake.jobs.checkpoint.gate_frame import gate_frame
 from mirrorlake.jobs.checkpoint.group_sync import GroupSync
 from mirrorlake.jobs.checkpoint.history import History
+from mirrorlake.jobs.checkpoint.unread import Unread, reasons
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.journal import Cycle, CycleJob, Journal
 from mirrorlake.ledger.memory import MemoryLedger
@@ -43,7 +43,6 @@ from mirrorlake.model.status import Status, SyncOutcome
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.mm2_topics import Mm2Topic
-from mirrorlake.protocol.requests.metadata import DESCRIBE
 from mirrorlake.reasons import PositionReason
 from mirrorlake.spare_memory import SpareMemory
 from mirrorlake.spark.retries import Retries
@@ -113,6 +112,7 @@ class CheckpointJob:
         self._job_id = uuid.uuid4().hex[:8]
         self._history = History(ledger, flow)
         self._counts = CycleCounts(flow, self._telemetry, self._metrics)
+        self._unread = Unread()
         self._pause_watch = PauseWatch(holds_s=LOOK_S)
         self._pause: Pause | None = None
         self._is_emitted = False
@@ -221,7 +221,9 @@ class CheckpointJob:
         now = datetime.now(UTC).replace(tzinfo=None)
         shared = sorted(row["group_id"] for row in rows.get("share", ()))
         listed = {row["group_id"] for row in rows.get("group", ())}
-        found = self._translation.translate(session, rows.get("offset", ()), rows.get("log", ()))
+        unread = Unread.of(rows.get("unread", ()), listed)
+        offsets = [row for row in rows.get("offset", ()) if (row["topic"], row["partition"]) not in unread.partitions]
+        found = self._translation.translate(session, offsets, rows.get("log", ()))
         translated = [row for row in found if row["downstream_offset"] is not None]
         made = CycleRows(self.flow, cycle_id, now)
         checkpoints = made.translated(translated) + made.without_place(
@@ -234,8 +236,8 @@ class CheckpointJob:
             self._pass_gate(translated, cycle_id)
         clock.lap("gate")
         self._look_for_pause()
-        read_keys = {(row["group_id"], row["topic"], row["partition"]) for row in rows.get("offset", ())}
-        kept = self._kept(read_keys, cycle_id, now)
+        read_keys = {(row["group_id"], row["topic"], row["partition"]) for row in offsets}
+        kept = self._kept(read_keys, unread, cycle_id, now)
         synced = [*self._sync.sync(checkpoints, history, is_paused=self._pause is not None), *kept]
         clock.lap("sync")
         gone = history.gone({group for group, _, _ in read_keys} | {row.group_id for row in kept} | {*shared})
@@ -269,13 +271,12 @@ class CheckpointJob:
         self._journal.write_if_due()
         self._spare_memory.give_back_if_due()
 
-    def _kept(self, keys: set[GroupKey], cycle_id: str, now: datetime) -> list[Checkpoint]:
-        """Returns the last rows of the positions that are missing only because this principal may not see their topics.
-
-        Without DESCRIBE on a topic, the source leaves out the offsets of groups in it without an error.
+    def _kept(self, keys: set[GroupKey], unread: Unread, cycle_id: str, now: datetime) -> list[Checkpoint]:
+        """Returns the last rows of the positions that are missing only because the source does not tell them.
 
         Args:
             keys: the positions that were read in this cycle.
+            unread: what the source did not tell.
             cycle_id: the id of the cycle.
             now: the time of the cycle.
         """
@@ -284,25 +285,14 @@ class CheckpointJob:
             for key, row in self._history.known.items()
             if key not in keys and row.topic is not None and row.status is not Status.DELETED
         }
-        topics = {row.topic for row in missing.values() if row.topic is not None and self.flow.mirrors_topic(row.topic)}
-        if not topics:
-            return []
-        flow, timeout_ms = self.flow, self.flow.connect_timeout_ms
-        source = Cluster(flow.source_connection, "source", f"{flow.name}|checkpoint", timeout_ms)
-        with closing(source.connect(again=True)):
-            found = source.refresh(sorted(topics), timeout_ms, operations=True)
-        hidden = {name for name, topic in found.items() if not topic.allows(DESCRIBE)}
+        found, unread = reasons(self.flow, missing, unread)
+        unread.log_since(self._unread, self.flow)
+        self._unread = unread
         return [
             replace(
-                row,
-                sync=SyncOutcome.HELD,
-                reason=PositionReason.NOT_PERMITTED,
-                source_lag=None,
-                cycle_id=cycle_id,
-                created_at=now,
+                missing[key], sync=SyncOutcome.HELD, reason=reason, source_lag=None, cycle_id=cycle_id, created_at=now
             )
-            for row in missing.values()
-            if row.topic in hidden
+            for key, reason in found.items()
         ]
 
     def _pass_gate(self, translated: list[dict[str, Any]], cycle_id: str) -> None:

@@ -7,7 +7,9 @@ Every micro-batch is a cycle and reads everything anew, independently of earlier
 - `group`: one for each matching group, in any state and with any protocol;
 - `share`: one for each share group, which has no offset for each partition;
 - `offset`: one for each position of a group;
-- `log`: the topic id, the start offset and the last stable offset of each mirrored partition.
+- `log`: the topic id, the start offset and the last stable offset of each mirrored partition;
+- `unread`: one for each group, and each mirrored partition, that the source does not tell about now; `metadata` has the
+  error.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from mirrorlake import errors, spare_memory
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
+from mirrorlake.jobs.checkpoint.unread import PATIENCE_MS
 from mirrorlake.log import quiet_kafka
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
-from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, group_offsets, list_groups
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_offsets import each_groups_offsets
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups_of_each
 
 SCHEMA = """
   kind STRING, error STRING, group_id STRING, topic STRING, partition INT,
@@ -32,6 +36,7 @@ SCHEMA = """
 """
 COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(","))
 GROUPS_PER_TASK = 500
+INCOMPLETE_S = 30.0  # until groups are listed again, if a broker did not tell about some
 
 Row = tuple[
     str, str | None, str | None, str | None, int | None, int | None, str | None, str | None, int | None, int | None
@@ -73,6 +78,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
         self.flow = flow
         self._cycle = 0
         self._groups: list[str] = []
+        self._listed: set[str] = set()
         self._groups_due = 0.0
         self._shared: tuple[str, ...] = ()
 
@@ -119,32 +125,34 @@ class GroupOffsetsReader(DataSourceStreamReader):
         pass
 
     def _find_groups(self) -> None:
-        """Lists the groups, at the refresh interval."""
+        """Lists the groups, at the refresh interval, or sooner if a broker does not tell about its groups.
+
+        Groups of the listing before are asked for, too. A coordinator that has just moved lists none of them.
+        """
         if self._groups and time.monotonic() < self._groups_due:
             return
         source = self._connect()
         try:
-            found = {
-                name: group
-                for name, group in list_groups(source, self.flow.connect_timeout_ms).items()
-                if self.flow.checkpoints_group(name)
-            }
+            listed, is_complete = list_groups_of_each(source, self.flow.connect_timeout_ms)
+            found = {name: group for name, group in listed.items() if self.flow.checkpoints_group(name)}
         finally:
             source.close()
         self._shared = tuple(sorted(name for name, group in found.items() if group.kind == SHARE))
         named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
         if self.flow.canary_enabled:  # it may come and go between two looks
             named.add(self.flow.canary_group)
-        self._groups = sorted(named)
-        self._groups_due = time.monotonic() + (self.flow.refresh_groups_interval_s or float("inf"))
+        self._groups = sorted(named | self._listed)
+        self._listed = named if is_complete else named | self._listed
+        interval_s = self.flow.refresh_groups_interval_s or float("inf")
+        self._groups_due = time.monotonic() + (interval_s if is_complete else min(interval_s, INCOMPLETE_S))
 
     def _read_offsets(self, groups: list[str]) -> list[Row]:
         source = self._connect()
         try:
-            committed = group_offsets(source, groups, self.flow.connect_timeout_ms)
+            committed, unread = each_groups_offsets(source, groups, PATIENCE_MS)
         finally:
             source.close()
-        rows = []
+        rows = [_row("unread", group_id=group, metadata=error) for group, error in unread.items()]
         for group, positions in committed.items():
             rows.append(_row("group", group_id=group))
             rows += [
@@ -169,24 +177,26 @@ class GroupOffsetsReader(DataSourceStreamReader):
                 name: topic for name, topic in source.refresh(None, timeout_ms).items() if self.flow.mirrors_topic(name)
             }
             keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
-            first, stable = (
-                source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
-            )
+            bounds, unread = source.log_bounds(keys)
         finally:
             source.close()
         return [
             _row("cycle"),
             *(_row("share", group_id=group) for group in shared),
             *(
+                _row("unread", topic=topic, partition=partition, metadata=error)
+                for (topic, partition), error in unread.items()
+            ),
+            *(
                 _row(
                     "log",
                     topic=topic,
                     partition=partition,
                     topic_id=topics[topic].topic_id,
-                    log_start=first[topic, partition],
-                    log_end=stable[topic, partition],
+                    log_start=log_start,
+                    log_end=log_end,
                 )
-                for topic, partition in keys
+                for (topic, partition), (log_start, log_end) in bounds.items()
             ),
         ]
 

@@ -14,7 +14,14 @@ from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import GROUP_ACTIVE, UNAUTHORIZED
-from mirrorlake.protocol.group_requests import commit_group_offsets, group_offsets, idle_groups
+from mirrorlake.protocol.group_offsets import (
+    Committed,
+    GroupPositions,
+    commit_group_offsets,
+    each_groups_offsets,
+    group_offsets,
+)
+from mirrorlake.protocol.group_requests import each_idle_group, idle_groups
 from mirrorlake.reasons import PositionReason
 
 
@@ -47,17 +54,22 @@ def read_groups(target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str,
     """
     names = list(groups)
     idle = idle_groups(target, names, flow.connect_timeout_ms)  # first: a member that is gone has committed before
-    offsets = group_offsets(target, names, flow.connect_timeout_ms)
+    return _joined(idle, group_offsets(target, names, flow.connect_timeout_ms))
+
+
+def read_each_group(
+    target: Cluster, groups: Iterable[str], timeout_ms: int
+) -> tuple[dict[str, TargetGroup], dict[str, str]]:
+    """Does the same as `read_groups`, and returns the reasons for groups that can't be read within a time, too."""
+    idle, undescribed = each_idle_group(target, groups, timeout_ms)
+    offsets, unread = each_groups_offsets(target, idle, timeout_ms)
+    return _joined(idle, offsets), unread | {group: str(error) for group, error in undescribed.items()}
+
+
+def _joined(idle: Mapping[str, bool], offsets: Mapping[str, Iterable[Committed]]) -> dict[str, TargetGroup]:
     return {
-        group: TargetGroup(
-            is_idle,
-            {
-                (position.topic, position.partition): position.offset
-                for position in offsets[group]
-                if position.offset >= 0
-            },
-        )
-        for group, is_idle in idle.items()
+        group: TargetGroup(idle[group], {(one.topic, one.partition): one.offset for one in of if one.offset >= 0})
+        for group, of in offsets.items()
     }
 
 
@@ -95,15 +107,25 @@ def decide(
 
 
 def commit(
-    target: Cluster, offsets: Mapping[str, Mapping[PartitionKey, tuple[int, str]]], flow: Flow
-) -> dict[str, str]:
-    """Commits (offset, metadata) for groups without members; returns the reason for each refused group."""
-    reasons: dict[str, str] = {}
-    for group, error in commit_group_offsets(target, offsets, flow.connect_timeout_ms).items():
-        if error.code in GROUP_ACTIVE:
-            reasons[group] = PositionReason.JOINED
-        elif error.code in UNAUTHORIZED:
-            reasons[group] = PositionReason.NOT_AUTHORISED.about(resource=UNAUTHORIZED[error.code])
-        else:
-            reasons[group] = str(error)
-    return reasons
+    target: Cluster, offsets: Mapping[str, GroupPositions], flow: Flow, timeout_ms: int = 0
+) -> dict[tuple[str, PartitionKey], str]:
+    """Commits (offset, metadata) for groups without members; returns the reason for each refused position.
+
+    Args:
+        target: target cluster.
+        offsets: the positions by group and partition.
+        flow: flow of the groups.
+        timeout_ms: the time after which a group whose coordinator does not answer counts as refused; 0 for that of
+            the flow.
+    """
+    refused = commit_group_offsets(target, offsets, timeout_ms or flow.connect_timeout_ms)
+    return {(group, key): _why(error) for group, errors in refused.items() for key, error in errors.items()}
+
+
+def _why(error: Exception) -> str:
+    code = getattr(error, "code", 0)
+    if code in GROUP_ACTIVE:
+        return PositionReason.JOINED
+    if code in UNAUTHORIZED:
+        return PositionReason.NOT_AUTHORISED.about(resource=UNAUTHORIZED[code])
+    return str(error)

@@ -421,7 +421,8 @@ class Failover:
                 )
         changed = {*refusals}
         if commits:
-            refusals |= target_groups.commit(situation.target, commits, self.flow)
+            refused = target_groups.commit(situation.target, commits, self.flow)
+            refusals |= {group: reason for (group, _), reason in refused.items()}
 
         def done(line: Line) -> str | None:
             is_old = line.outcome == FailoverOutcome.IN_STEP and line.group_id in changed

@@ -13,7 +13,8 @@ from mirrorlake.jobs.checkpoint.group_positions import SeenIn
 from mirrorlake.jobs.failover.plan import BlockKind, Line
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.group_requests import idle_groups, stable_offsets
+from mirrorlake.protocol.group_offsets import each_groups_offsets
+from mirrorlake.protocol.group_requests import idle_groups
 
 
 def changed_groups(flow: Flow, lines: Iterable[Line], source: Cluster | None, target: Cluster) -> dict[str, str]:
@@ -45,7 +46,7 @@ def changed_groups(flow: Flow, lines: Iterable[Line], source: Cluster | None, ta
 def _changed_on_source(flow: Flow, lines: list[Line], source: Cluster) -> dict[str, str]:
     names = sorted({line.group_id for line in lines})
     idle = idle_groups(source, names, flow.connect_timeout_ms)  # first: a member that is gone has committed before
-    committed, found = stable_offsets(source, names, flow.connect_timeout_ms)
+    committed, found = each_groups_offsets(source, names, flow.connect_timeout_ms, is_stable=True)
     here = {(group, one.topic, one.partition): one.offset for group, of in committed.items() for one in of}
     for line in (line for line in lines if line.group_id not in found):
         key = (line.topic or "", line.partition or 0)

@@ -404,10 +404,18 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         for tried in range(len(addresses)):
             address, now = addresses[(first + tried) % len(addresses)], time.monotonic()
             share_at = now + (timeout_at - now) / (len(addresses) - tried)
+            sock = name.socket(*address[:3])
             try:
-                return await name.connect(self._net, address, self.config["socket_options"], timeout_at=share_at)
+                sock.setblocking(False)
+                for option in self.config["socket_options"]:
+                    sock.setsockopt(*option)
+                return await name.sock_connect(self._net, sock, address[4], timeout_at=share_at)
             except (OSError, kafka.errors.KafkaError) as error:
+                sock.close()
                 cause = error
+            except BaseException:  # the event loop is being closed
+                sock.close()
+                raise
         raise kafka.errors.KafkaConnectionError(f"unable to connect: {cause}")
 
     async def _tls(self, node: Any, sock: Any, timeout_at: float | None) -> TlsTransport:

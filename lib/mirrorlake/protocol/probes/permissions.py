@@ -16,7 +16,8 @@ from kafka.protocol.producer import EndTxnRequest
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import UNAUTHORIZED
-from mirrorlake.protocol.group_requests import group_coordinators, offset_commit
+from mirrorlake.protocol.group_offsets import offset_commit
+from mirrorlake.protocol.group_requests import group_coordinators
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
 from mirrorlake.protocol.network.response_error import ResponseError, check
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from mirrorlake.config.flow import Flow
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, Group, group_offsets, list_groups
+from mirrorlake.protocol.group_offsets import group_offsets
+from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, Group, list_groups
 
 UNKNOWN_STATE = "unknown"
 

@@ -23,7 +23,8 @@ from mirrorlake.metrics import Metrics
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.clients.arrivals import Arrivals
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster, connect_both
-from mirrorlake.protocol.group_requests import commit_group_offsets, delete_group, group_offsets
+from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
+from mirrorlake.protocol.group_requests import delete_group
 from mirrorlake.protocol.mm2_topics import Mm2Topic, heartbeat
 
 log = logging.getLogger(__name__)
@@ -223,8 +224,8 @@ class Canary:
         source.refresh([self._here[0]], timeout_ms)
         end = source.offsets([self._here], LATEST_TIMESTAMP, timeout_ms)[self._here]
         refused = commit_group_offsets(source, {self._flow.canary_group: {self._here: (end, "")}}, timeout_ms)
-        for error in refused.values():
-            raise source.explained(f"committing the canary's group {self._flow.canary_group}", error)
+        for errors in refused.values():
+            raise source.explained(f"committing the canary's group {self._flow.canary_group}", errors[self._here])
         self._groups.sent(canary, self._clock())
         self._awaited = canary, offset + 1
 
