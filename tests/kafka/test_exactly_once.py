@@ -624,12 +624,13 @@ def test_gaps_that_maintenance_has_expired_under_a_running_stream_do_not_come_ba
         eventually(lambda: sum(runs) > before, what="an append")
 
     world.produce_transactions(topic, 3, 5, partitions=1)  # their markers are gaps
+    world.mirror()
     with other.checkpoint("ledger") as place:
         query = other.stream_offset_syncs(
             world.flow, slots, 1, place, lambda count, _: runs.append(count), clock=lambda: now[0]
         )
         try:
-            append(0)
+            eventually(lambda: sum(runs), what="the first append")
             assert not gaps.isEmpty()
             for _ in range(2):
                 append(store.KEPT_FOR_S / 2 + 1)

@@ -195,26 +195,28 @@ def _cleaned(rows: DataFrame, cleaned: Cleaned, side: str, at: str) -> tuple[Dat
     key. That newer record may be gone there, too, as tombstones go; it has to be explained itself. A tombstone only
     goes once no older record of its key is left. `at` is the column with the record's offset on the other side.
     """
-    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     other = "target" if side == "source" else "source"
     key, last, before = f"{side}_key", f"{side}_last", f"{side}_tombstones_before_ms"
-    alone = F.col(other).isNull() & F.col("is_mapped") & ~F.col("by_take_over")
-    of_key = Window.partitionBy("topic", "partition", key)
-    newest = cleaned.last_offsets.select(
+    of_key, alone = ["topic", "partition", key], f"{side}_alone"
+    left = cleaned.last_offsets.select(
         "topic", "partition", F.col("key_hash").alias(key), F.col("last_offset").alias(last)
     )
     limits = rows.sparkSession.createDataFrame(
         [*cleaned.tombstones_before_ms.items()], f"topic STRING, {before} BIGINT"
     )
-    joined = rows.withColumn(key, F.col(f"{side}.key_hash")).join(newest, ["topic", "partition", key], "left")
-    joined = joined.withColumn(f"{side}_alone", F.max(F.when(alone, F.col(at))).over(of_key))
+    keyed = rows.withColumn(key, F.col(f"{side}.key_hash"))
+    gone = keyed.filter(
+        F.col(other).isNull() & F.col("is_mapped") & ~F.coalesce("by_take_over", F.lit(False)) & F.col(key).isNotNull()
+    )
+    newest = gone.groupBy(*of_key).agg(F.max(at).alias(alone))
+    joined = keyed.join(left, of_key, "left").join(newest, of_key, "left")
     is_old_tombstone = F.col(f"{side}.is_tombstone") & (F.col(f"{side}.timestamp") < F.col(before))
     is_gone = (
         F.col(key).isNull()
         | is_old_tombstone & F.col(last).isNull()
-        | F.coalesce(F.greatest(last, f"{side}_alone") > F.col(at), F.lit(False))
+        | F.coalesce(F.greatest(last, alone) > F.col(at), F.lit(False))
     )
     return joined.join(F.broadcast(limits), "topic", "left"), F.col(before).isNotNull() & is_gone
 
