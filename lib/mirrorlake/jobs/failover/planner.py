@@ -35,6 +35,8 @@ NO_TOPIC = "the flow does not have this topic"
 NOT_YET = BLOCKS[BlockKind.NOT_MIRRORED_YET]
 SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
 NO_LOSSES = Losses()
+GROUPS = "__consumer_offsets"
+LEADERLESS = "the partition has no leader, so that groups of it which the ledger does not know are missing in this plan"
 UNKNOWN = "the ledger has no offset of the group either"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
 
@@ -71,8 +73,8 @@ class PlanMaker:
     def lines(self, choice: Choice) -> list[Line]:
         """Returns the plan: one sorted line for each group and partition.
 
-        A partition that no group reads has a line if an open transaction hides some of its records: closing the flow
-        would leave them behind.
+        A partition that no group reads has a line if an open transaction hides some of its records, and one of the
+        groups' own topic if it has no leader: closing the flow would leave behind what is in them.
 
         Raises:
             TargetError, SourceError: a cluster can't be asked about the groups.
@@ -105,19 +107,35 @@ class PlanMaker:
         return sorted(lines, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
 
     def _without_groups(self, have: Set[tuple[str | None, int | None]], choice: Choice) -> list[Line]:
-        """Returns lines for the partitions with an open transaction that have no other line."""
+        """Returns lines for what concerns no known group: partitions with an open transaction that have no other line,
+        and partitions of the groups' own topic without a leader, of which nobody knows the groups."""
         if not choice.is_of_all:
             return []
         now = self._situation.looked_at
         standings = [
             Standing("", *key, None, "", SeenIn.SOURCE, now) for key in self._situation.hidden if key not in have
         ]
-        lines = [
-            replace(self._placeless(one), status=Status.NO_GROUPS) for one in standings if self._is_meant(one, choice)
+        found = [(self._placeless(one), BlockKind.OPEN_TRANSACTION) for one in standings if self._is_meant(one, choice)]
+        if choice.at is None:
+            leaderless = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in self._leaderless())
+            found += [(self._placeless(one), BlockKind.UNREADABLE) for one in leaderless]
+        return [
+            replace(
+                line,
+                status=Status.NO_GROUPS,
+                blocks=((kind, LEADERLESS if kind is BlockKind.UNREADABLE else self._hidden(line)),),
+                accepted=(kind,) if kind in choice.accept else (),
+            )
+            for line, kind in found
         ]
-        kind = BlockKind.OPEN_TRANSACTION
-        accepted = (kind,) if kind in choice.accept else ()
-        return [replace(line, blocks=((kind, self._hidden(line)),), accepted=accepted) for line in lines]
+
+    def _leaderless(self) -> list[int]:
+        """Returns the partitions of the source's groups topic that have no leader, as far as it may be described."""
+        source = self._situation.source
+        if source is None:
+            return []
+        topic = source.refresh([GROUPS], self.flow.connect_timeout_ms, operations=True).get(GROUPS)
+        return sorted(index for index, leader in topic.leaders.items() if leader < 0) if topic else []
 
     def _hidden(self, line: Line) -> str:
         """Says what an open transaction hides in the line's partition; returns an empty text if there is none."""
