@@ -223,12 +223,34 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
     assert (found.checkpointed_s, found.mirrored_s, found.unfinished) == (600, 540, 1)
     assert (found.gates_failed, found.anomalies, found.newest_anomaly) == (1, {"held": 1}, "held of t-1: gone")
-    assert found.problem.startswith("1 gates failed")
+    assert found.problem.startswith("1 gates failed (offset_syncs)")
     verdict = {"topic": "t", "partition": 0, "status": "different", "passed": False, "finished_at": ago(2)}
     put("verifications", {**verdict, "status": "equal", "passed": True, "finished_at": ago(4)}, verdict)
     found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
     assert (found.not_equal, found.problem) == (1, "the last verification found differences in 1 partitions")
     assert FlowHistory().problem == ""
+
+
+@pytest.mark.parametrize(("passed_ago_min", "is_failing"), [(61, True), (59, False)])
+def test_a_gate_counts_as_failed_until_its_own_suite_has_passed(
+    tmp_path: Path, passed_ago_min: int, is_failing: bool
+) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    now = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+    def gate(suite: str, minutes: int, *, success: bool) -> dict[str, object]:
+        at = now - timedelta(minutes=minutes)
+        return {"subject": "a->b", "suite": suite, "evaluated_at": at, "success": success, "cycle_id": f"{minutes}"}
+
+    rows = [gate("checkpoints", 60, success=False), gate("checkpoints", passed_ago_min, success=True)]
+    rows.append(gate("offset_syncs", 1, success=True))
+    write_deltalake(str(tmp_path / "mirrorlake/expectation_results"), pa.Table.from_pylist(rows))
+    cycle = {"source": "a", "target": "b", "job": "mirror", "finished_at": now, "unfinished": 0}
+    write_deltalake(str(tmp_path / "mirrorlake/cycles"), pa.Table.from_pylist([cycle]))
+    found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
+    assert (found.gates_failed, bool(found.problem)) == (1, is_failing)
 
 
 def test_however_many_rows_the_tables_have_the_newest_are_seen(tmp_path: Path) -> None:

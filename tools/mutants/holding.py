@@ -122,7 +122,7 @@ HOLDING = (
     Mutant(
         "a group in a topic that may not be described counts as deleted",
         "jobs/checkpoint/job.py",
-        "        kept = self._kept(read_keys, cycle_id, now)\n",
+        "        kept = self._kept(read_keys, unread, cycle_id, now)\n",
         "        kept: list[Checkpoint] = []\n",
         HIDDEN,
     ),

@@ -22,6 +22,7 @@ class FlowHistory:
         mirrored_s, checkpointed_s: seconds since the last cycle of each job; None if there was none.
         unfinished: group positions of the last checkpoint cycle that are past the mirrored end.
         gates_failed: evaluations of a gate that failed.
+        failing: suites that have failed, and not passed since.
         not_equal: partitions whose newest verification has found a difference.
         anomalies: rows by kind.
         newest_anomaly: kind and detail of the newest one.
@@ -32,6 +33,7 @@ class FlowHistory:
     checkpointed_s: float | None = None
     unfinished: int | None = None
     gates_failed: int = 0
+    failing: tuple[str, ...] = ()
     not_equal: int = 0
     anomalies: Mapping[str, int] = field(default_factory=dict)
     newest_anomaly: str = ""
@@ -61,10 +63,7 @@ def histories(tables: LocalTables, hours: float = HOURS, now: datetime | None = 
             of(row)["mirrored_s"] = age_s
         elif row["job"] == CycleJob.CHECKPOINT:
             of(row).update(checkpointed_s=age_s, unfinished=row["unfinished"])
-    gate, failed = ("subject", "suite", "cycle_id"), {"success": False}
-    for row in tables.newest("expectation_results", gate, (), "evaluated_at", since, failed):
-        one = found.setdefault(row["subject"], {"anomalies": {}})
-        one["gates_failed"] = one.get("gates_failed", 0) + 1
+    _gates(tables, since, found)
     _verifications(tables, since, of)
     oddities = tables.newest("anomalies", (*flow, "kind"), ("topic", "partition", "detail"), "detected_at", since)
     for row in sorted(oddities, key=lambda row: _utc(row["detected_at"])):
@@ -72,6 +71,25 @@ def histories(tables: LocalTables, hours: float = HOURS, now: datetime | None = 
         one["anomalies"][row["kind"]] = row["rows"]
         one["newest_anomaly"] = f"{row['kind']}{where}: {row['detail'] or ''}"
     return {name: _judged(FlowHistory(**values)) for name, values in found.items()}
+
+
+def _gates(tables: LocalTables, since: datetime, found: dict[str, dict[str, Any]]) -> None:
+    """Counts the evaluations that have failed, and names the suites that have not passed since."""
+    gate, failed = ("subject", "suite", "cycle_id"), {"success": False}
+    failed_at: dict[tuple[str, str], datetime] = {}
+    for row in tables.newest("expectation_results", gate, (), "evaluated_at", since, failed):
+        one, key = found.setdefault(row["subject"], {"anomalies": {}}), (row["subject"], row["suite"])
+        one["gates_failed"] = one.get("gates_failed", 0) + 1
+        failed_at[key] = max(_utc(row["evaluated_at"]), failed_at.get(key, _utc(row["evaluated_at"])))
+    passed = (
+        tables.newest("expectation_results", gate[:2], (), "evaluated_at", since, {"success": True})
+        if failed_at
+        else []
+    )
+    passed_at = {(row["subject"], row["suite"]): _utc(row["evaluated_at"]) for row in passed}
+    for (subject, suite), at in sorted(failed_at.items()):
+        if passed_at.get((subject, suite), at) <= at:
+            found[subject]["failing"] = (*found[subject].get("failing", ()), suite)
 
 
 def _verifications(tables: LocalTables, since: datetime, of: Any) -> None:
@@ -95,10 +113,10 @@ def _judged(one: FlowHistory) -> FlowHistory:
             problem=f"the last verification found differences in {one.not_equal:,} partitions",
             remedy="Look at the table verification_findings (docs/verification.md)",
         )
-    if one.gates_failed and (one.mirrored_s is None or one.mirrored_s > 120):
+    if one.failing:
         return replace(
             one,
-            problem=f"{one.gates_failed:,} gates failed; nothing of them became visible",
+            problem=f"{one.gates_failed:,} gates failed ({', '.join(one.failing)}); nothing of them became visible",
             remedy="Read the table expectation_results, and the job's log",
         )
     return one
