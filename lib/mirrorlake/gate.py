@@ -146,6 +146,7 @@ class Gate:
         judgements = self._compiled.judge(frame)
         if not all(judgement.is_clean for judgement in judgements):
             return []
+        at = _now()
         return [
             ExpectationResult(
                 suite=self.name,
@@ -158,7 +159,7 @@ class Gate:
                     )
                 ),
                 unexpected="[]",
-                evaluated_at=_now(),
+                evaluated_at=at,
                 cycle_id=cycle_id,
             )
             for description, judgement in zip(self._descriptions, judgements, strict=True)
@@ -172,7 +173,7 @@ class Gate:
         )
         for key in self._kept.list_keys():  # otherwise 14 kB would stay for each evaluation
             self._kept.remove_key(key)
-        results = []
+        at, results = _now(), []
         for result in outcome.results:
             found = result.to_json_dict()
             details = found["result"]
@@ -191,7 +192,7 @@ class Gate:
                         | ({"error": message} if message else {})
                     ),
                     unexpected=json.dumps(details.get("partial_unexpected_list", [])),
-                    evaluated_at=_now(),
+                    evaluated_at=at,
                     cycle_id=cycle_id,
                 )
             )

@@ -11,7 +11,7 @@ from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.scope import VerificationScope
 
-from tests.moving import IDENTITY, both_ways, failover, texts
+from tests.moving import IDENTITY, both_ways, failback, failover, texts
 from tests.world import ROOT, World, consume_as
 
 
@@ -111,3 +111,10 @@ def test_a_promoted_topic_comes_home_by_a_promotion_on_the_flow_back(world: Worl
     write(world.target_servers, orders, "not-carried", 1)
     assert home.mirror().records == 0, "on the flow back, it is closed"
     assert texts(world.source_records(orders))[0] == texts(world.target_records(orders))[0][:-1]
+
+    failover(world, mode="promote", signed_by="ann")  # all of it, and home again, with the topic
+    write(world.target_servers, orders, "late", 3)
+    failback(world, mode="begin", signed_by="ann")
+    assert home.mirror().records == 4
+    failback(world, mode="run", signed_by="ann")
+    assert texts(world.source_records(orders))[0] == texts(world.target_records(orders))[0]

@@ -6,8 +6,9 @@ import random
 from typing import Any
 
 from mirrorlake.model.run import Run
+from mirrorlake.state.backlog import between
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, Mirrored, translate
-from mirrorlake.translation.two_way import KNOWN, PIECES, by_definition, counterparts, records_between
+from mirrorlake.translation.two_way import KNOWN, PIECES, by_definition, counterparts, ranges_there, records_between
 
 from tests.spark.test_sql_join import RUNS, WITHOUT_RUNS, random_runs
 
@@ -117,6 +118,23 @@ def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
     assert one == other
     statuses = {"exact", "clamped", "before_mirror", "not_covered", "not_mirrored_yet"}
     assert {status for *_, status, _ in one} == statuses
+
+
+def test_what_a_flow_has_written_is_one_range_with_its_markers_and_several_with_records_of_others(spark: Any) -> None:
+    rows = [
+        ("t", 0, 0, 10, "x.t", 0, 5, False),  # 5 to 15, and a marker
+        ("t", 0, 10, 20, "x.t", 0, 16, False),
+        ("t", 0, 20, 25, "x.t", 0, 29, False),  # three offsets are missing
+        ("t", 0, 90, 95, "x.t", 0, 60, True),
+        ("t", 1, 0, 3, "x.t", 1, 0, False),
+    ]
+    keys = {("x.t", 0), ("x.t", 1), ("x.u", 0)}
+    found = ranges_there(spark.createDataFrame(rows, PIECES), keys)
+    assert found == {("x.t", 0): [(5, 26), (29, 34)], ("x.t", 1): [(0, 3)]}
+    assert [*between(0, 40, found["x.t", 0])] == [(0, 5), (26, 29), (34, 40)]
+    assert [*between(10, 30, found["x.t", 0])] == [(26, 29)]
+    assert [*between(6, 20, found["x.t", 0]), *between(5, 5, ())] == []
+    assert [*between(3, 8, ())] == [(3, 8)]
 
 
 def test_records_between_two_offsets_are_counted_by_runs(spark: Any) -> None:

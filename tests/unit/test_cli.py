@@ -245,12 +245,15 @@ def test_a_gate_counts_as_failed_until_its_own_suite_has_passed(
         return {"subject": "a->b", "suite": suite, "evaluated_at": at, "success": success, "cycle_id": f"{minutes}"}
 
     rows = [gate("checkpoints", 60, success=False), gate("checkpoints", passed_ago_min, success=True)]
+    later = rows[0]["evaluated_at"] + timedelta(microseconds=40)  # type: ignore[operator]
+    rows.append({**rows[0], "success": True, "evaluated_at": later})  # another expectation of the same evaluation
+    rows.append(gate("failover", 50, success=False))
     rows.append(gate("offset_syncs", 1, success=True))
     write_deltalake(str(tmp_path / "mirrorlake/expectation_results"), pa.Table.from_pylist(rows))
     cycle = {"source": "a", "target": "b", "job": "mirror", "finished_at": now, "unfinished": 0}
     write_deltalake(str(tmp_path / "mirrorlake/cycles"), pa.Table.from_pylist([cycle]))
     found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
-    assert (found.gates_failed, bool(found.problem)) == (1, is_failing)
+    assert (found.gates_failed, bool(found.problem)) == (2, is_failing)
 
 
 def test_however_many_rows_the_tables_have_the_newest_are_seen(tmp_path: Path) -> None:

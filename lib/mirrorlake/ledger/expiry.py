@@ -188,7 +188,7 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     passed = last.select(*PARTITION, F.explode(F.array("newest", "furthest")).alias("one"))
     refuted = passed.groupBy(*PARTITION).agg(F.max("one.finished_at").alias("refuted_at"))
     standing = (
-        rows.filter("NOT passed AND status NOT IN ('not_covered', 'not_comparable', 'nothing_new')")
+        rows.filter("NOT passed AND status NOT IN ('not_covered', 'not_comparable', 'not_mirrored', 'nothing_new')")
         .join(refuted, [*PARTITION], "left")
         .filter("refuted_at IS NULL OR finished_at >= refuted_at")
         .groupBy(*PARTITION, "upstream_from")  # a later one of these includes the earlier ones

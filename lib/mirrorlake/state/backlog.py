@@ -3,7 +3,7 @@ not carried."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,36 +59,47 @@ def unmirrored(
 
 
 def uncarried(
-    target: Cluster, back: Flow, carried_to: Mapping[PartitionKey, int], places: Mapping[PartitionKey, int]
+    target: Cluster, back: Flow, stretches: Mapping[PartitionKey, Iterable[tuple[int, int]]]
 ) -> dict[PartitionKey, tuple[tuple[int, int], ...]]:
-    """Finds records that were written on the target before given offsets, and that the flow back has not carried.
+    """Finds records that were written on the target by others than the flow, and that the flow back has not carried.
 
-    In each partition, at most EXACT_OFFSETS offsets after `carried_to` are read.
+    In each partition, at most EXACT_OFFSETS offsets are read.
 
     Args:
         target: target cluster.
         back: the flow back.
-        carried_to: positions of the flow back, by topic and partition of the target.
-        places: offsets up to which to read, by topic and partition of the target.
+        stretches: ranges of offsets that neither flow accounts for, by topic and partition of the target.
 
     Returns:
         First offset and number of records of each batch, by topic and partition of the target.
     """
     timeout_ms = back.connect_timeout_ms
-    target.refresh({topic for topic, _ in places}, timeout_ms)
-    first = target.offsets(list(places), EARLIEST_TIMESTAMP, timeout_ms)
+    target.refresh({topic for topic, _ in stretches}, timeout_ms)
+    first = target.offsets(list(stretches), EARLIEST_TIMESTAMP, timeout_ms)
     provenance = Provenance(back, target) if back.minds_provenance else None
-    found = {}
-    for key, place in places.items():
-        start = max(first[key], carried_to[key])
-        what = f"flow {back.name}: reading {key[0]}-{key[1]} from offset {start} (needs READ)"
-        limit = min(place, start + EXACT_OFFSETS)
-        found[key] = (
-            target.call(what, partial(_written_there, target, provenance, key, start, limit), timeout_ms)
-            if start < limit
-            else ()
-        )
+    found: dict[PartitionKey, tuple[tuple[int, int], ...]] = {}
+    for key, ranges in stretches.items():
+        found[key], left = (), EXACT_OFFSETS
+        for start, end in ((max(first[key], start), end) for start, end in ranges):
+            limit = min(end, start + left)
+            if start >= limit:
+                continue
+            left -= limit - start
+            what = f"flow {back.name}: reading {key[0]}-{key[1]} from offset {start} (needs READ)"
+            found[key] += target.call(what, partial(_written_there, target, provenance, key, start, limit), timeout_ms)
     return found
+
+
+def between(start: int, end: int, ranges: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yields the parts of a range that sorted ranges leave out."""
+    for first, behind in ranges:
+        if first >= end:
+            break
+        if first > start:
+            yield start, first
+        start = max(start, behind)
+    if start < end:
+        yield start, end
 
 
 async def _written_there(

@@ -20,9 +20,10 @@ For a flow without a flow back, the result equals that of `sql_join.translate`, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.translation import sql_join
 from mirrorlake.translation.sql_join import current_runs
 
@@ -198,6 +199,33 @@ def pieces(there: DataFrame, gaps: DataFrame, back: DataFrame, back_gaps: DataFr
         F.lit(True).alias("is_back"),
     )
     return one.unionByName(other)
+
+
+def ranges_there(pieces: DataFrame, keys: Collection[PartitionKey]) -> dict[PartitionKey, list[tuple[int, int]]]:
+    """Returns what a flow has written on the other cluster, as sorted ranges of offsets.
+
+    Ranges with one offset between them are one range. That offset has the marker of the transaction before it, and each
+    micro-batch leaves one.
+
+    Args:
+        pieces: the maps of both directions (`pieces`).
+        keys: topics and partitions of the other cluster.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    place = ("to_topic", "to_partition")
+    mine = pieces.filter("NOT is_back").filter(F.col("to_topic").isin(sorted({topic for topic, _ in keys})))
+    ranges = mine.select(*place, F.col("to_start").alias("from"), (F.expr("to_start + end - start")).alias("to"))
+    before = Window.partitionBy(*place).orderBy("from")
+    end = F.max("to").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    begins = ranges.withColumn("begins", (F.col("from") > end + 1).cast("int"))
+    numbered = begins.withColumn("number", F.sum(F.coalesce("begins", F.lit(0))).over(before))
+    merged = numbered.groupBy(*place, "number").agg(F.min("from").alias("from"), F.max("to").alias("to"))
+    found: dict[PartitionKey, list[tuple[int, int]]] = {}
+    for row in merged.orderBy(*place, "from").collect():
+        found.setdefault((row["to_topic"], row["to_partition"]), []).append((row["from"], row["to"]))
+    return found
 
 
 def counterparts(positions: DataFrame, pieces: DataFrame, known: DataFrame) -> DataFrame:

@@ -110,11 +110,6 @@ def on_cluster(
     return shared + positions, unread
 
 
-def groups_in_ledger(ledger: Ledger, flow: Flow) -> set[str]:
-    """Returns the names of all groups that the table checkpoints knows, even those that were deleted."""
-    return {row["group_id"] for row in ledger.of_flow("checkpoints", flow).select("group_id").distinct().collect()}
-
-
 def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:
     """Reads the positions of groups from the table checkpoints, at a time (UTC) or the newest ones.
 

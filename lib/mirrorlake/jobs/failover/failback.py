@@ -487,9 +487,15 @@ class Failback:
         return generation
 
     def _open(self, flow: Flow, target: Cluster) -> int:
-        """Opens a flow that was failed over; returns its generation, or 0 if it was not closed for that."""
+        """Opens a flow that was failed over, and topics of it that were failed over by themselves.
+
+        Returns its generation, or 0 if it was not closed.
+        """
         states = offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms)
-        if closed_for(states.values()) is not ClosedFor.FAILOVER:
+        closed, promoted = closed_for(states.values()), promoted_topics(states.values())
+        if closed is not ClosedFor.FAILOVER:
+            if promoted and closed is ClosedFor.NOTHING:
+                begin_again(flow, target, Beginning(demotes=promoted))
             return 0
         generation = begin_again(flow, target, Beginning(reopens=ClosedFor.FAILOVER))
         self.ledger.append("cycles", [Cycle.note(flow, CycleJob.OPEN, generation)])

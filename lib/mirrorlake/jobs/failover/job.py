@@ -419,18 +419,15 @@ class Failover:
                     line.downstream_offset,
                     line.metadata or "",
                 )
-        changed = {*refusals}
-        if commits:
-            refused = target_groups.commit(situation.target, commits, self.flow)
-            refusals |= {group: reason for (group, _), reason in refused.items()}
+        refused = target_groups.commit(situation.target, commits, self.flow) if commits else {}
 
         def done(line: Line) -> str | None:
-            is_old = line.outcome == FailoverOutcome.IN_STEP and line.group_id in changed
+            is_old = line.outcome == FailoverOutcome.IN_STEP and line.group_id in refusals
             if line.outcome != FailoverOutcome.INTENDED and not is_old:
                 return line.outcome
-            if line.group_id in refusals:
-                return f"{FailoverOutcome.REFUSED}: {refusals[line.group_id]}"
-            return FailoverOutcome.COMMITTED
+            place = (line.group_id, (line.target_topic or "", line.target_partition or 0))
+            reason = refusals.get(line.group_id) or refused.get(place)
+            return f"{FailoverOutcome.REFUSED}: {reason}" if reason else FailoverOutcome.COMMITTED
 
         return [replace(line, outcome=done(line)) for line in map(_decided, lines)]
 

@@ -24,7 +24,7 @@ from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
 from mirrorlake.protocol.group_requests import idle_groups
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.reasons import PositionReason
-from mirrorlake.state.backlog import uncarried
+from mirrorlake.state.backlog import between, uncarried
 from mirrorlake.translation import two_way
 from mirrorlake.translation.sql_join import POSITIONS
 
@@ -288,18 +288,16 @@ class PlanMaker:
         Of a group that the source can't tell about, those in the ledger count.
         """
         situation, ledger, flow = self._situation, self.ledger, self.flow
-        found: list[Standing] = []
         self._confirmed_at, self._unread = None, {}
-        reads_source = situation.source is not None and choice.at is None
-        if situation.source is not None and reads_source:
-            known = group_positions.groups_in_ledger(ledger, flow)
-            found, self._unread = group_positions.on_cluster(situation.source, flow, choice.groups, known)
-            if not self._unread:
-                return found
-        self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
         stored = group_positions.in_ledger(ledger, flow, choice.groups, choice.at)
-        if not reads_source:
+        if situation.source is None or choice.at is not None:
+            self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
             return stored
+        known = group_positions.names(stored)
+        found, self._unread = group_positions.on_cluster(situation.source, flow, choice.groups, known)
+        if not self._unread:
+            return found
+        self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
         stored = [one for one in stored if one.group_id in self._unread]
         unknown = sorted(self._unread.keys() - {*group_positions.names(stored)})
         now = situation.looked_at
@@ -383,9 +381,11 @@ class PlanMaker:
         for key, place in places:
             if key in carried_to and place > carried_to[key]:
                 ends[key] = max(place, ends.get(key, 0))
-        found = (
-            uncarried(self._situation.target, self._back, carried_to, ends) if ends and self._back is not None else {}
-        )
+        if not ends or self._back is None:
+            return {}
+        mine = two_way.ranges_there(self._situation.pieces, ends)
+        stretches = {key: between(carried_to[key], end, mine.get(key, ())) for key, end in ends.items()}
+        found = uncarried(self._situation.target, self._back, stretches)
         sums = {
             (key, place): sum(records for first, records in found.get(key, ()) if first < place)
             for key, place in places

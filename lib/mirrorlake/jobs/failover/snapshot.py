@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 STANDING_DIFFERENCES = """
 SELECT DISTINCT f.topic, f.partition FROM {rows} f
-WHERE NOT f.passed AND f.status NOT IN ({not_covered}, {not_comparable}) AND NOT EXISTS (
+WHERE NOT f.passed AND f.status NOT IN ({not_covered}, {not_comparable}, {not_mirrored}) AND NOT EXISTS (
   SELECT 1 FROM {rows} p WHERE p.topic = f.topic AND p.partition = f.partition AND p.passed
     AND p.finished_at > f.finished_at
     AND (p.mode IN ({full}, {incremental}) OR p.mode <> {sample} AND p.upstream_from <= f.upstream_from
