@@ -679,7 +679,8 @@ def lose_after_failover(world: World, fragile: LocalCluster) -> tuple[str, list[
         other stands among what is lost.
     """
     home = both_ways(world, **IDENTITY, **{"mirrorlake.batch.max.records": "30"})
-    leave = lambda: failover(world, mode="promote", close="true", signed_by="ann")  # noqa: E731
+    accept = "unreadable"  # a broker is away, and with it a part of the groups that nobody knows of
+    leave = lambda: failover(world, mode="promote", close="true", accept=accept, signed_by="ann")  # noqa: E731
     topic, before, after = elect_uncleanly(world, fragile, leave)
     home.produce(topic, 20, 1, seed=7)
     target = world.target_records(topic)[0]

@@ -78,6 +78,7 @@ def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
         mirrored.append(Mirrored(topic, 0, f"a.{topic}", 0, end + 5, end + 2, downstream))
         positions += [(f"g{offset}", topic, 0, offset, "") for offset in range(end + 8)]
     maps["truncated"] = [Run("truncated", 0, "a.truncated", 0, 0, 10, 0, 10, 10, 0, 0, 0, 0)]
+    maps["again"] = [Run("again", 0, "a.again", 0, 0, 10, 50, 60, 10, 0, 0, 0, 0)]
     for one in WITHOUT_RUNS:
         mirrored.append(one)
         positions += [(f"g{offset}", one.topic, 0, offset, "") for offset in range(60)]

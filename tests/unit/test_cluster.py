@@ -363,6 +363,7 @@ def test_the_offsets_of_a_wide_group_are_committed_in_portions_that_a_coordinato
 
     class Coordinator:
         max_version = staticmethod(lambda *_: 4)
+        is_silent = staticmethod(lambda _: False)
 
         async def send_any(self, request: Any) -> Any:
             of_all = [SimpleNamespace(error_code=0, key=key, node_id=1) for key in request.coordinator_keys]

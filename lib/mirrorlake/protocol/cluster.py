@@ -10,6 +10,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsRequest
@@ -279,18 +280,26 @@ class Cluster(NetworkClient):
 
     def log_bounds(
         self, partitions: Iterable[PartitionKey]
-    ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
-        """Lists the log start offset and the last stable offset of each partition, and the reasons of those that have
-        none now; see `stable_ends`.
+    ) -> tuple[dict[PartitionKey, tuple[int, int, int]], dict[PartitionKey, str]]:
+        """Lists the log start offset, the last stable offset and the high watermark of each partition, and the reasons
+        of those that have none now; see `stable_ends`.
 
         Raises:
             SourceError, TargetError: the principal may not see a partition.
         """
-        wanted = list(partitions)
-        starts, failed = self._listed(lambda: self._each_listed(wanted, EARLIEST_TIMESTAMP))
-        ends, also_failed = self._listed(lambda: self._each_listed([*starts], LATEST_TIMESTAMP))
-        found = {key: (starts[key][0], end) for key, (end, _) in ends.items()}
-        return found, {key: str(error) for key, error in (failed | also_failed).items()}
+        found: dict[PartitionKey, tuple[int, ...]] = dict.fromkeys(partitions, ())
+        failed: dict[PartitionKey, Exception] = {}
+        listings = (
+            (EARLIEST_TIMESTAMP, READ_COMMITTED),
+            (LATEST_TIMESTAMP, READ_COMMITTED),
+            (LATEST_TIMESTAMP, READ_UNCOMMITTED),
+        )
+        for at, isolation in listings:
+            listed, errors = self._listed(partial(self._each_listed, [*found], at, isolation, connects=True))
+            found = {key: (*found[key], offset) for key, (offset, _) in listed.items()}
+            failed |= errors
+        bounds = {key: (start, end, high) for key, (start, end, high) in found.items()}
+        return bounds, {key: str(error) for key, error in failed.items()}
 
     def high_watermarks(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         """Lists the high watermark of each partition; leaves out those whose leader does not answer in time.
@@ -310,14 +319,14 @@ class Cluster(NetworkClient):
         return result
 
     async def _each_listed(
-        self, partitions: list[PartitionKey], at: int
+        self, partitions: list[PartitionKey], at: int, isolation: int = READ_COMMITTED, *, connects: bool = False
     ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, Exception]]:
         """Lists what can be listed; asks once more for the rest, with fresh metadata."""
-        found, failed = await self._list_each(partitions, at, READ_COMMITTED, LISTING_S)
+        found, failed = await self._list_each(partitions, at, isolation, LISTING_S, connects=connects)
         if failed:
             with contextlib.suppress(ResponseError, WireError):
                 await self.update_metadata(sorted({topic for topic, _ in failed}))
-            again, failed = await self._list_each(list(failed), at, READ_COMMITTED, LISTING_S)
+            again, failed = await self._list_each(list(failed), at, isolation, LISTING_S, connects=connects)
             found.update(again)
         return found, failed
 
@@ -340,18 +349,30 @@ class Cluster(NetworkClient):
         return found
 
     async def _list_each(
-        self, partitions: list[PartitionKey], at: int, isolation: int, within_s: float = float("inf")
+        self,
+        partitions: list[PartitionKey],
+        at: int,
+        isolation: int,
+        within_s: float = float("inf"),
+        *,
+        connects: bool = False,
     ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, Exception]]:
-        """Lists an offset and the leader epoch of each partition, and the retriable errors of those that have none."""
+        """Lists an offset and the leader epoch of each partition, and the retriable errors of those that have none.
+
+        With `connects`, the time begins for each broker once the connection to it is established, or has failed.
+        """
         asked = []
         for node, keys in by(lambda key: self.leader(*key), partitions).items():
             request = list_offsets_request(self.topics, keys, at, isolation)
-            asked.append((keys, self.send(request, node)))
+            asked.append((keys, node, self.send(request, node)))
         found: dict[PartitionKey, tuple[int, int]] = {}
         failed: dict[PartitionKey, Exception] = {}
         deadline = time.monotonic() + within_s
-        for keys, future in asked:
+        for keys, node, future in asked:
             try:
+                while connects and self.is_connecting(node) and not future.is_done:
+                    await self.first_of([future])
+                    deadline = time.monotonic() + within_s
                 response = await self._within(future, deadline)
             except WireError as error:
                 if not may_pass(error):

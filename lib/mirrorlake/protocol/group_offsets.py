@@ -16,7 +16,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.group_requests import Failed, all_groups, each_coordinator, each_group
+from mirrorlake.protocol.group_requests import Failed, all_groups, answer_of, each_coordinator, each_group
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
 from mirrorlake.protocol.network.response_error import ResponseError, WireError, check
 from mirrorlake.protocol.requests.grouping import by
@@ -52,7 +52,7 @@ def group_offsets(cluster: Cluster, groups: Iterable[str], timeout_ms: int) -> d
 
 def each_groups_offsets(
     cluster: Cluster, groups: Iterable[str], timeout_ms: int, *, is_stable: bool = False
-) -> tuple[dict[str, list[Committed]], dict[str, str]]:
+) -> tuple[dict[str, list[Committed]], Failed]:
     """Reads the committed offsets of each group for all partitions.
 
     A group whose coordinator is away, or that is hidden from this principal, holds up no other.
@@ -65,11 +65,10 @@ def each_groups_offsets(
             until that has ended.
 
     Returns:
-        The offsets by group, and the reason for each group whose offsets can't be read.
+        The offsets by group, and the error for each group whose offsets can't be read.
     """
     attempt = partial(_each_groups_offsets, cluster, is_stable=is_stable)
-    found, failed = each_group(cluster, READING, groups, attempt, timeout_ms)
-    return found, {group: str(error) for group, error in failed.items()}
+    return each_group(cluster, READING, groups, attempt, timeout_ms)
 
 
 def commit_group_offsets(
@@ -96,7 +95,7 @@ async def _each_commit(
         while len(under_way) > limit:
             group, node, future = under_way.popleft()
             try:
-                refused[group] |= _refused(group, await cluster.answer(future, node))
+                refused[group] |= _refused(group, await answer_of(cluster, future, node))
             except (ResponseError, WireError) as error:
                 failed[group] = error
 
@@ -163,7 +162,7 @@ async def _each_groups_offsets(
     found: dict[str, list[Committed]] = {}
     for names, node, future in asked:
         try:
-            response = await cluster.answer(future, node)
+            response = await answer_of(cluster, future, node)
         except WireError as error:
             failed.update(dict.fromkeys(names, error))
             continue

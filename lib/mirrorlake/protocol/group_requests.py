@@ -27,7 +27,7 @@ from mirrorlake.printable import printable
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
-from mirrorlake.protocol.network.response_error import ResponseError, WireError, check, may_pass
+from mirrorlake.protocol.network.response_error import ResponseError, SilentBrokerError, WireError, check, may_pass
 from mirrorlake.protocol.requests.grouping import by
 
 GROUP_COORDINATOR = 0
@@ -146,6 +146,17 @@ def each_idle_group(cluster: Cluster, groups: Iterable[str], timeout_ms: int) ->
     return {name: not group.has_members for name, group in found.items()}, failed
 
 
+async def answer_of(cluster: Cluster, future: Any, node: int) -> Any:
+    """Awaits the response of a broker; does not wait for one that is silent already.
+
+    Raises:
+        SilentBrokerError: the broker is silent. Many requests to it must not wait one after the other.
+    """
+    if cluster.is_silent(node):
+        raise SilentBrokerError("no answer in time")
+    return await cluster.answer(future, node)
+
+
 async def _each_described(cluster: Cluster, groups: list[str]) -> tuple[dict[str, Group], Failed]:
     request = DescribeGroupsRequest[min(5, cluster.max_version(DescribeGroupsRequest))]
     by_node, failed = await each_coordinator(cluster, groups)
@@ -157,7 +168,7 @@ async def _each_described(cluster: Cluster, groups: list[str]) -> tuple[dict[str
     for node, future in futures.items():
         unknown: set[str] = set()
         try:
-            for group in (await cluster.answer(future, node)).groups:
+            for group in (await answer_of(cluster, future, node)).groups:
                 if group.error_code:
                     failed[group.group_id] = ResponseError(group.error_code, printable(group.group_id))
                     continue

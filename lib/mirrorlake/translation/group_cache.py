@@ -157,7 +157,9 @@ class GroupTranslation:
 
     def _is_of_former_log(self, asked: Asked, partition: Mirrored | None) -> bool:
         """Returns True for a position past the end of a log that has begun anew."""
-        return partition is not None and bool(self.incarnations.get(asked[:2])) and asked[2] > partition.log_end
+        if partition is None or not self.incarnations.get(asked[:2]):
+            return False
+        return asked[2] > (partition.log_end if partition.log_high is None else partition.log_high)
 
     def _by_ledger(
         self,
@@ -227,6 +229,7 @@ class GroupTranslation:
                     log_end=log["log_end"],
                     upstream_next=position.upstream_next if position else log["log_start"],
                     downstream_next=position.downstream_next if position else 0,
+                    log_high=log.get("log_high"),
                 )
         return found
 

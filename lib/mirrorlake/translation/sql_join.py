@@ -43,7 +43,7 @@ POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGIN
 POSITION_NAMES = tuple(column.split()[0] for column in POSITIONS.split(", "))
 MIRRORED = (
     "topic STRING, partition INT, target_topic STRING, log_start BIGINT, log_end BIGINT, upstream_next BIGINT, "
-    "downstream_next BIGINT, resumed_at BIGINT"
+    "downstream_next BIGINT, resumed_at BIGINT, log_high BIGINT"
 )
 
 # The query names statuses and reasons by these keys; Spark quotes the values.
@@ -110,7 +110,7 @@ answers AS (
 found AS (
   SELECT p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, m.topic IS NOT NULL AS is_mirrored,
     m.target_topic, m.partition AS target_partition, m.log_start, m.log_end, m.upstream_next, m.downstream_next,
-    m.resumed_at, a.next_run, e.first_run, e.last_run,
+    m.resumed_at, m.log_high, a.next_run, e.first_run, e.last_run,
     greatest(coalesce(e.last_run.downstream_end, 0), coalesce(m.resumed_at, 0)) AS ledger_end,
     a.next_run IS NULL
       AND (e.last_run IS NULL OR coalesce(e.last_run.downstream_end < m.resumed_at, false)) AS has_no_run
@@ -124,7 +124,8 @@ ended AS (
     CASE WHEN has_no_run AND upstream_offset >= upstream_next THEN greatest(ledger_end, downstream_next)
       ELSE ledger_end END AS mirrored_end,
     CASE
-      WHEN next_run IS NULL AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
+      WHEN next_run IS NULL AND resumed_at IS NOT NULL AND upstream_offset > coalesce(log_high, log_end)
+        THEN {not_mirrored_yet}
       WHEN has_no_run AND upstream_offset < upstream_next AND ledger_end < downstream_next THEN {not_covered}
     END AS without_place
   FROM found
@@ -161,7 +162,8 @@ class Mirrored(NamedTuple):
     """A row of MIRRORED: the log of one partition on the source, and how far the flow has mirrored it.
 
     Where nothing was copied yet, upstream_next is the log's start, and downstream_next is 0. After a reset, the records
-    of the new log are at or after the target offset resumed_at (`resumptions`); it is None without resets.
+    of the new log are at or after the target offset resumed_at (`resumptions`); it is None without resets. log_end is
+    the last stable offset, and log_high the high watermark, up to which read_uncommitted groups commit (None: same).
     """
 
     topic: str
@@ -172,6 +174,7 @@ class Mirrored(NamedTuple):
     upstream_next: int
     downstream_next: int
     resumed_at: int | None = None
+    log_high: int | None = None
 
 
 def current_runs(runs: DataFrame, gaps: DataFrame) -> DataFrame:

@@ -196,7 +196,7 @@ class Translator:
         start, end = log or (0, None)
         upstream_next, downstream_next = (row["upstream_next"], row["downstream_next"]) if row else (start, 0)
         target_topic = (row and row["target_topic"]) or self.flow.policy.remote_topic(key[0])
-        return *key, target_topic, start, end, upstream_next, max(downstream_next, resumed_at or 0), resumed_at
+        return *key, target_topic, start, end, upstream_next, max(downstream_next, resumed_at or 0), resumed_at, None
 
     def _resolved(self, position: ReaderPosition, known: Mapping[PartitionKey, Any]) -> ReaderPosition:
         row = known.get((position.topic, position.partition))

@@ -97,7 +97,7 @@ placed AS (
 ended AS (
   SELECT *, has_no_piece AND upstream_offset >= upstream_next AS is_at_end,
     CASE
-      WHEN has_no_piece AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
+      WHEN next_piece IS NULL AND resumed_at IS NOT NULL AND upstream_offset > log_end THEN {not_mirrored_yet}
       WHEN has_no_piece AND upstream_offset < upstream_next AND NOT has_all_there THEN {not_covered}
     END AS without_place
   FROM placed

@@ -12,12 +12,15 @@ from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.log import event
 from mirrorlake.metrics import Metrics, count_age
 from mirrorlake.model.status import Status, SyncOutcome
+from mirrorlake.reasons import PositionReason
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.telemetry.job_telemetry import JobTelemetry
 
 log = logging.getLogger(__name__)
 
 UNFINISHED = frozenset((Status.CLAMPED, Status.NOT_MIRRORED_YET, SyncOutcome.REFUSED, SyncOutcome.WAITING))
+
+UNREAD = frozenset((PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.TARGET_UNREAD))
 
 
 class CycleCounts:
@@ -87,7 +90,7 @@ class CycleCounts:
         self._unfinished_since = {
             row.key: self._unfinished_since.get(row.key, now)
             for row in synced
-            if row.status in UNFINISHED or row.sync in UNFINISHED
+            if row.status in UNFINISHED or row.sync in UNFINISHED or row.reason in UNREAD
         }
         oldest = min(self._unfinished_since.values(), default=now)
         metrics.worst_group_seconds.labels(flow).set(now - oldest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class InProcessCycles:
 
     def run(self, run: CycleRun) -> None:
         """See `Cycles.run`."""
-        reader, number = GroupOffsetsReader(run.flow), 0
+        reader, number = GroupOffsetsReader(run.flow, groups_per_task=sys.maxsize), 0  # one deadline for all
         retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
         while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):

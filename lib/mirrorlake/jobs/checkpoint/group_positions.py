@@ -79,7 +79,7 @@ def on_cluster(
     }
     named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
     named |= {name for name in known if name not in found and flow.moves_group(name) and name in groups}
-    offsets, unread = each_groups_offsets(cluster, sorted(named), flow.connect_timeout_ms, is_stable=True)
+    offsets, failed = each_groups_offsets(cluster, sorted(named), flow.connect_timeout_ms, is_stable=True)
     shared = [
         Standing(
             group_id=name,
@@ -107,7 +107,7 @@ def on_cluster(
         for position in committed
         if position.offset >= 0
     ]
-    return shared + positions, unread
+    return shared + positions, {group: str(error) for group, error in failed.items()}
 
 
 def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | None) -> list[Standing]:

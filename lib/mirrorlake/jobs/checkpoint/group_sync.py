@@ -14,8 +14,12 @@ from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.network.response_error import is_denied
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.closure import require_open_to_groups
+
+# Reasons of a cycle that could not read a position; one that has read it has others.
+UNREAD = (PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.NOT_PERMITTED)
 
 
 class GroupSync:
@@ -72,7 +76,7 @@ class GroupSync:
                 decided.append(row)
                 continue
             if row.group_id in unread:
-                decided.append(replace(row, sync=SyncOutcome.HELD, reason=PositionReason.TARGET_UNREAD))
+                decided.append(_unread_there(row, unread[row.group_id]))
                 continue
             target_key, before = (row.target_topic, row.target_partition), history.settled.get(row.key)
             decision = target_groups.decide(
@@ -114,11 +118,19 @@ class GroupSync:
             for row in decided
         ]
 
-    def _say(self, unread: Mapping[str, str]) -> None:
+    def _say(self, unread: Mapping[str, Exception]) -> None:
         """Logs groups that the target does not tell about, when others are concerned than before."""
         if unread.keys() != self._unread:
             self._unread = frozenset(unread)
-            log_unread_groups(self._flow.name, self._flow.target, unread)
+            reasons = {group: str(error) for group, error in unread.items()}
+            log_unread_groups(self._flow.name, self._flow.target, reasons)
+
+
+def _unread_there(row: Checkpoint, error: Exception) -> Checkpoint:
+    """Returns the row of a position whose group can't be read on the target."""
+    if is_denied(error):
+        return replace(row, sync=SyncOutcome.REFUSED, reason=target_groups.why(error))
+    return replace(row, sync=SyncOutcome.HELD, reason=PositionReason.TARGET_UNREAD)
 
 
 def _place(row: Checkpoint) -> tuple[str, PartitionKey]:
@@ -131,6 +143,8 @@ def _waiting(row: Checkpoint, history: History) -> Checkpoint:
     Its last outcome on the target holds until the group's position changes.
     """
     before = history.known.get(row.key)
+    if before is not None and before.reason in UNREAD:
+        return replace(row, sync=SyncOutcome.WAITING)
     names = ("status", "upstream_offset", "downstream_offset", "metadata")
     if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
         return replace(row, sync=before.sync, reason=before.reason, target_offset=before.target_offset)

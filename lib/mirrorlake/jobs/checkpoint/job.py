@@ -222,6 +222,7 @@ class CheckpointJob:
         shared = sorted(row["group_id"] for row in rows.get("share", ()))
         listed = {row["group_id"] for row in rows.get("group", ())}
         unread = Unread.of(rows.get("unread", ()), listed)
+        unread.require_some(len(rows.get("log", ())))
         offsets = [row for row in rows.get("offset", ()) if (row["topic"], row["partition"]) not in unread.partitions]
         found = self._translation.translate(session, offsets, rows.get("log", ()))
         translated = [row for row in found if row["downstream_offset"] is not None]
@@ -240,7 +241,8 @@ class CheckpointJob:
         kept = self._kept(read_keys, unread, cycle_id, now)
         synced = [*self._sync.sync(checkpoints, history, is_paused=self._pause is not None), *kept]
         clock.lap("sync")
-        gone = history.gone({group for group, _, _ in read_keys} | {row.group_id for row in kept} | {*shared})
+        alive = {row["group_id"] for row in rows.get("offset", ())} | {row.group_id for row in kept} | {*shared}
+        gone = history.gone(alive)
         ended = history.ended({row.key for row in synced}, {*gone})
         whole = [
             *made.about([(group, None, None) for group in shared], Status.NOT_COVERED, PositionReason.SHARE_GROUP),
@@ -288,10 +290,9 @@ class CheckpointJob:
         found, unread = reasons(self.flow, missing, unread)
         unread.log_since(self._unread, self.flow)
         self._unread = unread
+        sync = SyncOutcome.HELD if self.flow.sync_group_offsets_enabled else SyncOutcome.OFF
         return [
-            replace(
-                missing[key], sync=SyncOutcome.HELD, reason=reason, source_lag=None, cycle_id=cycle_id, created_at=now
-            )
+            replace(missing[key], sync=sync, reason=reason, source_lag=None, cycle_id=cycle_id, created_at=now)
             for key, reason in found.items()
         ]
 

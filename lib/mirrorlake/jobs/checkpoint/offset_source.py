@@ -7,9 +7,9 @@ Every micro-batch is a cycle and reads everything anew, independently of earlier
 - `group`: one for each matching group, in any state and with any protocol;
 - `share`: one for each share group, which has no offset for each partition;
 - `offset`: one for each position of a group;
-- `log`: the topic id, the start offset and the last stable offset of each mirrored partition;
+- `log`: the topic id, the start offset, the last stable offset and the high watermark of each mirrored partition;
 - `unread`: one for each group, and each mirrored partition, that the source does not tell about now; `metadata` has the
-  error.
+  error as JSON.
 """
 
 from __future__ import annotations
@@ -23,23 +23,35 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from mirrorlake import errors, spare_memory
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import MirrorlakeError
+from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.checkpoint.unread import PATIENCE_MS
 from mirrorlake.log import quiet_kafka
+from mirrorlake.printable import printable
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import each_groups_offsets
 from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups_of_each
 
 SCHEMA = """
   kind STRING, error STRING, group_id STRING, topic STRING, partition INT,
-  upstream_offset BIGINT, metadata STRING, topic_id STRING, log_start BIGINT, log_end BIGINT
+  upstream_offset BIGINT, metadata STRING, topic_id STRING, log_start BIGINT, log_end BIGINT,
+  log_high BIGINT
 """
 COLUMNS = tuple(column.split()[0] for column in SCHEMA.split(","))
 GROUPS_PER_TASK = 500
 INCOMPLETE_S = 30.0  # until groups are listed again, if a broker did not tell about some
 
 Row = tuple[
-    str, str | None, str | None, str | None, int | None, int | None, str | None, str | None, int | None, int | None
+    str,
+    str | None,
+    str | None,
+    str | None,
+    int | None,
+    int | None,
+    str | None,
+    str | None,
+    int | None,
+    int | None,
+    int | None,
 ]
 
 
@@ -74,8 +86,8 @@ class KafkaGroupOffsets(DataSource):
 class GroupOffsetsReader(DataSourceStreamReader):
     """Lists groups on the driver's machine, and reads their offsets in tasks."""
 
-    def __init__(self, flow: Flow) -> None:
-        self.flow = flow
+    def __init__(self, flow: Flow, groups_per_task: int = GROUPS_PER_TASK) -> None:
+        self.flow, self._groups_per_task = flow, groups_per_task
         self._cycle = 0
         self._groups: list[str] = []
         self._listed: set[str] = set()
@@ -95,8 +107,10 @@ class GroupOffsetsReader(DataSourceStreamReader):
             self._find_groups()
         except MirrorlakeError as error:
             return [Groups(None, error=json.dumps(errors.to_json(error)))]
-        chunks = [self._groups[at : at + GROUPS_PER_TASK] for at in range(0, len(self._groups), GROUPS_PER_TASK)]
-        return [Groups(None, shared=self._shared), *map(Groups, chunks)]
+        size = self._groups_per_task
+        chunks = [self._groups[at : at + size] for at in range(0, len(self._groups), size)]
+        # The logs last: a group must not be ahead of an end that was read before its offset.
+        return [*map(Groups, chunks), Groups(None, shared=self._shared)]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
         quiet_kafka()
@@ -152,7 +166,10 @@ class GroupOffsetsReader(DataSourceStreamReader):
             committed, unread = each_groups_offsets(source, groups, PATIENCE_MS)
         finally:
             source.close()
-        rows = [_row("unread", group_id=group, metadata=error) for group, error in unread.items()]
+        rows = [
+            _row("unread", group_id=group, metadata=json.dumps(errors.to_json(_explained(source, group, error))))
+            for group, error in unread.items()
+        ]
         for group, positions in committed.items():
             rows.append(_row("group", group_id=group))
             rows += [
@@ -184,7 +201,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
             _row("cycle"),
             *(_row("share", group_id=group) for group in shared),
             *(
-                _row("unread", topic=topic, partition=partition, metadata=error)
+                _row("unread", topic=topic, partition=partition, metadata=json.dumps(errors.to_json(_silent(error))))
                 for (topic, partition), error in unread.items()
             ),
             *(
@@ -195,8 +212,9 @@ class GroupOffsetsReader(DataSourceStreamReader):
                     topic_id=topics[topic].topic_id,
                     log_start=log_start,
                     log_end=log_end,
+                    log_high=log_high,
                 )
-                for (topic, partition), (log_start, log_end) in bounds.items()
+                for (topic, partition), (log_start, log_end, log_high) in bounds.items()
             ),
         ]
 
@@ -205,6 +223,16 @@ class GroupOffsetsReader(DataSourceStreamReader):
         return Cluster(
             self.flow.source_connection, "source", f"{self.flow.name}|groups", self.flow.connect_timeout_ms
         ).connect(again=True)
+
+
+def _explained(source: Cluster, group: str, error: Exception) -> MirrorlakeError:
+    if isinstance(error, MirrorlakeError):
+        return error
+    return source.explained(f"reading the offsets of GROUP {printable(group)} (needs DESCRIBE)", error)
+
+
+def _silent(error: str) -> MirrorlakeError:
+    return SourceError(f"listing offsets: {error}", retriable=True)
 
 
 def _row(
@@ -219,5 +247,6 @@ def _row(
     topic_id: str | None = None,
     log_start: int | None = None,
     log_end: int | None = None,
+    log_high: int | None = None,
 ) -> Row:
-    return kind, error, group_id, topic, partition, upstream_offset, metadata, topic_id, log_start, log_end
+    return kind, error, group_id, topic, partition, upstream_offset, metadata, topic_id, log_start, log_end, log_high

@@ -21,7 +21,7 @@ from mirrorlake.protocol.group_offsets import (
     each_groups_offsets,
     group_offsets,
 )
-from mirrorlake.protocol.group_requests import each_idle_group, idle_groups
+from mirrorlake.protocol.group_requests import Failed, each_idle_group, idle_groups
 from mirrorlake.reasons import PositionReason
 
 
@@ -57,13 +57,11 @@ def read_groups(target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str,
     return _joined(idle, group_offsets(target, names, flow.connect_timeout_ms))
 
 
-def read_each_group(
-    target: Cluster, groups: Iterable[str], timeout_ms: int
-) -> tuple[dict[str, TargetGroup], dict[str, str]]:
-    """Does the same as `read_groups`, and returns the reasons for groups that can't be read within a time, too."""
+def read_each_group(target: Cluster, groups: Iterable[str], timeout_ms: int) -> tuple[dict[str, TargetGroup], Failed]:
+    """Does the same as `read_groups`, and returns the errors of groups that can't be read within a time, too."""
     idle, undescribed = each_idle_group(target, groups, timeout_ms)
     offsets, unread = each_groups_offsets(target, idle, timeout_ms)
-    return _joined(idle, offsets), unread | {group: str(error) for group, error in undescribed.items()}
+    return _joined(idle, offsets), unread | undescribed
 
 
 def _joined(idle: Mapping[str, bool], offsets: Mapping[str, Iterable[Committed]]) -> dict[str, TargetGroup]:
@@ -119,10 +117,11 @@ def commit(
             the flow.
     """
     refused = commit_group_offsets(target, offsets, timeout_ms or flow.connect_timeout_ms)
-    return {(group, key): _why(error) for group, errors in refused.items() for key, error in errors.items()}
+    return {(group, key): why(error) for group, errors in refused.items() for key, error in errors.items()}
 
 
-def _why(error: Exception) -> str:
+def why(error: Exception) -> str:
+    """Returns the reason for which the target has refused a group."""
     code = getattr(error, "code", 0)
     if code in GROUP_ACTIVE:
         return PositionReason.JOINED

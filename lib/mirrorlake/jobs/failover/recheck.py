@@ -46,7 +46,8 @@ def changed_groups(flow: Flow, lines: Iterable[Line], source: Cluster | None, ta
 def _changed_on_source(flow: Flow, lines: list[Line], source: Cluster) -> dict[str, str]:
     names = sorted({line.group_id for line in lines})
     idle = idle_groups(source, names, flow.connect_timeout_ms)  # first: a member that is gone has committed before
-    committed, found = each_groups_offsets(source, names, flow.connect_timeout_ms, is_stable=True)
+    committed, failed = each_groups_offsets(source, names, flow.connect_timeout_ms, is_stable=True)
+    found = {group: str(error) for group, error in failed.items()}
     here = {(group, one.topic, one.partition): one.offset for group, of in committed.items() for one in of}
     for line in (line for line in lines if line.group_id not in found):
         key = (line.topic or "", line.partition or 0)

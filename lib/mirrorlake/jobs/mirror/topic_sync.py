@@ -121,7 +121,8 @@ class Topology:
         wrong = {
             name: value for name, value in TIMESTAMP_BOUNDS.items() if name in found and found[name].value != value
         }
-        self._target.alter_configs({topic: wrong} if wrong else {})
+        if wrong:
+            self._target.alter_configs({topic: wrong})
 
     def _require_kept(self, topic: str, found: Mapping[str, Entry] | None) -> None:
         """Checks that snapshots stay as long as the changes that name them.

@@ -340,6 +340,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         _, _, sent_at, *_ = conn.in_flight_requests[0]
         return bool(now > max(sent_at, conn.transport.last_read) + SILENT_S)
 
+    def is_connecting(self, node_id: Any) -> bool:
+        """Returns True while the connection to a broker is being established."""
+        conn = self._conns.get(node_id)
+        return conn is not None and not conn.connected and not conn.closed
+
     def most_lanes(self) -> int:
         """Returns the number of connections to each broker that were not refused lately."""
         recently = time.monotonic() - REFUSED_S

@@ -228,6 +228,10 @@ class NetworkClient:
         """Returns True if a broker has not answered for some seconds, though it was asked."""
         return self._manager.is_silent(_lane(node, lane))
 
+    def is_connecting(self, node: int) -> bool:
+        """Returns True while the connection to a broker is being established."""
+        return self._manager.is_connecting(node)
+
     async def answer(self, future: Any, node: int, lane: int = 0) -> Any:
         """Awaits the response of one broker.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kafka.errors
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.error_codes import RETRIABLE, ErrorCode
+from mirrorlake.protocol.error_codes import RETRIABLE, UNAUTHORIZED, ErrorCode
 
 WireError = (
     kafka.errors.KafkaError
@@ -49,6 +49,11 @@ def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
 def is_unauthorized(error: Exception) -> bool:
     """Returns True if the error is a missing permission on a topic."""
     return getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def is_denied(error: Exception) -> bool:
+    """Returns True if the error is a missing permission on any resource."""
+    return getattr(error, "code", 0) in UNAUTHORIZED
 
 
 def may_pass(error: Exception) -> bool:
