@@ -27,6 +27,7 @@ from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import commit_group_offsets
 from mirrorlake.protocol.group_requests import delete_group, group_coordinators
+from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
 
 from tests.moving import IDENTITY, both_ways, failback, failover
@@ -479,6 +480,9 @@ def test_groups_and_partitions_that_a_source_does_not_tell_of_hold_up_no_other(
         assert f"groups_not_read flow={world.flow_name} cluster={world.alias} groups={len(lost)} " in "".join(
             world.lines
         )
+        checkpoints, began = Mm2Topic(world.flow.source_connection, away, 1, world.flow_name), time.monotonic()
+        assert not checkpoints.write([(b"k", b"v", None)] * 100_010), "ten more than a producer queues"
+        assert time.monotonic() < began + 30, "one of them was waited for, and not each"
     finally:
         fragile.start_broker(3)
     eventually(lambda: leader(world, away) == 3)

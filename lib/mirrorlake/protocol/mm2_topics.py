@@ -175,10 +175,14 @@ class Mm2Topic:
             self._complain(error.message)
             return False
         refused: list[Any] = []
-        for key, value, timestamp_ms in records:
-            self._produce(producer, (key, value, timestamp_ms), refused)
-        left = producer.flush(FLUSH_S)
+        for record in records:
+            self._produce(producer, record, refused)
+            if refused:  # the others would wait as long, each of them
+                break
+        left = 0 if refused else producer.flush(FLUSH_S)
         if left or refused:
+            # What is still under way must not arrive behind what the next producer writes.
+            producer.purge()
             self._complain(
                 f"{self._topic} on cluster {self._connection.alias} can't be written: "
                 f"{_said(refused[0]) if refused else 'no answer'}"
