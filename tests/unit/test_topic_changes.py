@@ -12,7 +12,8 @@ from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.topic_sync import Topology
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.protocol.acls import Acl, acl_changes
-from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin, portions
+from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin
+from mirrorlake.protocol.requests.grouping import portions
 from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
 
 BASE = {
@@ -269,7 +270,7 @@ def test_states_are_written_as_changes_to_a_topic_that_may_not_be_described_only
 def test_an_administrative_request_has_no_more_than_a_controller_takes(
     sizes: list[int], portions_: list[list[int]]
 ) -> None:
-    assert [*portions(sizes, lambda size: size)] == portions_
+    assert [*portions(sizes, lambda size: size, RECORDS_AT_ONCE)] == portions_
 
 
 def test_configurations_are_described_in_portions_that_come_through_a_slow_line() -> None:

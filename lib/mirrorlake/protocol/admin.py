@@ -5,9 +5,9 @@ This module sends requests and turns their errors into mirrorlake's. It makes no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import admin as kafka_admin
@@ -30,6 +30,7 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.protocol.acls import CLUSTER, TOPIC, Acl
 from mirrorlake.protocol.clients.settings import librdkafka
+from mirrorlake.protocol.requests.grouping import portions
 from mirrorlake.protocol.topic_changes import Entry
 
 REQUEST_TIMEOUT_S = 30
@@ -62,7 +63,6 @@ PASSING = frozenset(
     }
 )
 
-Item = TypeVar("Item")
 Refusals = dict[str, MirrorlakeError]  # by topic: the error of the request about it
 
 
@@ -157,7 +157,7 @@ class Admin:
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
         """Creates topics; leaves a topic that exists as it is."""
         refusals: Refusals = {}
-        for some in portions(topics, lambda new: 1 + new.partitions + len(new.config)):
+        for some in portions(topics, lambda new: 1 + new.partitions + len(new.config), RECORDS_AT_ONCE):
             futures = self.client.create_topics(
                 [
                     kafka_admin.NewTopic(new.name, new.partitions, new.replication_factor, config=dict(new.config))
@@ -172,7 +172,7 @@ class Admin:
     def grow(self, topics: Mapping[str, int]) -> Refusals:
         """Adds partitions to topics, up to the given number of partitions."""
         refusals: Refusals = {}
-        for some in portions(topics.items(), lambda one: one[1]):
+        for some in portions(topics.items(), lambda one: one[1], RECORDS_AT_ONCE):
             futures = self.client.create_partitions(
                 [NewPartitions(topic, partitions) for topic, partitions in some], request_timeout=REQUEST_TIMEOUT_S
             )
@@ -183,7 +183,7 @@ class Admin:
     def alter_configs(self, values: Mapping[str, Mapping[str, str | None]]) -> Refusals:
         """Sets properties of topics, or resets those whose value is None; leaves all others as they are."""
         refusals: Refusals = {}
-        for some in portions(values.items(), lambda one: len(one[1])):
+        for some in portions(values.items(), lambda one: len(one[1]), RECORDS_AT_ONCE):
             futures = self.client.incremental_alter_configs(
                 [
                     ConfigResource(
@@ -277,27 +277,6 @@ class Admin:
             # anew. The old one stays here until its other answers are due.
             self._abandoned, self._client = self._client, None
         return _refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
-
-
-def portions(
-    items: Iterable[Item], size: Callable[[Item], int], at_most: int = RECORDS_AT_ONCE
-) -> Iterator[list[Item]]:
-    """Yields the items of an administrative request, in their order, as a cluster takes them in one request.
-
-    Args:
-        items: topics, for example.
-        size: returns the size of an item, such as the number of records that the controller writes for it, at most.
-        at_most: the size of a portion of several items, at most.
-    """
-    portion, filled = list[Item](), 0
-    for item in items:
-        if portion and filled + size(item) > at_most:
-            yield portion
-            portion, filled = [], 0
-        portion.append(item)
-        filled += size(item)
-    if portion:
-        yield portion
 
 
 def _entry(entry: ConfigEntry) -> Entry:

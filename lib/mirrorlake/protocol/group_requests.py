@@ -28,7 +28,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
 from mirrorlake.protocol.network.response_error import ResponseError, SilentBrokerError, WireError, check, may_pass
-from mirrorlake.protocol.requests.grouping import by
+from mirrorlake.protocol.requests.grouping import by, portions
 
 GROUP_COORDINATOR = 0
 GROUPS_PER_REQUEST = 500
@@ -260,7 +260,7 @@ def all_groups(
         SourceError, TargetError: a group has failed until the deadline.
     """
     found: dict[str, Found] = {}
-    for some in _portions(groups, at_once):
+    for some in portions(groups, lambda _: 1, at_once):
 
         async def run(some: list[str] = some) -> dict[str, Found]:
             successes, failed = await attempt(some)
@@ -287,7 +287,7 @@ def each_group(
     found: dict[str, Found] = {}
     failed: Failed = {}
     deadline = time.monotonic() + timeout_ms / 1000
-    for some in _portions(groups, at_once):
+    for some in portions(groups, lambda _: 1, at_once):
 
         async def run(some: list[str] = some) -> None:
             left = [one for one in some if one not in found and (one not in failed or may_pass(failed[one]))]
@@ -306,11 +306,6 @@ def each_group(
             for one in some:
                 failed.setdefault(one, error)
     return found, {group: error for group, error in failed.items() if group not in found}
-
-
-def _portions(groups: Iterable[str], at_once: int) -> list[list[str]]:
-    names = list(groups)
-    return [names[at : at + at_once] for at in range(0, len(names), at_once)]
 
 
 def _several(groups: list[str]) -> str:
