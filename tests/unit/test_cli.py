@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +35,7 @@ from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text()
+NOBODY = 65_534
 WANTED = (
     "demo clusters mirror checkpoint topics verify promote failover failback status lag pause resume plan report sql "
     "doctor assess"
@@ -478,19 +483,36 @@ def test_the_doctor_looks_at_the_java_that_spark_takes(tmp_path: Path, monkeypat
     assert one.level is finding.Level.OK
 
 
-def test_the_doctor_names_a_warehouse_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def level_and_text(warehouse: Path) -> tuple[finding.Level, str]:
-        (one,) = (one for one in machine.examine(str(warehouse)) if one.check is finding.Check.SPACE)
-        return one.level, one.detail
+def level_and_text(warehouse: Path) -> tuple[finding.Level, str]:
+    """Returns the doctor's finding about the place of a warehouse."""
+    (one,) = (one for one in machine.examine(str(warehouse)) if one.check is finding.Check.SPACE)
+    return one.level, one.detail
 
+
+def become_somebody_else() -> None:
+    if os.geteuid() == 0:  # who may write anywhere
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+
+def test_the_doctor_names_a_warehouse_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert level_and_text(tmp_path / "new/warehouse")[0] is finding.Level.OK
     for there in (tmp_path / "file", tmp_path / "file/warehouse"):
         assert level_and_text(there) == (
             finding.Level.PROBLEM, f"warehouse {there} can't be made: {tmp_path}/file is a file"
         )  # fmt: skip
-    monkeypatch.setattr(machine.os, "access", lambda *_: False)  # root may write anywhere
-    assert "is not writable" in level_and_text(tmp_path)[1]
+    with (
+        ProcessPoolExecutor(1, get_context("fork"), become_somebody_else) as somebody_else,
+        TemporaryDirectory() as there,
+    ):
+        for mode in (0o555, 0):  # it may not be written, and not even be entered
+            Path(there).chmod(mode)
+            assert somebody_else.submit(level_and_text, Path(there) / "new/warehouse").result() == (
+                finding.Level.PROBLEM, f"warehouse {there}/new/warehouse can't be written: {there} is not writable"
+            )  # fmt: skip
+        Path(there).chmod(0o700)
 
 
 @pytest.mark.parametrize(("ends_by_itself", "code"), [(True, ExitCode.PAUSED), (False, ExitCode.OK)])

@@ -68,7 +68,8 @@ def _spark(home: Path) -> Iterator[DoctorFinding]:
 
 
 def _space(warehouse: Path) -> DoctorFinding:
-    there = next(path for path in (warehouse, *warehouse.parents) if path.exists())
+    # Not Path.exists: it raises for a folder that may not be entered. That folder is the one to be named.
+    there = next(path for path in (warehouse, *warehouse.parents) if os.path.exists(path))
     remedy = "Name another --warehouse, or let the user of the jobs write there"
     if not there.is_dir():
         return problem(Check.SPACE, MACHINE, f"warehouse {warehouse} can't be made: {there} is a file", remedy)
