@@ -189,16 +189,26 @@ def test_a_wrong_variable_is_named(variables: dict[str, Any], says: str) -> None
 
 
 @pytest.mark.parametrize("name", [*DEV.jobs])
-def test_every_notebook_is_deployed_and_gets_exactly_the_parameters_it_has(name: str) -> None:
+def test_every_notebook_is_deployed_and_gets_the_parameters_it_has_and_no_other_is_passed_to_it(name: str) -> None:
     job = DEV.jobs[name]
-    given = set(parameters(job))
+    given, known = set(parameters(job)), set()
     for task in job["tasks"]:
         notebook = ROOT / task["notebook_task"]["notebook_path"]
         assert notebook.is_file()
         assert notebook.relative_to(ROOT).parts[0] in DEV.whole["sync"]["paths"]
         base = set(task["notebook_task"]["base_parameters"])
         assert given & base == set(), "job parameters override base parameters of the same name"
-        assert given | base == parameters_of(notebook)
+        had = parameters_of(notebook)
+        assert base <= had <= given | base
+        known |= had
+    assert given <= known, "all tasks get the job's parameters, and one of them has each"
+
+
+def test_what_an_operator_changes_for_one_run_is_a_parameter_of_the_job() -> None:
+    """`databricks bundle run KEY --params name=value` changes no base parameter of a task."""
+    for name, wanted in {"maintain": {"upgrade", "dry_run"}, "verify": {"mode", "topics", "version"}}.items():
+        for job in (job for key, job in DEV.jobs.items() if kind(key) == name):
+            assert wanted <= set(parameters(job))
 
 
 @pytest.mark.parametrize("bundle", [DEV, PROD], ids=["dev", "prod"])

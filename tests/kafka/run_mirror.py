@@ -39,9 +39,9 @@ def main(config: str, flow: str, warehouse: str, schema: str, *times: str) -> No
 def on_spark(warehouse: str, schema: str, fails_at: str) -> tuple[Any, Any]:
     from mirrorlake.jobs.mirror.spark_engine import SparkEngine
     from mirrorlake.ledger.store import Ledger
-    from mirrorlake.local.session import MASTER, local_session
+    from mirrorlake.local.session import local_session
 
-    spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", MASTER))
+    spark = local_session(ROOT, "mirror process", os.environ.get("MIRRORLAKE_TEST_MASTER", ""))
     return SparkEngine(spark, fails_at, small_records=0), Ledger(spark, "spark_catalog", schema, warehouse)
 
 

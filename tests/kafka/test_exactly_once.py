@@ -718,6 +718,8 @@ def test_a_violated_gate_aborts_everything_and_the_job_carries_on_once_the_cause
     plain_world.assert_nothing_open()
     failed = [row for row in plain_world.memory.rows["expectation_results"] if not row["success"]]
     assert ["downstream_length" in row["expectation"] for row in failed] == [True]
+    (stop,) = (row for row in plain_world.memory.rows["anomalies"] if row["action"] == "stop")
+    assert (stop["kind"], "downstream_length" in stop["detail"]) == ("stopped", True)
     assert plain_world.mirror().records == 300
     plain_world.assert_equal(topic)
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +19,16 @@ from mirrorlake.local.hadoop_defaults import defaults_jar
 from mirrorlake.local.jars import SETUP
 from mirrorlake.log import private
 from mirrorlake.spare_memory import LARGE_BYTES
+from mirrorlake.spark.parallelism import FREE_CORES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Two cores copy (spark.default.parallelism is the number of slots of a flow), and two are for the ledger's stream. A
-# copying task that waited for one of its tasks would delay the whole micro-batch.
-MASTER, PARALLELISM = "local[4]", "2"
+# What copies (spark.default.parallelism is the number of slots of a flow) takes all cores but two, and two at least. A
+# copying task that waited for one of the ledger's would delay the whole micro-batch. A slot takes 150 MiB; without a
+# limit, a large host would run out of memory by a default.
+FEWEST_COPYING, MOST_COPYING = 2, 8
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU, or max, in a period of microseconds
 
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
@@ -81,7 +84,7 @@ SMALL_QUERIES = {
 def local_session(
     root: Path,
     app_name: str,
-    master: str = MASTER,
+    master: str = "",
     *,
     quick_start: bool = True,
     java_options: Sequence[str] = (),
@@ -92,7 +95,7 @@ def local_session(
     Args:
         root: the directory with .local/jars/spark; its .local gets the logs, too.
         app_name: the name of the Spark application.
-        master: Spark's master URL.
+        master: Spark's master URL; empty for all processors of this machine.
         quick_start: True to let the JVM compile less: it is ready a fifth sooner, and slower once it is warm. In short
             jobs, the start dominates.
         java_options: more options of the JVM.
@@ -124,10 +127,11 @@ def local_session(
         f"-Dlog4j2.configurationFile={LOG4J}",
         f"-Dderby.system.home={root / '.local'}",
     ]
+    is_local, copying = not master or master.startswith("local"), copying_tasks_on(processors())
     confs = {
         "spark.jars": ",".join(jars),
         "spark.driver.extraClassPath": str(defaults_jar(root)),
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY") or "2g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -166,10 +170,10 @@ def local_session(
         },  # of executors on other workers; in local mode there are none
         "spark.executorEnv.TZ": "UTC",
         **(SMALL_QUERIES if quick_start else {}),
-        **({"spark.default.parallelism": PARALLELISM} if master.startswith("local") else {}),
+        **({"spark.default.parallelism": str(copying)} if is_local else {}),
         **settings,
     }
-    builder = SparkSession.builder.master(master).appName(app_name)
+    builder = SparkSession.builder.master(master or f"local[{copying + FREE_CORES}]").appName(app_name)
     for name, value in confs.items():
         builder = builder.config(name, value)
     # Spark's JVM inherits standard error from this process when it starts. Its output goes to a log of its own.
@@ -179,6 +183,20 @@ def local_session(
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
     with _standard_error_to(log):
         return builder.getOrCreate()
+
+
+def processors(limit: Path = CONTAINER_LIMIT) -> int:
+    """Returns the number of processors that this process may use, with a container's limit (of cgroup v2)."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = limit.read_text().split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    return allowed
+
+
+def copying_tasks_on(cores: int) -> int:
+    """Returns how many copying tasks a session on this machine runs at the same time."""
+    return min(max(cores - FREE_CORES, FEWEST_COPYING), MOST_COPYING)
 
 
 def one_line(options: Iterable[str]) -> str:

@@ -39,7 +39,6 @@ from mirrorlake.errors import (
     FencedError,
     LedgerError,
     MirrorlakeError,
-    SourceError,
     TargetError,
 )
 from mirrorlake.failpoint import from_specification
@@ -226,8 +225,9 @@ class MirrorJob:
                     metrics=self._metrics,
                 )
             )
-        except (SourceError, TargetError) as error:
-            if not error.retriable and not isinstance(error, FencedError):
+        except MirrorlakeError as error:
+            # Another job has taken over, or no row can be written.
+            if not isinstance(error, (FencedError, LedgerError)):
                 self._append_anomalies([Anomaly.of_error(self.flow, error)])
             raise
 

@@ -84,6 +84,15 @@ class DeltaTables:
             log.debug(event("schema_not_listed", schema=f"{self.catalog}.{self.schema}", error=root_cause(error)))
             return set()
 
+    def _has_schema(self) -> bool:
+        """Returns True if this user sees the schema, also without a table in it."""
+        try:
+            self.spark.sql(f"DESCRIBE SCHEMA {self.full_schema}").collect()
+        except Exception as error:
+            log.debug(event("schema_not_seen", schema=f"{self.catalog}.{self.schema}", error=root_cause(error)))
+            return False
+        return True
+
     def ensure_tables(self, *, upgrade: bool = False) -> Self:
         """Creates schema and tables where they are missing.
 
@@ -102,7 +111,7 @@ class DeltaTables:
         try:
             # In Unity Catalog, CREATE needs a privilege even where there is nothing to create.
             there = set() if self.warehouse else self.names()
-            if not there:
+            if not there and (self.warehouse or not self._has_schema()):
                 self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.full_schema}")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
                 made = pool.map(lambda name: self._lacking(name) if name in there else self._ensure_table(name), TABLES)
