@@ -28,7 +28,7 @@ from mirrorlake.errors import TargetError
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
-from mirrorlake.protocol import admin
+from mirrorlake.protocol import admin, transaction
 from mirrorlake.protocol.batches.record_batch import read_log
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
@@ -42,6 +42,7 @@ from mirrorlake.protocol.network.response_error import ResponseError
 
 from tests.world import World, eventually
 
+COORDINATOR_AWAY = 15
 NOT_LEADER, NOT_COORDINATOR, NOT_CONTROLLER = 6, 16, 41
 LIES = [Fault.CORRUPTED, Fault.CUT_OFF, Fault.LYING_LENGTH, Fault.MISPLACED]
 
@@ -409,6 +410,21 @@ def test_a_first_contact_repeats_requests_that_get_no_answer(cluster: LocalClust
     with contextlib.closing(Cluster(connection, "target", "tests", connect_timeout_ms=6_000).connect()) as found:
         assert found.cluster_id
     assert len(made(proxy)) == 3
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE, Fault.CUT_WITHIN_ANSWER, Fault.REFUSED])
+def test_a_target_whose_transaction_log_exists_is_not_refused_for_good_while_its_coordinator_is_away(
+    cluster: LocalCluster, proxy: Proxy, fault: Fault
+) -> None:
+    connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
+    with contextlib.closing(Cluster(connection, "target", "tests").connect()) as target:
+        proxy.arm([Rule("FindCoordinator", fault, code=COORDINATOR_AWAY) for _ in range(50)])
+        with pytest.raises(TargetError, match=r"finding the transaction coordinator.*retried for 500 ms") as error:
+            transaction.require_transactions(target, 500, "some-id")
+        assert error.value.retriable
+        proxy.arm([])
+        transaction.require_transactions(target, 10_000, "some-id")
+    proxy.faults()
 
 
 def test_a_job_that_starts_repeats_what_fails_and_may_pass(world: World, proxy: Proxy) -> None:

@@ -22,6 +22,7 @@ from mirrorlake.protocol.error_codes import TRANSACTION_OVER
 from mirrorlake.protocol.network.response_error import ResponseError, check
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
+TRANSACTION_LOG = "__transaction_state"
 BEGUN_AT_ONCE = ENDED_AT_ONCE = 32
 
 
@@ -236,11 +237,18 @@ def require_transactions(target: Cluster, timeout_ms: int, transactional_id: str
     """Refuses a cluster on which no transaction can be started.
 
     Raises:
-        TargetError: with the cause, before anything is created.
+        TargetError: with the cause, before anything is created. It may pass where no answer came, or where the
+            transaction log exists.
     """
+    refused: list[ResponseError] = []  # by the last answer
 
     async def attempt() -> int:
-        return await target.coordinator(transactional_id)
+        refused.clear()
+        try:
+            return await target.coordinator(transactional_id)
+        except ResponseError as error:
+            refused.append(error)
+            raise
 
     try:
         target.call(
@@ -249,8 +257,9 @@ def require_transactions(target: Cluster, timeout_ms: int, transactional_id: str
             timeout_ms,
         )
     except TargetError as error:
+        if error.retriable and (not refused or target.refresh([TRANSACTION_LOG], timeout_ms).get(TRANSACTION_LOG)):
+            raise
         raise TargetError(
             f"{error.message}. Mirroring needs transactions on the target: brokers must be able to create "
-            "__transaction_state "
-            "(transaction.state.log.replication.factor not above the number of brokers)"
+            f"{TRANSACTION_LOG} (transaction.state.log.replication.factor not above the number of brokers)"
         ) from None

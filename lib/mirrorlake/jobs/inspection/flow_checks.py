@@ -22,6 +22,7 @@ from mirrorlake.protocol.probes.facts import (
 )
 from mirrorlake.protocol.probes.permissions import denied_commits, denied_transactions
 from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
+from mirrorlake.protocol.transaction import TRANSACTION_LOG
 from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.state.offset_syncs import foreign_records, read_all_states
 from mirrorlake.state.pause import pause_topic, read_pause
@@ -149,8 +150,7 @@ def target_permissions(at: Peers) -> Looks:
 
 def _transactions(flow: Flow, target: Cluster, timeout_ms: int) -> Looks:
     """Tests the transactional ids; where the cluster has had no transaction, the question would create a topic."""
-    log = "__transaction_state"
-    if log not in target.refresh([log], timeout_ms, operations=True):
+    if TRANSACTION_LOG not in target.refresh([TRANSACTION_LOG], timeout_ms, operations=True):
         yield warning(
             Check.PERMISSION,
             flow.name,
