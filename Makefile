@@ -239,7 +239,7 @@ prometheus:
 
 .PHONY: clean
 clean:  ## Stop local clusters and delete everything that was installed or made
-	@if [ -x $(BIN)/python ]; then PYTHONPATH=lib $(BIN)/python -m mirrorlake.local stop; fi
+	@if [ -e $(VENV) ]; then PYTHONPATH=lib $(BIN)/python -m mirrorlake.local stop; fi
 	@rm -rf .venv .local dist
 
 $(VENV): requirements.lock

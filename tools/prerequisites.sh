@@ -8,8 +8,8 @@ need() {
 }
 
 python=${1:-}
-if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then
-  need "Python 3.11 to 3.13 (found: ${python:-none})" "Debian/Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.11; or make PYTHON=/path/to/python3.11"
+if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+  need "Python 3.11 or newer (found: ${python:-none})" "Debian/Ubuntu: apt install python3 python3-venv; macOS: brew install python@3.11; or make PYTHON=/path/to/python3.11"
 elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
   need "Python's venv module" "Debian/Ubuntu: apt install python3-venv"
 fi

@@ -164,6 +164,13 @@ class PrivateFileHandler(WatchedFileHandler):
     def _open(self) -> Any:
         return open(self.baseFilename, self.mode, encoding=self.encoding, errors=self.errors, opener=private)
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line. A file that was moved away and can't be opened again ends no job."""
+        try:
+            super().emit(record)
+        except Exception:  # it opens the file outside of logging's own handling of errors
+            self.handleError(record)
+
 
 def _file(path: str, formatter: logging.Formatter) -> logging.Handler:
     try:

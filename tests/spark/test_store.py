@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -259,6 +260,20 @@ def test_a_new_session_finds_the_tables_as_they_are(ledger: Ledger, spark: Any) 
     rows = ledger.read("offset_syncs").count()
     spark.sql(f"DROP TABLE {ledger.table('offset_syncs')}")
     assert ledger.ensure_tables().read("offset_syncs").count() == rows
+
+
+def test_a_reader_makes_nothing_in_a_warehouse_that_has_all_tables(ledger: Ledger, spark: Any, tmp_path: Path) -> None:
+    shutil.copytree(
+        Path(ledger.warehouse) / ledger.schema, tmp_path / "copied", ignore=shutil.ignore_patterns(".*.lock")
+    )
+
+    def files() -> dict[Path, float]:
+        return {file: file.stat().st_mtime for file in tmp_path.rglob("*")}
+
+    before = files()
+    opened = Ledger(spark, ledger.catalog, "copied", str(tmp_path)).open()
+    assert opened.read("offset_syncs").count() == ledger.read("offset_syncs").count()
+    assert files() == before
 
 
 def test_a_schema_that_the_session_knows_from_another_warehouse_is_refused(

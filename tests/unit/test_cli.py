@@ -25,7 +25,7 @@ from mirrorlake.cli.app import main
 from mirrorlake.cli.commands import jobs
 from mirrorlake.cli.exit_code import MEANINGS, ExitCode
 from mirrorlake.cli.running import STOPPING, session, stopped_by_signals
-from mirrorlake.errors import KINDS, FencedError
+from mirrorlake.errors import KINDS, FencedError, LedgerError
 from mirrorlake.jobs.inspection import finding, overview
 from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.history import FlowHistory, histories
@@ -496,7 +496,7 @@ def become_somebody_else() -> None:
         os.setuid(NOBODY)
 
 
-def test_the_doctor_names_a_warehouse_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_warehouse_that_cannot_be_written_or_entered_is_named_by_doctor_and_status(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert level_and_text(tmp_path / "new/warehouse")[0] is finding.Level.OK
     for there in (tmp_path / "file", tmp_path / "file/warehouse"):
@@ -512,7 +512,16 @@ def test_the_doctor_names_a_warehouse_that_cannot_be_written(tmp_path: Path) -> 
             assert somebody_else.submit(level_and_text, Path(there) / "new/warehouse").result() == (
                 finding.Level.PROBLEM, f"warehouse {there}/new/warehouse can't be written: {there} is not writable"
             )  # fmt: skip
+        assert somebody_else.submit(problem_with, Path(there)).result().startswith(f"warehouse {there} can't be read")
         Path(there).chmod(0o700)
+
+
+def problem_with(warehouse: Path) -> str:
+    """Returns why the tables of a warehouse can't be read, as `status` tells it."""
+    try:
+        return str(histories(LocalTables(warehouse, "mirrorlake")))
+    except LedgerError as error:
+        return error.message
 
 
 @pytest.mark.parametrize(("ends_by_itself", "code"), [(True, ExitCode.PAUSED), (False, ExitCode.OK)])
@@ -526,7 +535,6 @@ def test_each_statement_that_fails_ends_sql_with_the_code_of_a_wrong_parameter(
 ) -> None:
     from unittest.mock import MagicMock
 
-    from mirrorlake.errors import LedgerError
     from mirrorlake.local import sql as prompt
 
     spark = MagicMock()
@@ -537,6 +545,8 @@ def test_each_statement_that_fails_ends_sql_with_the_code_of_a_wrong_parameter(
     for words in (("sql", "SELEC"), ("sql", "SELEC", "--output", "json")):
         done = run(*words)
         assert (done.exit_code, "PARSE_SYNTAX_ERROR" in done.stderr) == (ExitCode.CONFIGURATION, True)
+    spark.sql.side_effect = BrokenPipeError(32, "Broken pipe")
+    assert run("sql", "SELECT 1").exit_code == ExitCode.CUT_OFF
     monkeypatch.setattr(prompt, "open_warehouse", MagicMock(side_effect=LedgerError("the tables are of version 1")))
     assert run("sql", "SELECT 1").exit_code == ExitCode.LEDGER
 

@@ -7,7 +7,7 @@ import pytest
 from mirrorlake.config import secret_reference
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
-from mirrorlake.config.replication_policy import IdentityReplicationPolicy
+from mirrorlake.config.replication_policy import IdentityReplicationPolicy, find_ring
 from mirrorlake.errors import ConfigurationError
 
 BASE = {"clusters": "a, b", "a.bootstrap.servers": "h1:1, h2:2", "b.bootstrap.servers": "h3:3", "a->b.enabled": "true"}
@@ -296,6 +296,16 @@ def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
         flow(**{**ring, "c->a.replication.policy.class": "DefaultReplicationPolicy"})
 
 
+def test_a_full_mesh_whose_names_tell_the_origin_has_no_ring_however_many_clusters_there_are() -> None:
+    aliases = [f"c{number}" for number in range(20)]
+    pairs = [(one, other) for one in aliases for other in aliases if one != other]
+    mesh = {"clusters": ", ".join(aliases), **{f"{one}->{other}.enabled": "true" for one, other in pairs}}
+    scope = Properties({**mesh, "a->b.enabled": "false"}).scope("c0->c1")
+    assert find_ring(scope) == ()
+    keeping = {f"{one}->{other}.replication.policy.class": "IdentityReplicationPolicy" for one, other in pairs[:1]}
+    assert find_ring(Properties({**mesh, **keeping}).scope("c0->c1")) == (), "one of three does not let it go round"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -307,6 +317,15 @@ def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
 )
 def test_auto_offset_reset_is_found_wherever_mirrormaker_2_takes_it(name: str) -> None:
     assert flow(**{name: "latest"}).start.flow.word == "latest"
+
+
+def test_a_property_of_the_consumer_of_the_target_does_not_decide_where_the_source_is_read() -> None:
+    assert flow(**{"b.consumer.auto.offset.reset": "latest"}).start.flow.word == "earliest"
+    named = {"clusters": "source, target", "target->source.enabled": "true"}
+    named |= {f"{alias}.bootstrap.servers": "h:1" for alias in ("source", "target")}
+    properties = Properties({**named, "source.consumer.auto.offset.reset": "latest"})
+    assert properties.scope("source->target").source_consumer("auto.offset.reset") == "latest"
+    assert properties.scope("target->source").source_consumer("auto.offset.reset") == "earliest"
 
 
 def test_topics_of_one_remote_name_hold_back_each_other_but_never_one_that_is_mirrored() -> None:

@@ -174,6 +174,20 @@ def test_a_file_gets_every_line_in_the_chosen_format_and_again_after_it_was_move
     assert out.getvalue().splitlines()[1].endswith("second flow=a->b")
 
 
+def test_a_file_whose_folder_has_gone_ends_no_job_and_gets_lines_again_once_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    out = written({"MIRRORLAKE_LOG_FILE": str(folder / "mirror.log")})
+    LOG.info(event("first", flow="a->b"))
+    folder.rename(tmp_path / "moved")
+    for _ in range(2):
+        LOG.info(event("second", flow="a->b"))
+    folder.mkdir()
+    LOG.info(event("third", flow="a->b"))
+    assert len(out.getvalue().splitlines()) == 4, "standard error has all"
+    assert (folder / "mirror.log").read_text().endswith("third flow=a->b\n")
+
+
 def test_configuring_twice_replaces_the_first_and_leaves_the_handlers_of_others_alone() -> None:
     of_others = logging.NullHandler()
     logging.getLogger("mirrorlake").addHandler(of_others)

@@ -90,6 +90,21 @@ def test_a_maven_that_fails_is_quoted_and_leaves_no_jars_that_pass_for_whole(
     assert not have_jars(tmp_path, ROOT / "pom.xml")
 
 
+def test_jars_that_cannot_be_fetched_anew_stay_as_they_were(
+    tmp_path: Path, maven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pom = tmp_path / "pom.xml"
+    pom.write_text("<project/>")
+    fetch_jars(tmp_path, pom)
+    pom.write_text("<project>newer</project>")
+    monkeypatch.setenv("FAILS_FOR", "kafka")
+    with pytest.raises(ConfigurationError, match="no network"):
+        fetch_jars(tmp_path, pom)
+    assert (tmp_path / ".local/jars/kafka/kafka.jar").exists()
+    pom.write_text("<project/>")
+    assert have_jars(tmp_path, pom)
+
+
 def test_java_and_maven_that_are_missing_are_named_before_anything_is_deleted(tmp_path: Path, maven: Path) -> None:
     fetch_jars(tmp_path, ROOT / "pom.xml")
     for name in ("mvn", "java"):

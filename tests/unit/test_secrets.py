@@ -271,6 +271,8 @@ def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> No
         "a.ssl.key.password": CANARY,
         "a.schema.registry.basic.auth.user.info": f"user:{CANARY}",
         "a.schema.registry.url": "http://user:c4nary@127.0.0.1/x",
+        "mirrorlake.metrics.otlp.headers": f"authorization=Bearer {CANARY}",
+        "mirrorlake.metrics.otlp.endpoint": "http://user:c4nary@127.0.0.1/x",
     }.items():
         config.write_text(f"{text}{name} = {value}\n")
         (said,) = Flow.load(config, "a->b").warnings

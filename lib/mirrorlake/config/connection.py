@@ -67,7 +67,7 @@ class Connection:
                 f"{self.alias}: host:port, separated by commas"
             )
         for server in self.bootstrap_servers:
-            if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}|\$\{.*", server):
+            if not re.fullmatch(r"[^\s:/]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}|.*\$\{.*", server):
                 raise ConfigurationError(f"property {self.alias}.bootstrap.servers: '{server}' is not host:port")
         if self.security_protocol not in SECURITY_PROTOCOLS:
             raise ConfigurationError(

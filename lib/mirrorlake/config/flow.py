@@ -166,7 +166,7 @@ class Flow:
     metrics_host: str
     metrics_health_s: int
     metrics_detailed: bool
-    metrics_otlp_endpoint: str
+    metrics_otlp_endpoint: str = field(repr=False)  # it may hold a password
     metrics_otlp_headers: str = field(repr=False)  # it may hold a token
     metrics_otlp_interval_s: int
     canary_enabled: bool

@@ -12,6 +12,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ ARROW = "->"
 
 DATABRICKS = "DATABRICKS_RUNTIME_VERSION"  # set in each process of that runtime
 CLIENT_PREFIXES = ("ssl.", "sasl.")
+OTLP_ENDPOINT, OTLP_HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 REGISTRY_URL, REGISTRY_USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
 CLIENT_PROPERTIES = frozenset(
     """
@@ -84,7 +86,7 @@ class Properties:
             ) from None
         return cls(values, str(path), DATABRICKS in environment)
 
-    @property
+    @cached_property
     def clusters(self) -> tuple[str, ...]:
         """The aliases, in the order of the file."""
         aliases = split_list(self.values.get("clusters", ""))
@@ -97,7 +99,7 @@ class Properties:
             raise ConfigurationError(f"{self.path}: property clusters names {', '.join(doubled)} twice")
         return aliases
 
-    @property
+    @cached_property
     def flows(self) -> tuple[str, ...]:
         """Every enabled flow, as `source->target`."""
         pairs = [f"{source}{ARROW}{target}" for source in self.clusters for target in self.clusters if source != target]
@@ -146,6 +148,10 @@ class Properties:
     def warnings(self) -> tuple[str, ...]:
         """Gives a line for each property that has no effect although its author may count on it, and for each file with
         secrets that other users of the machine may read."""
+        return self._warnings
+
+    @cached_property
+    def _warnings(self) -> tuple[str, ...]:
         return (*(use.warning for use in self.report() if use.warning), *self._open_files())
 
     def _open_files(self) -> Iterator[str]:
@@ -163,11 +169,10 @@ class Properties:
         plain = _without_role(self._without_scope(name))
         if secret_reference.REFERENCE.search(value):
             return False
-        if plain in (REGISTRY_URL, TOKEN_URL):  # addresses, unless they hold a user
+        if plain in (REGISTRY_URL, TOKEN_URL, OTLP_ENDPOINT):  # addresses, unless they hold a user
             return "@" in value
-        return (
-            bool(value) and secret_reference.is_secret(name) and (is_client_property(plain) or plain == REGISTRY_USER)
-        )
+        has_effect = is_client_property(plain) or plain in (REGISTRY_USER, OTLP_HEADERS)
+        return bool(value) and secret_reference.is_secret(name) and has_effect
 
     def _use(self, name: str) -> PropertyUse:
         plain = self._without_scope(name)
@@ -176,14 +181,14 @@ class Properties:
         return known_properties.look_up(name, plain)
 
     def _without_scope(self, name: str) -> str:
-        aliases = self.clusters
-        for prefix in (
-            *(f"{source}{ARROW}{target}." for source in aliases for target in aliases),
-            *(f"{alias}." for alias in aliases),
-        ):
-            if name.startswith(prefix):
-                return name.removeprefix(prefix)
-        return name
+        for source in self.clusters:
+            rest = name.removeprefix(f"{source}{ARROW}")
+            if rest != name and (plain := self._without_alias(rest)) != rest:
+                return plain
+        return self._without_alias(name)
+
+    def _without_alias(self, name: str) -> str:
+        return next((name.removeprefix(f"{one}.") for one in self.clusters if name.startswith(f"{one}.")), name)
 
 
 @dataclass(frozen=True, repr=False)
@@ -219,7 +224,10 @@ class Scope:
         option = options.find(name)
         if default is None:
             default = option.default.replace("<source>", self.source)
-        text = option.kind.normalize(self.text(name, default))
+        return self._parsed(name, option, self.text(name, default))
+
+    def _parsed(self, name: str, option: Option, text: str) -> Any:
+        text = option.kind.normalize(text)
         try:
             return option.kind.parse(text)
         except ValueError:
@@ -229,10 +237,16 @@ class Scope:
             ) from None
 
     def source_consumer(self, name: str) -> str:
-        """Reads a property of the consumer with which MirrorMaker 2 reads the source, wherever it may stand."""
-        of_consumers = self.read(f"consumer.{name}")
-        of_cluster = self.properties.values.get(f"{self.source}.consumer.{name}", of_consumers)
-        return str(self.read(f"source.consumer.{name}", of_cluster)).strip()
+        """Reads a property of the consumer with which MirrorMaker 2 reads the source, wherever it may stand.
+
+        `<target>.consumer` is the consumer of another cluster. So is `source.consumer` where a cluster has that alias.
+        """
+        option, values = options.find(f"consumer.{name}"), self.properties.values
+        of_source = () if "source" in self.properties.clusters else ("source.",)
+        scopes = ("", f"{self.flow}.", f"{self.source}.", *of_source, f"{self.flow}.source.")
+        found = [key for key in (f"{scope}consumer.{name}" for scope in scopes) if key in values]
+        key, text = (found[-1], values[found[-1]]) if found else (f"consumer.{name}", option.default)
+        return str(self._parsed(key, option, text)).strip()
 
     def plain_fields(self) -> dict[str, Any]:
         """Reads the fields of `Flow` that properties hold as they are, by the table of options."""

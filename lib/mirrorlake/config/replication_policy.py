@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -226,10 +227,11 @@ def find_ring(scope: Scope) -> tuple[str, ...]:
     """
     flows = [scope.properties.scope(flow) for flow in scope.properties.flows]
     keeps_names = {(flow.source, flow.target): not read_policy(flow).puts_alias_in_front for flow in flows}
-    paths: list[tuple[str, ...]] = [(scope.source, scope.target)]
+    paths: deque[tuple[str, ...]] = deque([(scope.source, scope.target)])
     while paths:
-        path = paths.pop(0)
-        for target in (after for before, after in keeps_names if before == path[-1]):
+        path = paths.popleft()
+        is_free = keeps_names.get((path[-2], path[-1]), False)
+        for target in (to for (of, to), keeps in keeps_names.items() if of == path[-1] and (is_free or keeps)):
             ring = (*path, target)
             if target == scope.source and len(path) > 2 and _goes_round([keeps_names[leg] for leg in pairwise(ring)]):
                 return ring

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import psutil
 from mirrorlake import resources
 from mirrorlake.demo.traffic import DEADLINE_S
 
+PARAMETER = re.compile("MIRRORLAKE_(?!LOG_)")
 COMMITTED, CYCLE = "micro_batch_committed", "checkpoint_cycle"  # events of the two jobs
 SHOWN = {COMMITTED, CYCLE, "generation_opened", "interrupted", "mirror_finished", "checkpoint_finished"}
 
@@ -40,7 +42,9 @@ class Notebook:
         ]
         self._log = self.output.with_suffix(".log")
         self._log.touch()
-        environment = {**os.environ, "MIRRORLAKE_LOG_FILE": str(self._log), "MIRRORLAKE_LOG_FORMAT": "json"}
+        # Parameters in the environment are for notebooks on clusters of the operator's own.
+        inherited = {name: value for name, value in os.environ.items() if not PARAMETER.match(name)}
+        environment = {**inherited, "MIRRORLAKE_LOG_FILE": str(self._log), "MIRRORLAKE_LOG_FORMAT": "json"}
         self._process = subprocess.Popen(
             list(map(str, words)),
             cwd=resources.home(),

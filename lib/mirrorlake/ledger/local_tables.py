@@ -28,8 +28,15 @@ class LocalTables:
         self._directory = Path(warehouse) / schema
 
     def are_there(self) -> bool:
-        """Returns True if the schema exists."""
-        return self._directory.is_dir()
+        """Returns True if the schema exists.
+
+        Raises:
+            LedgerError: this user may not look.
+        """
+        try:
+            return self._directory.is_dir()
+        except OSError as error:
+            raise LedgerError(f"warehouse {self._directory.parent} can't be read: {error.strerror}") from None
 
     def rows(
         self,

@@ -86,7 +86,10 @@ def set_up(root: Path) -> None:
 
 
 def jars(root: Path) -> None:
-    """Fetches the jars of Spark and Kafka."""
+    """Fetches the jars of Spark and Kafka, unless they are there."""
+    if have_jars(root, resources.pom()):
+        (root / ".local/jars/.ready").touch()  # for make: pom.xml may be newer, and the same
+        return
     print(f"setting up: jars for Spark and Kafka into {root / '.local/jars'} (a minute)", flush=True)
     fetch_jars(root, resources.pom())
 

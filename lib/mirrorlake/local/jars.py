@@ -41,13 +41,14 @@ def fetch_jars(root: Path, pom: Path) -> None:
     missing = [name for name, command in (("Java 17", "java"), ("Maven", "mvn")) if shutil.which(command) is None]
     if missing:
         raise ConfigurationError(f"{' and '.join(missing)} not found on the PATH; install what is missing")
-    jars = root.resolve() / ".local/jars"
-    shutil.rmtree(jars, ignore_errors=True)
-    jars.mkdir(parents=True)
+    jars = (root / ".local/jars").resolve()
+    new = jars.with_name("jars.new")  # the old ones stay until all new ones are there
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
     for profile in PROFILES:
         command = f"mvn --quiet --batch-mode -P {profile} dependency:copy-dependencies".split()
         done = subprocess.run(
-            [*command, "--file", str(pom), f"-Djars={jars}"],
+            [*command, "--file", str(pom), f"-Djars={new}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -57,6 +58,8 @@ def fetch_jars(root: Path, pom: Path) -> None:
         if done.returncode:
             said = "\n".join(COLOURS.sub("", done.stdout).splitlines()[:REPORTED_LINES])
             raise ConfigurationError(f"Maven could not fetch the jars of profile {profile} of {pom}:\n{said}")
+    shutil.rmtree(jars, ignore_errors=True)
+    new.rename(jars)
     write_defaults(root)
     (jars / ".ready").write_text(_digest(pom))
 

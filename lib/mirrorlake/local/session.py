@@ -18,6 +18,7 @@ from mirrorlake.local.cluster import with_archive
 from mirrorlake.local.hadoop_defaults import defaults_jar
 from mirrorlake.local.jars import SETUP
 from mirrorlake.log import private
+from mirrorlake.printable import printable
 from mirrorlake.spare_memory import LARGE_BYTES
 from mirrorlake.spark.parallelism import FREE_CORES
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 # limit, a large host would run out of memory by a default.
 FEWEST_COPYING, MOST_COPYING = 2, 8
 CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU, or max, in a period of microseconds
+
+KEPT_LOGS = 50  # of 20 KB; a schedule makes one each minute
+LONGEST_LINE = 300
 
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
@@ -102,8 +106,10 @@ def local_session(
         settings: Spark properties that override those of this function.
 
     Raises:
-        ConfigurationError: the jars are missing.
+        ConfigurationError: the jars are missing, or the JVM does not start.
     """
+    import pyspark
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     jars = sorted(str(jar) for jar in (root / ".local/jars/spark").glob("*.jar"))
@@ -113,6 +119,7 @@ def local_session(
     worker = worker_environment()
     os.environ.update(worker)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # another Spark of this machine is of another version
     # For the JVM: glibc gives a process eight arenas for each core, of which each keeps what was freed in it. Large
     # pieces come from the system now and go back to it at once (`worker_python` lifts this for copying tasks).
     os.environ.setdefault("MALLOC_ARENA_MAX", "4")
@@ -179,10 +186,20 @@ def local_session(
     # Spark's JVM inherits standard error from this process when it starts. Its output goes to a log of its own.
     log = root / ".local/logs" / f"spark-{os.getpid()}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    _delete_oldest(log.parent)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # they print errors as JSON that are raised anyway
-    with _standard_error_to(log):
-        return builder.getOrCreate()
+    start = log.stat().st_size if log.exists() else 0
+    try:
+        with _standard_error_to(log):
+            return builder.getOrCreate()
+    except (OSError, PySparkRuntimeError) as error:
+        if isinstance(error, PySparkRuntimeError) and error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise ConfigurationError(
+            f"Spark's JVM does not start: {_first_line(log, start)}. It needs Java 17 or newer, on the PATH or where "
+            f"JAVA_HOME says; see {log}"
+        ) from None
 
 
 def processors(limit: Path = CONTAINER_LIMIT) -> int:
@@ -226,6 +243,21 @@ def worker_environment() -> dict[str, str]:
         "MIRRORLAKE_PYTHONPATH": path,
         "PYTHONPATH": path,
     }
+
+
+def _delete_oldest(logs: Path) -> None:
+    """Deletes the logs of sessions but the newest ones and those of processes that run."""
+    known = {one: one.stat().st_mtime for one in logs.glob("spark-*.log")}
+    for one in sorted(known, key=lambda one: -known[one])[KEPT_LOGS:]:
+        if not Path(f"/proc/{one.stem.removeprefix('spark-')}").exists():
+            one.unlink(missing_ok=True)
+
+
+def _first_line(log: Path, start: int) -> str:
+    """Returns the first line from a position on that the JVM, or the script that starts it, has written."""
+    lines = log.read_bytes()[start:].decode(errors="replace").splitlines() if log.exists() else []
+    told = (line.strip() for line in lines if line.strip() and not line.startswith("Picked up "))  # its variables
+    return printable(next(told, "it says nothing"), LONGEST_LINE)
 
 
 @contextmanager

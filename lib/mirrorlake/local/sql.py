@@ -49,7 +49,7 @@ def open_warehouse(root: Path, warehouse: str, schema: str) -> SparkSession:
             "WAREHOUSE=... SCHEMA=...), or run a mirror first"
         )
     spark = local_session(root, "sql")
-    ledger = Ledger(spark, CATALOG, schema, warehouse).ensure_tables()
+    ledger = Ledger(spark, CATALOG, schema, warehouse).open()
     ensure_views(ledger)
     spark.sql(f"USE {ledger.full_schema}")
     return spark
@@ -77,6 +77,8 @@ def answer(spark: SparkSession, statement: str) -> bool:
             with redirect_stdout(shown):
                 frame.show(ROWS, truncate=False)
             print(_for_terminal(shown.getvalue()), end="")
+    except OSError:  # standard output can't be written
+        raise
     except Exception as error:  # an error of Spark, Delta or the user must not end the prompt
         print(_for_terminal(str(error).partition(";\n")[0].strip()), file=sys.stderr)  # a plan follows
         return False

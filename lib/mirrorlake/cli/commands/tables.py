@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -32,6 +33,8 @@ def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, un
     if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
         raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
     given = {"warehouse": warehouse, "catalog": catalog, "schema": schema, "flows": flows, "hours": hours}
+    for name in given:  # as it was given or taken from there; a kernel would not tell a default from what was given
+        os.environ.pop(options.variable(name), None)
     result = make_page(resources.notebooks() / "report.ipynb", Path(page), {**given, "until": until})
     if output.is_json():
         output.emit("report", {"page": page, "bytes": Path(page).stat().st_size, **result})

@@ -26,7 +26,7 @@ class Check(StrEnum):
 
 
 ABOUT: Mapping[Check, str] = {
-    Check.CONFIGURATION: "the property file can be read, and each property has an effect",
+    Check.CONFIGURATION: "the property file can be read, and no property is unknown or not supported",
     Check.REACHABILITY: "each cluster answers, and accepts the login",
     Check.VERSION: "brokers are recent enough, and have transactions",
     Check.CLUSTER_ID: "source and target differ, no cluster has two aliases, and the flow's states are of this source",

@@ -106,15 +106,21 @@ class DeltaTables:
         """
         if self.warehouse:
             self._require_writable(Path(self.warehouse))
-            if self._is_ensured():
-                return self
+        return self._ensure(upgrade=upgrade)
+
+    def _ensure(self, *, upgrade: bool = False, reads: bool = False) -> Self:
+        """See `ensure_tables`; a reader finds all tables there, and takes no lock, which is a file."""
+        if self.warehouse and self._is_ensured():
+            return self
         try:
             # In Unity Catalog, CREATE needs a privilege even where there is nothing to create.
             there = set() if self.warehouse else self.names()
             if not there and (self.warehouse or not self._has_schema()):
                 self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {self.full_schema}")
             with ThreadPoolExecutor(len(TABLES)) as pool:  # each waits for files most of the time
-                made = pool.map(lambda name: self._lacking(name) if name in there else self._ensure_table(name), TABLES)
+                made = pool.map(
+                    lambda one: self._lacking(one) if one in there else self._ensure_table(one, reads), TABLES
+                )
                 lacking = dict(zip(TABLES, made, strict=True))
             if self.warehouse:
                 self._require_here()
@@ -123,21 +129,23 @@ class DeltaTables:
             raise
         except Exception as error:
             raise LedgerError(
-                f"the tables of {self.catalog}.{self.schema} can't be "
-                f"created{f' in {self.warehouse}' if self.warehouse else ''}: {root_cause(error)}"
+                f"the tables of {self.catalog}.{self.schema} can't be {'read' if reads else 'created'}"
+                f"{f' in {self.warehouse}' if self.warehouse else ''}: {root_cause(error)}"
             ) from None
         if self.warehouse:
             ENSURED.add(self._identity)
         return self
 
     def open(self) -> Self:
-        """Makes the tables readable, for readers: in a catalog that keeps them (Unity Catalog), it creates nothing.
+        """Makes the tables readable, for readers, who need not be allowed to write.
+
+        It creates nothing in a catalog that keeps them (Unity Catalog), nor in a local schema that has all of them.
 
         Raises:
             LedgerError: tables are missing, this user may not read them, or an earlier version has made them.
         """
         if self.warehouse:  # a session forgets its catalog
-            return self.ensure_tables()
+            return self._ensure(reads=True) if all(map(self._has_files, TABLES)) else self.ensure_tables()
         there = self.names()
         if missing := [name for name in TABLES if name not in there]:
             raise LedgerError(
@@ -296,11 +304,11 @@ class DeltaTables:
             return False
         return self.names() >= set(TABLES)
 
-    def _ensure_table(self, name: str) -> list[str]:
+    def _ensure_table(self, name: str, reads: bool) -> list[str]:
         """Creates a table if it is missing; returns the definitions of the columns that an existing one lacks."""
         columns, clustering = TABLES[name]
         definition = f"({columns}) USING DELTA CLUSTER BY ({clustering}) TBLPROPERTIES ({KEPT_LOG})"
-        with self._writing(name):
+        with nullcontext() if reads else self._writing(name):
             is_new = False
             if self.warehouse:
                 # A session forgets its catalog. To register an existing table is ten times faster than to create it.
