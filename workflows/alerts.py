@@ -8,10 +8,10 @@ from typing import Any
 from databricks.bundles.core import Resources
 from mirrorlake.ledger.sql_text import filled
 
-from workflows.settings import CATALOG, SCHEMA, Cadence, Settings
+from workflows.settings import CATALOG, SCHEMA, Settings
 
+GONE_DAYS = 90
 AGAIN_AFTER_S = 3600  # until an alert that goes on is sent again
-LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120}
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,16 @@ class Alert:
 
 
 def _quiet(job: str) -> str:
-    """Returns the minutes since the last sign of a job; a flow that a failover has closed is silent, as it must be."""
+    """Returns the minutes since the last sign of a job.
+
+    A flow that a failover has closed is silent, as it must be. One that is silent for GONE_DAYS was removed.
+    """
     return f"""
         SELECT coalesce(max(minutes), 0) AS value FROM (
           SELECT timestampdiff(MINUTE, max(finished_at) FILTER (WHERE job = '{job}'), current_timestamp()) AS minutes
           FROM {{cycles}} GROUP BY source, target
           HAVING max_by(job, finished_at) FILTER (WHERE job IN ('mirror', 'open', 'close')) IS DISTINCT FROM 'close'
+            AND max(finished_at) > current_timestamp() - INTERVAL {GONE_DAYS} DAYS
         )"""
 
 
@@ -59,13 +63,17 @@ ALERTS = (
         ) n
         JOIN (SELECT source, target, max(committed_at) AS committed_at FROM {offset_syncs} GROUP BY source, target) c
           ON c.source = n.source AND c.target = n.target
+        LEFT ANTI JOIN (
+          SELECT source, target FROM {lag_now} GROUP BY source, target HAVING every(state IN ('paused', 'promoted'))
+        ) p ON p.source = n.source AND p.target = n.target
         WHERE n.lag > 0""",
         None,
     ),
     Alert(
         "mirror_behind",
         "Records wait to be mirrored for long. The view lag_now has the partitions, and why they wait.",
-        "SELECT coalesce(max(lag_seconds) / 60, 0) AS value FROM {lag_now} WHERE NOT is_stale",
+        "SELECT coalesce(max(lag_seconds) / 60, 0) AS value FROM {lag_now} "
+        "WHERE NOT is_stale AND state NOT IN ('paused', 'promoted')",
         None,
     ),
     Alert(
@@ -89,7 +97,8 @@ ALERTS = (
     Alert(
         "records_lost",
         "Records of a source were lost in the last day. The view unmirrored has their offsets and the cause.",
-        "SELECT coalesce(sum(offsets), 0) AS value FROM {unmirrored} "
+        "SELECT coalesce(sum(if(kind IN ('truncated', 'recreated', 'target_recreated'), 1, offsets)), 0) AS value "
+        "FROM {unmirrored} "
         "WHERE is_loss AND committed_at > current_timestamp() - INTERVAL 1 DAY",
     ),
     Alert(
@@ -104,7 +113,8 @@ ALERTS = (
     Alert(
         "records_missing",
         "Counts of both clusters differ, apart from the map. The view completeness has topics and hours.",
-        "SELECT count_if(status IN ('missing', 'surplus')) AS value FROM {completeness}",
+        "SELECT count_if(status IN ('missing', 'surplus')) AS value FROM {completeness} "
+        "WHERE window_start > current_timestamp() - INTERVAL 7 DAYS",
     ),
     Alert(
         "groups_refused",
@@ -116,13 +126,11 @@ ALERTS = (
 
 def add(resources: Resources, settings: Settings) -> None:
     """Adds all alerts."""
-    late = max(LATE_MINUTES[flow.cadence] for flow in settings.flows)
     subscriptions = [{"user_email": email} for email in settings.emails]
     subscriptions += [{"destination_id": one} for one in settings.webhooks]
     for alert in ALERTS:
-        resources.add_alert(
-            alert.key, _resource(alert, late if alert.threshold is None else alert.threshold, subscriptions)
-        )
+        threshold = settings.late_minutes if alert.threshold is None else alert.threshold
+        resources.add_alert(alert.key, _resource(alert, threshold, subscriptions))
 
 
 def _resource(alert: Alert, threshold: float, subscriptions: list[dict[str, str]]) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def of_schema(settings: Settings) -> Iterable[JobPlan]:
     yield JobPlan(
         "report",
         "Shows lag, throughput, checkpoints, gates, what is verified, and anomalies of the last day.",
-        (Task("report", {"flows": "", "hours": "24", "until": ""}),),
+        (Task("report", {"flows": "", "hours": "24", "until": "", "quiet_minutes": str(settings.late_minutes)}),),
         timing=_schedule("${var.report_schedule}"),
         is_serverless=True,
         is_queued=False,

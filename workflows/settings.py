@@ -30,6 +30,9 @@ class Cadence(StrEnum):
     SCHEDULED = "scheduled"
 
 
+LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120}
+
+
 @dataclass(frozen=True)
 class FlowSettings:
     """One flow of the bundle.
@@ -113,6 +116,11 @@ class Settings:
     budget_policy_id: str
     tags: Mapping[str, str]
     prevent_destroy: bool
+
+    @property
+    def late_minutes(self) -> int:
+        """The minutes without a sign of a job, or of a commit, that are too many."""
+        return max(LATE_MINUTES[flow.cadence] for flow in self.flows)
 
     @classmethod
     def of(cls, bundle: Bundle) -> Settings:

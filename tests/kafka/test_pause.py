@@ -83,10 +83,12 @@ def test_a_job_that_starts_in_a_pause_waits_and_creates_nothing_unless_it_fails_
     began = time.monotonic()
     assert world.mirror(interval_s=0.1, run_for_s=1).paused is not None
     assert time.monotonic() - began < FOLLOWED_S
+    world.write_config(**{"mirrorlake.lag.interval.seconds": "1"})
     job = world.mirror_job()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(job.run, 0.1)
         eventually(lambda: sum("flow_paused" in line for line in world.lines) >= 3, what="it says so")
+        eventually(lambda: world.metric("paused_partitions"), what="a measurement, which alerts on long pauses need")
         job.stop()
         assert running.result(FOLLOWED_S).records == 0
     there = set(world.target_admin.list_topics(timeout=10).topics)

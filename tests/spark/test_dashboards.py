@@ -15,9 +15,9 @@ from mirrorlake.ledger.tables import TABLES
 from mirrorlake.ledger.views import VIEWS, Definition
 
 from tests.example_ledger import checkpoint, counted, gap, run, verification
-from workflows.alerts import ALERTS, LATE_MINUTES
+from workflows.alerts import ALERTS
 from workflows.dashboard import TILES
-from workflows.settings import Cadence
+from workflows.settings import LATE_MINUTES, Cadence
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 FLOW, OTHER = {"source": "north", "target": "south"}, {"source": "east", "target": "west"}
@@ -37,8 +37,8 @@ def cycle(job: str, finished_at: datetime, lag: int | None = None) -> dict[str, 
     return {**named, "duration_ms": 1.0, "stages_ms": {}, "lag": lag}
 
 
-def measured(seconds: float, **flow: str) -> dict[str, Any]:
-    partition = ("t", 0, "mirroring", None, 100, 200, 200, 100, 0, ago(minutes=1), seconds)
+def measured(seconds: float, state: str = "mirroring", **flow: str) -> dict[str, Any]:
+    partition = ("t", 0, state, None, 100, 200, 200, 100, 0, ago(minutes=1), seconds)
     return {**flow, "measured_at": ago(seconds=1), "due_at": NOW + timedelta(hours=1), "partitions": [partition]}
 
 
@@ -69,7 +69,7 @@ UNWELL: Rows = {
     "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
     "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
     "verifications": [verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW)],
-    "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW)],
+    "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(hours=26))],
     "cycles": [
         *({**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))),
         {**cycle("open", ago(minutes=30)), **LEFT},
@@ -112,6 +112,26 @@ def test_no_alert_fires_while_all_is_well_and_each_one_does_on_what_it_is_for(sp
     assert found["mirror_stuck"] == found["mirror_behind"] == 60
     assert found["mirror_silent"] >= 180
     assert found["checkpoint_silent"] >= 180
+
+
+def test_no_alert_fires_for_what_an_operator_has_paused_for_what_has_gone_or_for_what_is_long_over(spark: Any) -> None:
+    gone = {"source": "gone", "target": "south"}
+    rest: Rows = {
+        "lag_samples": [measured(86_400.0, "paused", **OTHER)],
+        "cycles": [
+            *({**row, **OTHER} for row in (cycle("mirror", ago(minutes=1), 500), cycle("checkpoint", ago(minutes=1)))),
+            *({**row, **gone} for row in (cycle("mirror", ago(days=91), 5), cycle("checkpoint", ago(days=91)))),
+        ],
+        "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2))],
+        "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(days=8))],
+    }
+    found = values(session_with(spark, WELL, rest))
+    assert {name for name, value in found.items() if not value <= THRESHOLDS[name]} == set()
+
+
+def test_a_topic_that_was_created_anew_is_no_loss_of_all_that_was_ever_mirrored(spark: Any) -> None:
+    rows: Rows = {"gaps": [gap(3, "t", 0, (0, 500_000), "recreated", 9, "10:00:00", **FLOW, committed_at=ago(hours=2))]}
+    assert values(session_with(spark, WELL, rows))["records_lost"] == 1
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: tile.key)

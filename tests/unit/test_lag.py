@@ -128,3 +128,16 @@ def test_an_idle_flow_writes_seldom_one_that_lags_always_and_a_failure_is_said_o
     meter.fails = False
     keeper.measure(is_last=True)
     assert rows[-1].due_at == rows[-1].measured_at
+
+
+def test_a_flow_has_caught_up_where_leaders_answer_and_with_no_answer_nobody_knows() -> None:
+    def caught_up(*partitions: tuple[PartitionState, int | None]) -> bool:
+        rows = [PartitionLag("t", number, state, lag=lag) for number, (state, lag) in enumerate(partitions)]
+        return FlowLag("a", "b", datetime(2026, 1, 1), tuple(rows)).is_caught_up
+
+    copied, silent = PartitionState.MIRRORING, (PartitionState.SILENT, None)
+    assert caught_up((copied, 0), silent), "a broker is away, and the others go on"
+    assert not caught_up((copied, 1), silent)
+    assert not caught_up((copied, None), silent)
+    assert not caught_up(silent, silent)
+    assert caught_up((PartitionState.PAUSED, 9))

@@ -9,7 +9,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.observation import canary as module
-from mirrorlake.jobs.mirror.observation.canary import GIVEN_UP_AFTER, RECORD, Canary, Objective
+from mirrorlake.jobs.mirror.observation.canary import GIVEN_UP_AFTER, NEWEST, RECORD, Canary, Objective
 from mirrorlake.metrics import Metrics
 
 
@@ -34,28 +34,39 @@ class Path:
 
 def test_late_canaries_burn_the_objective_once_each_whether_they_arrive_or_not() -> None:
     path = Path()
-    for canary in range(18):
+    for canary in range(3, NEWEST + 1):
         path.objective.sent(canary, 0.0)
         path.objective.arrived(canary, 2.0)
     assert (path.value("burn_ratio"), path.value("late_probes_total")) == (0.0, None)
-    path.objective.sent(18, 0.0)  # arrives late
-    path.objective.sent(19, 0.0)  # never arrives
+    path.objective.sent(1, 0.0)  # arrives late
+    path.objective.sent(2, 0.0)  # never arrives
     path.objective.look(10.0)
     assert path.value("late_probes_total") is None
     for at_s in (11.0, 12.0, 13.0):
         path.objective.look(at_s)
     assert path.value("late_probes_total") == 2
-    assert path.value("burn_ratio") == pytest.approx(1.0), "a tenth is late, and a tenth may be"
-    path.objective.arrived(18, 20.0)
+    assert path.value("burn_ratio") == pytest.approx(2 / NEWEST / 0.1), "of all that count, a tenth may be late"
+    path.objective.arrived(1, 20.0)
     assert path.value("late_probes_total") == 2
-    assert path.value("seconds_count") == 19
+    assert path.value("seconds_count") == NEWEST - 1
     assert path.objective.is_waiting
     path.objective.look(10.0 * GIVEN_UP_AFTER + 1)
     assert not path.objective.is_waiting
-    assert (path.value("quantile_seconds", quantile="0.5"), path.value("probes_total")) == (2.0, 20)
+    assert (path.value("quantile_seconds", quantile="0.5"), path.value("probes_total")) == (2.0, NEWEST)
+    path.objective.arrived(7_777, 100.0)
+    assert path.value("seconds_count") == NEWEST - 1, "sent by another job"
+
+
+def test_one_late_canary_after_a_start_burns_no_objective_and_an_interruption_does() -> None:
+    path = Path()
+    for canary in range(NEWEST // 10):
+        path.objective.sent(canary, 0.0)
+        path.objective.arrived(canary, 11.0)
+        assert (path.value("burn_ratio") or 0) < 1.001
     assert (path.value("quantile_seconds", quantile="0.99") or 0) > 10
-    path.objective.arrived(77, 100.0)
-    assert path.value("seconds_count") == 19, "sent by another job"
+    path.objective.sent(-1, 0.0)
+    path.objective.look(12.0)
+    assert (path.value("burn_ratio") or 0) > 1.02
 
 
 def test_a_canarys_group_is_synced_by_its_own_flow_and_moved_by_no_failover() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.anomaly import KINDS, AnomalyAction, AnomalyKind
-from mirrorlake.model.gap import LOSS, GapKind
+from mirrorlake.model.gap import LOSS, RESETS, GapKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,7 +68,8 @@ def of_losses(gaps: DataFrame) -> DataFrame:
         "kind",
         "from_offset",
         "to_offset",
-        (F.col("to_offset") - F.col("from_offset")).alias("records"),
+        # Behind a reset, offsets begin anew. What was mirrored before is on the target.
+        F.when(~F.col("kind").isin(*RESETS), F.col("to_offset") - F.col("from_offset")).alias("records"),
         details[F.col("kind")].alias("detail"),
         F.lit(AnomalyAction.CONTINUE).alias("action"),
         F.col("committed_at").alias("detected_at"),

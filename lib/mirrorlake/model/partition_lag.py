@@ -111,8 +111,12 @@ class FlowLag:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether nothing waits in the partitions that the mirror job copies."""
-        return not any(one.is_behind for one in self.copied)
+        """Whether nothing waits in the partitions that the mirror job copies, and whose leaders answer.
+
+        What waits in others is not known. If no leader answers, nothing is known.
+        """
+        known = [one for one in self.copied if one.state is not PartitionState.SILENT]
+        return not any(one.is_behind for one in known) and bool(known or not self.copied)
 
     def worst(self) -> list[PartitionLag]:
         """Lists the partitions: unknown lags first, then the oldest and the longest."""

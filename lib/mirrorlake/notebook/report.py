@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 POINTS = 240  # maximum number of points of a line in a figure
 WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # possible widths of a point
 ANOMALIES_SHOWN = 50
-QUIET_S = {
-    CycleJob.MIRROR: 900.0,
-    CycleJob.CHECKPOINT: 900.0,
-}  # time without activity after which a job is reported
+QUIET_MINUTES = 15.0  # without activity, after which a job is reported; schedules take longer
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,7 @@ class FlowReport:
         losses: records that were lost.
         anomalies: number of anomalies.
         is_closed: a failover has closed the flow, and no failback has opened it since.
+        quiet_minutes: time without activity after which a job counts as a problem.
     """
 
     flow: str
@@ -67,6 +65,7 @@ class FlowReport:
     losses: int
     anomalies: int
     is_closed: bool = False
+    quiet_minutes: float = QUIET_MINUTES
 
     def problems(self, now: datetime) -> list[str]:
         """Returns the problems of the flow, one sentence each; none if there are none."""
@@ -85,7 +84,7 @@ class FlowReport:
         found += [
             f"no activity of the {job} job for {ago(now - seen)}"
             for job, seen in ((CycleJob.MIRROR, self.mirrored_at), (CycleJob.CHECKPOINT, self.checkpointed_at))
-            if seen is not None and (now - seen).total_seconds() > QUIET_S[job] and not self.is_closed
+            if seen is not None and (now - seen).total_seconds() > 60 * self.quiet_minutes and not self.is_closed
         ]
         if not self.is_closed and self.lag and self.mirrored_at is not None and not self.records:
             found.append(f"{self.lag:,} offsets of lag, and nothing was mirrored")
@@ -133,7 +132,14 @@ class Report:
         }
 
 
-def make_report(ledger: Ledger, flows: str, hours: str, until: str = "", now: datetime | None = None) -> Report:
+def make_report(
+    ledger: Ledger,
+    flows: str,
+    hours: str,
+    until: str = "",
+    quiet_minutes: str = f"{QUIET_MINUTES:g}",
+    now: datetime | None = None,
+) -> Report:
     """Reads the tables.
 
     Args:
@@ -141,6 +147,7 @@ def make_report(ledger: Ledger, flows: str, hours: str, until: str = "", now: da
         flows: `source->target`, several separated by commas; empty for all flows in the tables.
         hours: length of the window, as text.
         until: end of the window, ISO, UTC unless it names a zone; empty for now.
+        quiet_minutes: time without activity after which a job counts as a problem, as text.
         now: the current time.
 
     Raises:
@@ -148,20 +155,24 @@ def make_report(ledger: Ledger, flows: str, hours: str, until: str = "", now: da
         LedgerError: the tables do not have the flow.
     """
     end = (moment("until", until) or now or datetime.now(UTC)).replace(tzinfo=None)
+    start = end - _length("hours", hours, hours=1)
+    quiet = _length("quiet_minutes", quiet_minutes, minutes=1)
+    return _Reader(ledger, flows, start, end, quiet / timedelta(minutes=1)).read()
+
+
+def _length(name: str, given: str, **unit: float) -> timedelta:
     try:
-        start = end - timedelta(hours=float(hours))
+        found = float(given) * timedelta(**unit)
     except (ValueError, OverflowError):
-        raise ConfigurationError(
-            f"parameter hours is '{hours}'; allowed is a number above 0, such as 24 or 0.5"
-        ) from None
-    if not start < end:
-        raise ConfigurationError(f"parameter hours is '{hours}'; allowed is a number above 0, such as 24 or 0.5")
-    return _Reader(ledger, flows, start, end).read()
+        found = timedelta()
+    if found <= timedelta():
+        raise ConfigurationError(f"parameter {name} is '{given}'; allowed is a number above 0, such as 24 or 0.5")
+    return found
 
 
 class _Reader:
-    def __init__(self, ledger: Ledger, flows: str, since: datetime, until: datetime) -> None:
-        self.ledger, self.since, self.until = ledger, since, until
+    def __init__(self, ledger: Ledger, flows: str, since: datetime, until: datetime, quiet: float) -> None:
+        self.ledger, self.since, self.until, self.quiet_minutes = ledger, since, until, quiet
         seconds = (until - since).total_seconds()
         self.width_s = next((width for width in WIDTHS_S if seconds / width <= POINTS), WIDTHS_S[-1])
         self.names = self._flows(flows)
@@ -333,6 +344,7 @@ class _Reader:
             signs_of_mirror = [at for at in (_value(mirror, "at"), committed.get(name, {}).get("at")) if at]
             yield FlowReport(
                 flow=name,
+                quiet_minutes=self.quiet_minutes,
                 records=_number(moved, name, "records"),
                 bytes=_number(moved, name, "bytes"),
                 lag=_value(mirror, "lag"),

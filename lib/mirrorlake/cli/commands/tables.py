@@ -17,11 +17,12 @@ from mirrorlake.errors import ConfigurationError
 @options.parameter("flows", "", "source->target, several separated by commas; empty: all flows in the tables")
 @options.parameter("hours", "24", "length of the period in hours")
 @options.parameter("until", "", "end of the period: ISO, UTC unless it names a zone; empty: now")
+@options.parameter("quiet_minutes", "15", "minutes without activity after which a job counts as a problem")
 @click.option(
     "--page", default=".local/report.html", show_default=True, type=click.Path(), help="the web page, one file"
 )
 @options.common
-def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, until: str, page: str) -> int:
+def report(warehouse: str, catalog: str, schema: str, page: str, **given: str) -> int:
     """Make a web page about all flows from the tables.
 
     Lag, throughput, checkpoints, gates, verification, anomalies.
@@ -32,10 +33,10 @@ def report(warehouse: str, catalog: str, schema: str, flows: str, hours: str, un
     options.require(*options.NOTEBOOKS)
     if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
         raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
-    given = {"warehouse": warehouse, "catalog": catalog, "schema": schema, "flows": flows, "hours": hours}
+    given |= {"warehouse": warehouse, "catalog": catalog, "schema": schema}
     for name in given:  # as it was given or taken from there; a kernel would not tell a default from what was given
         os.environ.pop(options.variable(name), None)
-    result = make_page(resources.notebooks() / "report.ipynb", Path(page), {**given, "until": until})
+    result = make_page(resources.notebooks() / "report.ipynb", Path(page), given)
     if output.is_json():
         output.emit("report", {"page": page, "bytes": Path(page).stat().st_size, **result})
     else:

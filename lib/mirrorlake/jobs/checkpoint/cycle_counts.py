@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
@@ -21,6 +22,14 @@ log = logging.getLogger(__name__)
 UNFINISHED = frozenset((Status.CLAMPED, Status.NOT_MIRRORED_YET, SyncOutcome.REFUSED, SyncOutcome.WAITING))
 
 UNREAD = frozenset((PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.TARGET_UNREAD))
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A position that is not exact, or not on the target, since a time, with its offset on the target then."""
+
+    since_s: float
+    downstream_offset: int | None
 
 
 class CycleCounts:
@@ -44,7 +53,7 @@ class CycleCounts:
         self.cycles = self.groups = self.rows = 0
         self.statuses: Counter[str] = Counter()
         self.syncs: Counter[str] = Counter()
-        self._unfinished_since: dict[GroupKey, float] = {}
+        self._unfinished: dict[GroupKey, Unfinished] = {}
 
     def count(self, groups: int, synced: list[Checkpoint], rows: int, batch_id: int, seconds: float) -> None:
         """Counts a cycle, and logs it.
@@ -75,24 +84,25 @@ class CycleCounts:
             )
         )
 
-    def measure(self, clock: Stopwatch, synced: list[Checkpoint]) -> None:
+    def measure(self, clock: Stopwatch, synced: list[Checkpoint], *, is_paused: bool = False) -> None:
         """Updates the metrics.
 
         Args:
             clock: the times of the stages of a cycle.
             synced: the rows of positions.
+            is_paused: True if the flow is paused, so that no position is finished.
         """
         flow, metrics = self._flow.name, self._metrics
         metrics.checkpoint_cycles.labels(flow).inc()
         count_age(metrics.checkpoint_age_seconds, flow)
         self._telemetry.health.progressed()
         now = time.monotonic()
-        self._unfinished_since = {
-            row.key: self._unfinished_since.get(row.key, now)
+        self._unfinished = {
+            row.key: self._since(row, now)
             for row in synced
-            if row.status in UNFINISHED or row.sync in UNFINISHED or row.reason in UNREAD
+            if not is_paused and (row.status in UNFINISHED or row.sync in UNFINISHED or row.reason in UNREAD)
         }
-        oldest = min(self._unfinished_since.values(), default=now)
+        oldest = min((one.since_s for one in self._unfinished.values()), default=now)
         metrics.worst_group_seconds.labels(flow).set(now - oldest)
         self._detail(synced, clock.total_ms)
         for stage, stage_ms in clock.laps_ms.items():
@@ -101,6 +111,17 @@ class CycleCounts:
             metrics.checkpoint_positions.labels(flow, status).set(self.statuses[status])
         for outcome in SyncOutcome:
             metrics.synced_positions.labels(flow, outcome).set(self.syncs[outcome])
+
+    def _since(self, row: Checkpoint, now: float) -> Unfinished:
+        """Returns since when a position is unfinished.
+
+        A group that reads at the end of what is mirrored is ahead of it in each cycle, with another offset. It waits
+        for nothing for long while the mirror advances.
+        """
+        before = self._unfinished.get(row.key)
+        follows = row.status is Status.CLAMPED and row.sync not in UNFINISHED and row.reason not in UNREAD
+        is_new = before is None or (follows and row.downstream_offset != before.downstream_offset)
+        return Unfinished(now, row.downstream_offset) if is_new or before is None else before
 
     def _detail(self, synced: Iterable[Checkpoint], latency_ms: float) -> None:
         """Updates the metrics of groups, if they are on."""

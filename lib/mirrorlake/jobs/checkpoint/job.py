@@ -258,7 +258,7 @@ class CheckpointJob:
         clock.lap("append")
         history.note(synced, whole, gone)
         self._counts.count(len(listed), synced, rows=len(changed), batch_id=batch_id, seconds=clock.total_ms / 1000)
-        self._counts.measure(clock, synced)
+        self._counts.measure(clock, synced, is_paused=self._pause is not None)
         cycle = Cycle(
             self.flow.source,
             self.flow.target,

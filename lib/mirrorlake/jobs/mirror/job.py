@@ -48,7 +48,7 @@ from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.jobs.mirror.micro_batch import MicroBatch
 from mirrorlake.jobs.mirror.observation.canary import Canary
 from mirrorlake.jobs.mirror.observation.holdups import Holdups
-from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper
+from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.jobs.mirror.observation.progress_keeper import ProgressKeeper
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
@@ -134,9 +134,7 @@ class MirrorJob:
             flow, self._metrics, self._telemetry, self._keeper, self._append_anomalies, job_id
         )
         self._canary = Canary(flow, self._metrics, self._pauses_canaries) if flow.canary_enabled else None
-        self._lag_keeper = LagKeeper(
-            flow, self._metrics, lambda row: self._keeper.note("lag_samples", [row]), self._progress.measured
-        )
+        self._lag_keeper = LagKeeper(flow, self._metrics, self._note_lag, self._progress.measured)
 
     @property
     def flow(self) -> Flow:
@@ -173,6 +171,7 @@ class MirrorJob:
         try:
             starting = Retries.of_start(self.flow, self._stopping.wait, self._metrics)
             self._connect(starting)
+            self._lag_keeper.start()  # it also tells of a pause
             if self._waited(interval_s, run_for_s, starting):
                 starting.repeat(self._prepare)
                 if self._canary is not None and interval_s is not None:  # a run that drains the source has no latency
@@ -265,6 +264,10 @@ class MirrorJob:
             return False
         return True
 
+    def _note_lag(self, row: LagSample) -> None:
+        if self._generation:  # before that, there may be no tables
+            self._keeper.note("lag_samples", [row])
+
     def _pauses_canaries(self) -> bool:
         return self._pause is not None or self.flow.is_paused(HEARTBEATS)
 
@@ -348,7 +351,6 @@ class MirrorJob:
         )
         self._metrics.generation.labels(flow.name).set(self._generation)
         self._keeper.start(sync_partitions)
-        self._lag_keeper.start()
         self._telemetry.health.ready()
 
     def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:

@@ -20,7 +20,7 @@ WITH seen AS (
   SELECT *,
          lead(created_at) OVER (PARTITION BY source, target, group_id, topic, partition ORDER BY created_at) AS moved_at,
          min(CASE WHEN status = 'deleted' AND topic IS NULL THEN created_at END)
-           OVER (PARTITION BY source, target, group_id ORDER BY created_at ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING) AS gone_at,
+           OVER (PARTITION BY source, target, group_id ORDER BY created_at DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone_at,
          CASE WHEN status = 'deleted' AND topic IS NULL THEN lead(created_at) OVER (PARTITION BY source, target, group_id ORDER BY created_at) END AS back_at
   FROM {checkpoints}
 )

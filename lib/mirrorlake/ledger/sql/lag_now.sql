@@ -19,6 +19,8 @@ SELECT
   source, target, one.topic, one.partition, one.state, one.reason, one.upstream_next, one.last_stable_offset, one.high_watermark, one.lag, one.uncommitted,
   one.oldest_at, one.lag_seconds, newest.measured_at, newest.due_at < current_timestamp() AS is_stale
 FROM (
-  SELECT source, target, max_by(struct(measured_at, due_at, partitions), measured_at) AS newest FROM {lag_samples} GROUP BY source, target
+  SELECT source, target, max_by(struct(measured_at, due_at, partitions), measured_at) AS newest
+  FROM {lag_samples} JOIN (SELECT source, target, max(measured_at) AS measured_at FROM {lag_samples} GROUP BY source, target) USING (source, target, measured_at)
+  GROUP BY source, target
 )
 LATERAL VIEW explode(newest.partitions) AS one

@@ -103,7 +103,7 @@ class Objective:
         for quantile in (0.5, 0.99):
             value = times[min(len(times) - 1, int(quantile * len(times)))]
             self.metrics.canary_quantile_seconds.labels(self.flow, self.path, str(quantile)).set(value)
-        late = sum(is_late for _, is_late in self._newest) / len(self._newest)
+        late = sum(is_late for _, is_late in self._newest) / NEWEST  # of few, one would be too many
         self.metrics.canary_burn_ratio.labels(self.flow, self.path).set(late / (1 - self.objective))
 
 
