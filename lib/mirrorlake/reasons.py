@@ -31,6 +31,10 @@ class TopicHeld(Reason):
         "mirrorlake.topics.shared = true. If {offset_syncs} was lost, restore it. Otherwise delete the remote topics, "
         "or choose another alias"
     )
+    UNREAD = (
+        "flow {flow}: the leader of topic {remote}, partition {partition} on cluster {target} does not answer, so it "
+        "is not known whether the topic holds records of others: {error}"
+    )
     NAME_NOT_VALID = (
         "flow {flow}: topic {topic} would be called '{remote}' on cluster {target}, which is not a valid topic name (1 "
         "to 249 letters, digits, . _ -, and not an internal topic). Correct the replication policy, or exclude the "

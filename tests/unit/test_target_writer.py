@@ -72,6 +72,9 @@ class SlowTarget:
             self._ends[key] += batch.records
         return Answer(self, node, appended)
 
+    def stamped(self, _: Appended) -> None:
+        """Every topic keeps the timestamps of records."""
+
     def produced(self, appended: Appended) -> Iterator[tuple[PartitionKey, int]]:
         return iter(appended)
 

@@ -21,6 +21,7 @@ from mirrorlake.errors import ConfigurationError
 HEARTBEATS = "heartbeats"
 TOPIC_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 LONGEST_TOPIC_NAME = 249
+DEAD_LETTERS = "mirrorlake.dead-letters."  # the default name of a dead-letter topic, without the alias
 OWN_POLICIES = "MIRRORLAKE_POLICY_CLASSES"  # the environment variable with the classes that may be imported
 GROUP = re.compile(r"\$(?:(\d+)|\{(\w+)\})")
 
@@ -82,7 +83,8 @@ class DefaultReplicationPolicy:
         """Tells whether a topic is one of Kafka's, MirrorMaker 2's or mirrorlake's own, which are never mirrored."""
         is_checkpoints = topic.endswith(f"{self.internal_separator}checkpoints{self.internal_separator}internal")
         is_mm2 = topic.startswith("mm2") and topic.endswith(f"{self.internal_separator}internal")
-        is_ours = topic.startswith("mirrorlake.") and topic.endswith(".internal")
+        is_letters = topic.startswith(DEAD_LETTERS)  # what a transform could not mask, for example
+        is_ours = is_letters or (topic.startswith("mirrorlake.") and topic.endswith(".internal"))
         return topic.startswith(("__", ".")) or is_mm2 or is_checkpoints or is_ours
 
     def is_cycle(self, topic: str, target: str) -> bool:

@@ -68,7 +68,8 @@ class MemoryLedger:
         last: dict[str, str] = {}
         for row in self.rows.get("topology_changes", ()):
             is_of_flow = (row["source"], row["target"]) == (flow.source, flow.target)
-            if is_of_flow and row["outcome"] == ChangeOutcome.APPLIED and str(row["kind"]).endswith("_acl"):
+            is_there = str(row["outcome"]).startswith((ChangeOutcome.APPLIED, ChangeOutcome.UNKNOWN))
+            if is_of_flow and is_there and str(row["kind"]).endswith("_acl"):
                 last[str(row["after"] or row["before"])] = str(row["kind"])
         return [acl for acl, kind in last.items() if kind == ChangeKind.CREATE_ACL]
 

@@ -91,6 +91,8 @@ class Ledger(DeltaTables):
     def granted_acls(self, flow: Flow) -> list[str]:
         """Lists the ACL bindings that mirrorlake has created and not deleted, as text; only these are ever deleted.
 
+        One is among them whose creation got no answer: to delete what is not there does no harm.
+
         Raises:
             LedgerError: the table can't be read.
         """
@@ -98,7 +100,8 @@ class Ledger(DeltaTables):
 
         try:
             table = self.of_flow("topology_changes", flow)
-            mine = table.filter((table.outcome == ChangeOutcome.APPLIED) & table.kind.endswith("_acl"))
+            may_be_there = table.outcome.startswith(ChangeOutcome.UNKNOWN)
+            mine = table.filter(((table.outcome == ChangeOutcome.APPLIED) | may_be_there) & table.kind.endswith("_acl"))
             last = mine.groupBy(F.coalesce("after", "before").alias("acl")).agg(
                 F.max_by("kind", "changed_at").alias("kind")
             )

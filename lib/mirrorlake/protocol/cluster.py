@@ -472,6 +472,19 @@ class Cluster(NetworkClient):
         )
 
     @staticmethod
+    def stamped(response: Any) -> PartitionKey | None:
+        """Returns a partition whose topic has given records the broker's time in place of their own; else None."""
+        return next(
+            (
+                (topic.name, partition.index)
+                for topic in response.responses
+                for partition in topic.partition_responses
+                if not partition.error_code and partition.log_append_time_ms >= 0
+            ),
+            None,
+        )
+
+    @staticmethod
     def produced(response: Any) -> Iterator[tuple[PartitionKey, int]]:
         """Yields partition and base offset of each appended batch; raises ResponseError for a rejected one."""
         for topic in response.responses:

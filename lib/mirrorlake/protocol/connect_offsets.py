@@ -76,6 +76,7 @@ class MirrorMaker:
                 found.setdefault(connector, {})[partition], self._keys[partition] = offset + 1, key
             else:
                 found.get(connector, {}).pop(partition, None)  # reset
+        found = {connector: offsets for connector, offsets in found.items() if offsets}  # of others, all were reset
         if len(found) > 1:
             raise ConfigurationError(
                 f"flow {self._flow.name}: topic {self._names.offsets_topic} on cluster {self._flow.target} holds "
@@ -149,7 +150,7 @@ class MirrorMaker:
         )
         try:
             consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
-            left, deadline = count, time.monotonic() + self._flow.connect_timeout_ms / 1000
+            left, deadline = {*range(count)}, time.monotonic() + self._flow.connect_timeout_ms / 1000
             while left:
                 message = consumer.poll(POLL_S)
                 if message is None:
@@ -165,7 +166,7 @@ class MirrorMaker:
                     if key is not None:
                         yield key, message.value()
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    left -= 1
+                    left.discard(message.partition())  # a log that grows has several ends
                 else:
                     raise TargetError(
                         f"flow {self._flow.name}: topic {topic} on cluster {self._flow.target} can't be read: {error}"

@@ -43,6 +43,7 @@ class ChangeOutcome(StrEnum):
     PLANNED = "planned"
     APPLIED = "applied"
     REFUSED = "refused"
+    UNKNOWN = "unknown"  # followed by the reason: no answer came
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ def config_changes(
         target: the configuration of the remote topic.
     """
     wanted = wanted_config(flow, source) if flow.sync_topic_configs_enabled else {}
+    wanted = {name: value for name, value in wanted.items() if name not in dict(flow.topic_creation)}
     wanted |= {name: (value, NEEDED) for name, value in remote_config(target).items()}
     size = source.get(LARGEST_MESSAGE, Entry(None)).value
     if size is not None and LARGEST_MESSAGE in target:

@@ -17,6 +17,7 @@ RECORDS_PER_TASK = 1_000_000  # a large partition is read by several tasks
 # Polls of 500 records spend most of their time on requests. Waiting for more records is useless, because the end offset
 # is given.
 POLL = {"kafka.max.poll.records": "10000", "kafka.fetch.max.wait.ms": "20"}
+OVERFLOW = "long overflow"
 TOO_FAR = (
     "a record has a timestamp beyond 9,223,372,036,854,775 ms (the year 294,247), which Spark's Kafka source can't "
     "read. Table offset_syncs has no first_timestamp or last_timestamp for its run"
@@ -74,4 +75,4 @@ def log_records(
 def why_unread(error: Exception) -> str:
     """Returns the reason for which Spark could not read records, without their contents."""
     said = without_contents(error)
-    return f"{said}: {TOO_FAR}" if "long overflow" in said else said
+    return f"{said}: {TOO_FAR}" if OVERFLOW in said else said

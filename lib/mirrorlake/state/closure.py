@@ -46,6 +46,13 @@ def closed(flow: Flow, reason: ClosedFor, generation: int) -> str:
     return f"flow {flow.name} {CLOSED[reason].format(generation=generation)}"
 
 
+def require_open(flow: Flow, states: Iterable[SlotState]) -> None:
+    """Raises ConfigurationError if a flow is closed, so that nothing of its target may be changed."""
+    known = list(states)
+    if reason := closed_for(known):
+        raise ConfigurationError(closed(flow, reason, max(state.generation for state in known)))
+
+
 def require_open_to_groups(flow: Flow, target: Cluster) -> frozenset[str]:
     """Reads the states of a flow, and raises ConfigurationError if its groups must not be moved any more; returns the
     topics on which they must not, because they were promoted."""

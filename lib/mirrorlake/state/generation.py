@@ -203,7 +203,8 @@ def _open_generation(
         if (key := (position.topic, position.partition)) not in known or reopened
     }
     positions = assign({**known, **new}, slots, keep=same_slots and bool(states))
-    promoted = set() if added.reopens else {*promoted_topics(states.values())}
+    opens_all = reopened or added.reopens is ClosedFor.FAILOVER  # a take-over of an open flow leaves them as they are
+    promoted = set() if added.reopens and opens_all else {*promoted_topics(states.values())}
     promoted = (promoted - added.demotes) | added.promotes
     producer_ids = sorted({producer_id for state in states.values() for producer_id in state.all_producer_ids})
     everything, is_bound = tuple(positions.values()), _is_bound(added, states)

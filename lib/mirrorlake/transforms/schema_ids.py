@@ -12,6 +12,7 @@ import struct
 from typing import Any
 
 import requests
+from requests.auth import HTTPBasicAuth
 
 from mirrorlake.config import secret_reference
 from mirrorlake.config.registry import SchemaRegistry
@@ -21,8 +22,14 @@ MAGIC = 0
 PREFIX = struct.Struct(">bI")  # magic byte and id
 TIMEOUT_S = 10
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-NOT_FOUND = 404
-OURS_TO_CORRECT = frozenset(range(400, 500)) - {408, 429}  # request timeout, too many requests
+OK, NOT_FOUND = 200, 404
+UNKNOWN_ID = 40_403  # the code of an error in the body of a 404; others come from a gateway
+OURS_TO_CORRECT = frozenset(range(400, 500)) - {NOT_FOUND, 408, 429}  # request timeout, too many requests
+REDIRECTS = range(300, 400)
+
+
+class SchemaIdError(ValueError):
+    """Raised for a record whose schema id can't be translated."""
 
 
 class RegistryClient:
@@ -45,13 +52,15 @@ class RegistryClient:
         answer = self._ask("POST", f"/subjects/{requests.utils.quote(subject, safe='')}/versions", schema)
         if answer is None:
             raise self._error(f"does not register the schema of subject {subject}")
+        if not isinstance(answer.get("id"), int):
+            raise self._error(f"gives no id to the schema of subject {subject}", retriable=True)
         return int(str(answer["id"]))
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, object] | None:
         user, _, password = secret_reference.resolve(
             f"{self._registry.alias}.schema.registry.basic.auth.user.info", self._registry.user_info
         ).partition(":")
-        auth = (user, password) if user else None
+        auth = HTTPBasicAuth(user.encode(), password.encode()) if user else None  # as text, only Latin-1 is possible
         try:
             response = requests.request(
                 method,
@@ -59,16 +68,19 @@ class RegistryClient:
                 json=body,
                 auth=auth,
                 timeout=TIMEOUT_S,
+                allow_redirects=False,  # a POST would become a GET, and the credentials go elsewhere
                 headers={"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE},
             )
         except requests.RequestException as error:
             raise self._error(f"can't be reached ({type(error).__name__})", retriable=True) from None
-        if response.status_code == NOT_FOUND and method == "GET":
+        status, answer = response.status_code, _object(response)
+        if status == NOT_FOUND and answer is not None and answer.get("error_code") == UNKNOWN_ID:
             return None
-        if not response.ok:
-            what = f"answers {response.status_code} to {method} {path}: {response.text.strip()[:300]}"
-            raise self._error(what, retriable=response.status_code not in OURS_TO_CORRECT)
-        return dict(response.json())
+        if status != OK or answer is None:
+            what = f"answers {status} to {method} {path}: {response.text.strip()[:300]}"
+            is_ours = status in OURS_TO_CORRECT and answer is not None  # else it is a proxy's answer
+            raise self._error(what, retriable=not is_ours and status not in REDIRECTS)
+        return answer
 
     def _error(self, what: str, *, retriable: bool = False) -> MirrorlakeError:
         kind = SourceError if self._registry.side == "source" else TargetError
@@ -77,6 +89,15 @@ class RegistryClient:
             f"{self._registry.alias}.schema.registry.url, its user info and the schemas",
             retriable=retriable,
         )
+
+
+def _object(response: requests.Response) -> dict[str, object] | None:
+    """Returns the JSON object of an answer; None if it has none, as a page of a proxy."""
+    try:
+        answer = response.json()
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 class SchemaIds:
@@ -91,14 +112,14 @@ class SchemaIds:
         """Replaces the schema id in bytes of the wire format by the target's id of the same schema; null stays null.
 
         Raises:
-            ValueError: the bytes have another format, or the source's registry does not know the id; the message says
-                which.
+            SchemaIdError: the bytes have another format, or the source's registry does not know the id; the message
+                says which.
             SourceError, TargetError: a registry can't be reached, or refuses the schema.
         """
         if data is None:
             return None
         if len(data) < PREFIX.size or data[0] != MAGIC:
-            raise ValueError("the data does not begin with a zero byte and a schema id of four bytes")
+            raise SchemaIdError("the data does not begin with a zero byte and a schema id of four bytes")
         _, schema_id = PREFIX.unpack_from(data)
         if (schema_id, subject) not in self._known:
             self._known[schema_id, subject] = self._look_up(schema_id, subject)
@@ -107,9 +128,9 @@ class SchemaIds:
     def _look_up(self, schema_id: int, subject: str) -> int:
         schema = self._source.schema(schema_id)
         if schema is None:
-            raise ValueError(f"schema id {schema_id} is not in the registry of cluster {self._source_alias}")
+            raise SchemaIdError(f"schema id {schema_id} is not in the registry of cluster {self._source_alias}")
         if schema.get("references"):
-            raise ValueError(
+            raise SchemaIdError(
                 f"schema id {schema_id} refers to other schemas, which mirrorlake does not register. Register it on "
                 "the target with the same id, and set schema.ids = keep"
             )

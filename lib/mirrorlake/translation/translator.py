@@ -6,7 +6,7 @@ a given time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -17,6 +17,7 @@ from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.reasons import PositionReason
 from mirrorlake.translation.positions import ReaderPosition, Translated, Translation
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, resumptions, translate
 
@@ -58,15 +59,16 @@ class Translator:
         Raises:
             SourceError: the source can't be read.
         """
-        logs = self._logs({(position.topic, position.partition) for position in positions})
         known = self._known()
+        logs = self._logs({(position.topic, position.partition) for position in positions})  # later than the ledger
+        replaced = {key for key, (_, end) in logs.items() if key in known and end < known[key]["upstream_next"]}
         resolved = [self._resolved(position, known) for position in positions]
         resumed = {key: one.resumed_at for key, one in resumptions(self.ledger.of_flow("gaps", self.flow)).items()}
         mirrored = [
             row
             for row in (
                 self._mirrored(key, known.get(key), log=logs.get(key), resumed_at=resumed.get(key))
-                for key in {(position.topic, position.partition) for position in positions}
+                for key in {(position.topic, position.partition) for position in positions} - replaced
             )
             if row is not None
         ]
@@ -84,7 +86,9 @@ class Translator:
             answers = {int(row["group_id"]): row for row in frame.collect()}
         return Translation(
             self.flow.name,
-            tuple(self._translated(position, answers.get(number)) for number, position in enumerate(resolved)),
+            tuple(
+                self._translated(position, answers.get(number), replaced) for number, position in enumerate(resolved)
+            ),
         )
 
     def at(self, timestamp_ms: int) -> list[ReaderPosition]:
@@ -211,10 +215,14 @@ class Translator:
             position.label,
         )
 
-    def _translated(self, position: ReaderPosition, row: Any) -> Translated:
+    def _translated(self, position: ReaderPosition, row: Any, replaced: Set[PartitionKey]) -> Translated:
         key = (position.label, position.topic, position.partition, position.upstream_offset)
         if row is None or row["status"] is None:
-            status, reason = self._why_not(position.topic)
+            status, reason = (
+                (Status.NOT_MIRRORED_YET, PositionReason.TRUNCATED)
+                if (position.topic, position.partition) in replaced
+                else self._why_not(position.topic)
+            )
             return Translated(
                 *key, target_topic=None, target_partition=None, downstream_offset=None, status=status, reason=reason
             )

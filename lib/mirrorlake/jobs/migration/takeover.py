@@ -46,6 +46,7 @@ from mirrorlake.protocol.cluster import (
 )
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.protocol.open_transactions import settled_ends
+from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.state import offset_syncs
@@ -214,6 +215,11 @@ class Takeover:
             if remotes[name] in there
         }
         known, is_reopened = self._known(target)
+        if is_reopened:
+            for (topic, _), position in known.items():
+                remote = remotes.get(topic, "")
+                self._require_same(position.topic_id, topics.get(topic), flow.source, topic)
+                self._require_same(position.target_topic_id, there.get(remote), flow.target, remote)
         keys = [
             (topic, partition)
             for topic, count in counts.items()
@@ -221,9 +227,18 @@ class Takeover:
             if (topic, partition) not in known or is_reopened
         ]
         self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+        self._target_topic_ids = {name: topic.topic_id for name, topic in there.items()}
         self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
         held = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
         return Compared(held, remotes, known)
+
+    def _require_same(self, before: str, now: Topic | None, cluster: str, name: str) -> None:
+        """Raises TargetError if a topic is not the one of which the flow's map tells."""
+        if before and now is not None and now.topic_id and now.topic_id != before:
+            raise TargetError(
+                f"flow {self.flow.name}: topic {name} on cluster {cluster} was created anew since the hand-back. The "
+                "map of what was mirrored before is of another topic. Exclude the topic (topics.exclude)"
+            )
 
     def _source_bounds(
         self, source: Cluster, compared: Compared
@@ -418,6 +433,7 @@ class Takeover:
                 upstream_next=found.upstream_next,
                 downstream_next=self._downstream_next(found),
                 slot=NO_SLOT,
+                target_topic_id=self._target_topic_ids[found.target_topic],
             )
             for found in findings
         )

@@ -67,7 +67,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import MirrorResult, Stopwatch, stages
-from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.closure import promoted_topics, require_open
 from mirrorlake.state.fencing import fenced
 from mirrorlake.state.generation import Beginning, begin_generation
 from mirrorlake.state.giving_way import GivingWay
@@ -300,6 +300,8 @@ class MirrorJob:
             self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
         states = self._read_states()
+        if not self._closed_for:
+            require_open(flow, states)
         promoted = self._promoted(states)
         mirrored = {topic for topic, _ in merge_positions(states)}
         found = source_topics(self._source, flow, mirrored - promoted)
@@ -492,8 +494,9 @@ class MirrorJob:
             level = logging.WARNING if notice.is_warning else logging.INFO
             log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
         if plan.paused is None:
-            if plan.retry != self._retried and self.flow.passes_over_losses:
-                self._topology.forget(plan.held)  # a remote topic may be gone; then it is created and filled again
+            if plan.retry != self._retried:
+                # A remote topic may be gone, and is created again: with what it had, if the flow may lose records.
+                self._topology.try_again(plan.held if self.flow.passes_over_losses else plan.not_begun)
             self._retried = plan.retry
             self._ensure_topics(dict(plan.topics), plan.held)
         self._holdups.partitions(plan.stuck)

@@ -35,7 +35,7 @@ from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyKind
-from mirrorlake.spark.kafka_frames import log_records
+from mirrorlake.spark.kafka_frames import OVERFLOW, TOO_FAR, log_records
 from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.spark.session_state import why_ended
 from mirrorlake.state.slot_report import SlotReport
@@ -211,6 +211,11 @@ class SparkTasks:
                     f"flow {flow.name}: Spark can't read a topic that has a transform: {corrupt}. Check the disks of "
                     f"cluster {flow.source}. To continue without this batch, remove the topic from the transform's "
                     "topics, or delete the records up to this batch"
+                ) from None
+            if OVERFLOW in str(error):
+                raise SourceError(
+                    f"flow {flow.name}: Spark can't read a topic that has a transform: {TOO_FAR}. Remove the topic "
+                    "from the transform's topics, or delete the records up to that one"
                 ) from None
             raise TargetError(
                 f"flow {flow.name}: a copy task was lost: {without_contents(error)}", retriable=True

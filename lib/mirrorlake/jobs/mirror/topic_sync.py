@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError, TargetError
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import merge_positions
@@ -36,7 +36,7 @@ from mirrorlake.protocol.topic_changes import (
     remote_config,
 )
 from mirrorlake.reasons import TopicHeld
-from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.closure import promoted_topics, require_open
 from mirrorlake.state.offset_syncs import TOPIC_CONFIG, read_all_states, topic_config
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Topology:
     def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: ChangeLedger) -> None:
         self.flow, self._source, self._target, self._ledger = flow, source, target, ledger
         self._settled: dict[str, int] = {}
+        self._unready: dict[str, tuple[int, MirrorlakeError]] = {}  # with the number of partitions
         self._refused: dict[Change, str] = {}
         self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
         self._new_configs: dict[str, dict[str, str]] = {}
@@ -181,7 +182,8 @@ class Topology:
     def ensure(self, topics: Mapping[str, int]) -> Refusals:
         """Creates remote topics, adds partitions, and configures them so that they take batches unchanged.
 
-        A call for topics that were ensured before sends no requests.
+        A call for topics that were ensured before sends no requests, nor does one for topics that were refused for
+        good before `try_again`.
 
         Returns:
             Errors by source topic; topics without an error are ready.
@@ -192,15 +194,21 @@ class Topology:
                 be changed.
         """
         mine = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
-        new = {topic: partitions for topic, partitions in mine.items() if self._settled.get(topic, 0) < partitions}
+        unready = {topic: count for topic, count in mine.items() if self._settled.get(topic, 0) < count}
+        known = {
+            topic: self._unready[topic][1]
+            for topic, count in unready.items()
+            if topic in self._unready and self._unready[topic][0] == count
+        }
+        new = {topic: count for topic, count in unready.items() if topic not in known}
         if not new:
-            return {}
+            return known
         remote_of = self.flow.remote_topics(topics)
         refusals = self._apply(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
         refused_of: dict[str, dict[Change, TargetError]] = {}
         for change, error in refusals.items():
             refused_of.setdefault(change.target_topic, {})[change] = error
-        failures: Refusals = {}
+        failures: Refusals = known
         for topic, partitions in new.items():
             refused = refused_of.get(remote_of[topic], {})
             stamping = next(
@@ -220,11 +228,14 @@ class Topology:
                 self._settled[topic] = partitions
             else:
                 failures[topic] = missing
+                if not missing.retriable:
+                    self._unready[topic] = partitions, missing
         return failures
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """Lets `ensure` look at topics again that can't be mirrored."""
-        for topic in topics:
+    def try_again(self, gone: Iterable[str]) -> None:
+        """Lets `ensure` look again at topics that were refused, and at those that may be gone."""
+        self._unready.clear()
+        for topic in gone:
             self._settled.pop(topic, None)
 
     # -- topic sync ---------------------------------------------------------------------------------
@@ -414,10 +425,19 @@ class Topology:
     def _refused_of(changes: Iterable[Change], refusals: Refusals) -> dict[Change, Any]:
         return {change: refusals[change.target_topic] for change in changes if change.target_topic in refusals}
 
+    @staticmethod
+    def _outcome(change: Change, refusals: Mapping[Change, TargetError]) -> str:
+        """Returns the outcome of a change; a binding that may have been created is one that mirrorlake takes back."""
+        if change not in refusals:
+            return ChangeOutcome.APPLIED
+        error = refusals[change]
+        may_be_there = change.kind is ChangeKind.CREATE_ACL and error.retriable
+        return f"{ChangeOutcome.UNKNOWN}: {error.message}" if may_be_there else error.message
+
     def _record(self, changes: Iterable[Change], refusals: Mapping[Change, TargetError]) -> None:
         now, rows = datetime.now(UTC).replace(tzinfo=None), []
         for change in changes:
-            outcome = refusals[change].message if change in refusals else ChangeOutcome.APPLIED
+            outcome = self._outcome(change, refusals)
             if self._refused.get(change) == outcome:
                 continue  # logged and recorded when it was first refused
             self._log(change, outcome)
@@ -492,7 +512,7 @@ def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult
     """Runs the topics job: syncs the remote topics of a flow with the source, or only plans it (`dry_run`).
 
     Raises:
-        MirrorlakeError: a cluster can't be reached, or remote names conflict.
+        MirrorlakeError: a cluster can't be reached, remote names conflict, or the flow is closed.
     """
     with ending(log, "topics", flow=flow.name):
         return _keep_in_step(flow, ledger, dry_run=dry_run)
@@ -504,6 +524,7 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
     client_id, timeout_ms = f"{flow.name}|topics", flow.connect_timeout_ms
     with closing(Cluster(flow.target_connection, "target", client_id, timeout_ms)) as target:
         states = read_all_states(target.connect(), flow.offset_syncs_topic, timeout_ms).values()
+    require_open(flow, states)
     promoted = promoted_topics(states)
     with closing(Cluster(flow.source_connection, "source", client_id, timeout_ms)) as source:
         mirrored = {topic for topic, _ in merge_positions(states)}

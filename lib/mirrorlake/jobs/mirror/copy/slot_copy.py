@@ -319,7 +319,10 @@ class SlotCopy:
             stretch.target_topic: self.target.topics[stretch.target_topic].partitions
             for stretch in self._transformed.values()
         }
+        compacted = set()
         for topic in partitions:  # the records arrive only once, so the limit must be known before
+            if "compact" in (await self.target.topic_config(topic, "cleanup.policy") or ""):
+                compacted.add(topic)
             allowed = await self.target.topic_config(topic, LARGEST_MESSAGE)
             if allowed:
                 self.target.limits.lower(topic, int(allowed))
@@ -331,6 +334,7 @@ class SlotCopy:
             target_partitions=partitions,
             epochs=epochs,
             ids=schema_ids(self.flow.registries),
+            compacted=compacted,
         )
         await transformed.begin()
         is_everything, topics = True, {stretch.topic for stretch in self._transformed.values()}

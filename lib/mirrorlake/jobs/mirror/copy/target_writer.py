@@ -215,7 +215,17 @@ class Outlet:
         """Takes the answer to one request."""
         was_there = future.is_done
         try:
-            for key, base_offset in self.target.produced(await future):
+            response = await future
+            stamped = self.target.stamped(response)
+            if stamped is not None and stamped[0] != self.flow.dead_letter_topic:
+                raise TargetError(
+                    f"flow {self.flow.name}: topic {stamped[0]} on cluster {self.flow.target} replaces the timestamps "
+                    "of records. Nothing was committed. Set its message.timestamp.type to CreateTime, or grant the "
+                    "mirror job DESCRIBE_CONFIGS and ALTER_CONFIGS on it",
+                    retriable=True,
+                    out_of_step=True,
+                )
+            for key, base_offset in self.target.produced(response):
                 stretch, batch = batches[key]
                 stretch.append(batch, key[1], base_offset)
                 self.bytes += len(batch.raw)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from mirrorlake.config.flow import Flow
@@ -31,7 +31,7 @@ from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.network.response_error import ResponseError, check
 from mirrorlake.transforms.evaluate import FAILED, FILTERED
 from mirrorlake.transforms.record import TransformedRecord
-from mirrorlake.transforms.schema_ids import SchemaIds
+from mirrorlake.transforms.schema_ids import SchemaIdError, SchemaIds
 
 OLDEST_TIMESTAMP_MS = -1  # Kafka's value for no timestamp
 
@@ -86,6 +86,7 @@ class TransformedIntake:
         target_partitions: number of partitions of each remote topic.
         epochs: leader epochs of the source at planning time, before Spark has read anything; -1 if unknown.
         ids: translates schema ids, for transforms that need it.
+        compacted: the remote topics that refuse records without a key.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class TransformedIntake:
         target_partitions: Mapping[str, int],
         epochs: Mapping[PartitionKey, int],
         ids: SchemaIds | None = None,
+        compacted: Set[str] = frozenset(),
     ) -> None:
         self.flow, self.source, self.dead_letters = (
             flow,
@@ -110,6 +112,7 @@ class TransformedIntake:
             epochs,
             ids,
         )
+        self._compacted = compacted
         self._open = dict.fromkeys(stretches)  # unfinished partitions, in the order of their records
         self._causes: AsyncIterator[tuple[int, int, GapKind | None]] | None = None
         self._cause: tuple[int, int, GapKind | None] = (0, 0, None)
@@ -209,13 +212,15 @@ class TransformedIntake:
             try:
                 translated = self._ids.translated(getattr(record, side), f"{stretch.target_topic}-{side}")
                 record = replace(record, key=translated) if side == KEY else replace(record, value=translated)
-            except ValueError as error:
+            except SchemaIdError as error:
                 return record, f"{transform.property_name(f'{side}.schema.ids')}: {error}"
         return record, None
 
     def _why_not(self, stretch: Stretch, record: TransformedRecord) -> str | None:
         """Returns the reason why the target would refuse a record, without the values; or None."""
         partitions = self._target_partitions[stretch.target_topic]
+        if record.key is None and stretch.target_topic in self._compacted:
+            return f"the record has no key, and topic {stretch.target_topic} is compacted"
         if not 0 <= (record.target_partition or 0) < partitions:
             return (
                 f"the expression gave a partition that does not exist: topic {stretch.target_topic} has {partitions} "

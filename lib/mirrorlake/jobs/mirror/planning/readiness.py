@@ -18,7 +18,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.reasons import TopicHeld
@@ -91,10 +91,15 @@ class Readiness:
                 asked[topic] = _unwritten(flow, topic, partitions, remote, positions)
             else:
                 held[topic] = why
-        occupied = {} if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms)
+        occupied, unread = ({}, {}) if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms)
         is_passing = bool(occupied) and not is_settled()
         for topic in asked:
-            if topic in occupied:
+            if topic in unread:
+                (_, partition), error = unread[topic]
+                held[topic] = TopicHeld.UNREAD.about(
+                    flow=flow.name, remote=remote_of[topic], partition=partition, target=flow.target, error=error
+                )
+            elif topic in occupied:
                 _, partition = occupied[topic]
                 held[topic] = TopicHeld.OCCUPIED.about(
                     flow=flow.name,
@@ -160,10 +165,11 @@ def lacks(flow: Flow, operation: str, topic: str, cluster: str) -> str:
 
 def first_records(
     cluster: Cluster, topics: Mapping[str, list[PartitionKey]], timeout_ms: int
-) -> dict[str, PartitionKey]:
+) -> tuple[dict[str, PartitionKey], dict[str, tuple[PartitionKey, str]]]:
     """Returns the first partition of each topic that holds a committed record; aborted records don't count.
 
-    The ends of all partitions are listed with one request to each leader.
+    The ends of all partitions are listed with one request to each leader. A leader that does not answer holds up its
+    own topics: of each, the second result has a partition, and the error.
 
     Args:
         cluster: cluster of the partitions.
@@ -171,11 +177,14 @@ def first_records(
         timeout_ms: deadline of each request.
     """
     keys = [key for of_topic in topics.values() for key in of_topic]
-    ends = cluster.offsets(keys, LATEST_TIMESTAMP, timeout_ms) if keys else {}
-    written = [key for key in keys if ends[key] > 0]
+    listed, failed = cluster.stable_ends(keys, timeout_ms) if keys else ({}, {})
+    ends = {key: end for key, (end, _) in listed.items()}
+    unread = {topic: (key, failed[key]) for topic, of_topic in topics.items() for key in of_topic if key in failed}
+    asked = {topic: of_topic for topic, of_topic in topics.items() if topic not in unread}
+    written = [key for of_topic in asked.values() for key in of_topic if ends.get(key, 0) > 0]
     first = cluster.offsets(written, EARLIEST_TIMESTAMP, timeout_ms) if written else {}
-    found = {topic: _first_record(cluster, of_topic, first, ends, timeout_ms) for topic, of_topic in topics.items()}
-    return {topic: key for topic, key in found.items() if key is not None}
+    found = {topic: _first_record(cluster, of_topic, first, ends, timeout_ms) for topic, of_topic in asked.items()}
+    return {topic: key for topic, key in found.items() if key is not None}, unread
 
 
 def _first_record(

@@ -22,12 +22,18 @@ def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeou
         source.offsets(specs, EARLIEST_TIMESTAMP, timeout_ms),
         source.offsets(specs, LATEST_TIMESTAMP, timeout_ms),
     )
+    by_time: dict[int, list[PartitionKey]] = {}
+    for key, spec in specs.items():
+        if spec.timestamp_ms is not None:
+            by_time.setdefault(spec.timestamp_ms, []).append(key)
+    at_time: dict[PartitionKey, int] = {}
+    for timestamp_ms, keys in by_time.items():
+        at_time |= source.offsets(keys, timestamp_ms, timeout_ms)
     starts: dict[PartitionKey, int] = {}
     for key, spec in specs.items():
         given = dict(spec.offsets).get(key[1])
         if spec.timestamp_ms is not None:
-            at = source.offsets([key], spec.timestamp_ms, timeout_ms)[key]
-            starts[key] = stable[key] if at < 0 else at
+            starts[key] = stable[key] if at_time[key] < 0 else at_time[key]
         elif given is not None:
             if not first[key] <= given <= stable[key]:
                 raise SourceError(
