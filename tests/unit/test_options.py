@@ -265,6 +265,22 @@ def test_what_a_running_job_takes_over() -> None:
     ]
 
 
+def test_what_has_changed_since_a_flow_was_read_is_a_change_also_for_a_reader_that_begins_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planner begins when Spark runs, or after a pause, with the flow and the version of the file it is of."""
+    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
+    file = tmp_path / "mm2.properties"
+    file.write_text("".join(f"{name} = {value}\n" for name, value in BASE.items()))
+    driver = reload.LiveFlow(file, Flow.load(file, "a->b"))
+    file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, "topics.exclude": "two"}.items()))
+    planner = reload.LiveFlow(file, driver.flow, seen=driver.seen)
+    for reader in (driver, planner):
+        (notice,) = reader.poll()
+        assert notice.event == "configuration_changed"
+        assert not reader.flow.mirrors_topic("two")
+
+
 def test_a_changed_file_takes_effect_where_its_properties_are_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from mirrorlake.errors import ConfigurationError
 LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
+Stamp = tuple[int, int]  # when the file was changed, and its size
+
 SETTLING_S = 1.0  # an editor may still be writing the file
 
 
@@ -41,12 +43,16 @@ class LiveFlow:
         config: the property file.
         flow: the flow as it was read from there.
         slots: the number of slots that can have work, among which rates are shared.
+        seen: the version of the file that `flow` is of; None for the present one.
+
+    Attributes:
+        seen: the version of the file whose changes are in effect, or were told of.
     """
 
-    def __init__(self, config: str | Path, flow: Flow, slots: int = 1) -> None:
+    def __init__(self, config: str | Path, flow: Flow, slots: int = 1, seen: Stamp | None = None) -> None:
         self.flow, self.slots = flow, slots
         self._config = Path(config)
-        self._seen = self._newer = self._stamp()
+        self.seen = self._newer = self._stamp() if seen is None else seen
         self._newer_since = 0.0
 
     def poll(self) -> list[Notice]:
@@ -56,13 +62,13 @@ class LiveFlow:
             What the operator should know of the changes.
         """
         stamp, now = self._stamp(), time.monotonic()
-        if stamp == self._seen:
+        if stamp == self.seen:
             return []
         if stamp != self._newer:
             self._newer, self._newer_since = stamp, now
         if now < self._newer_since + SETTLING_S:
             return []
-        self._seen = stamp
+        self.seen = stamp
         try:
             new = Flow.load(self._config, self.flow.name)
             require_rates(new, self.slots)
@@ -84,7 +90,7 @@ class LiveFlow:
             detail = f"{self._config} has changed: {', '.join(later)} takes effect when the job is started again"
             yield Notice("configuration_deferred", detail, is_warning=True)
 
-    def _stamp(self) -> tuple[int, int] | None:
+    def _stamp(self) -> Stamp | None:
         try:
             stat = self._config.stat()
         except OSError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.config.reload import Stamp
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.metrics import Metrics
@@ -59,6 +60,7 @@ class JobRun:
         handle: called with each plan; returns the slots that it has committed. Its errors are retried or end the run.
         watch: called a few times a second while an interval is set; its errors end the run.
         metrics: counts retries.
+        seen: the version of the property file that the flow is of; see `LiveFlow`.
     """
 
     config: str
@@ -69,6 +71,7 @@ class JobRun:
     handle: HandlePlan
     watch: Callable[[], None]
     metrics: Metrics
+    seen: Stamp | None = None
 
 
 class Engine(Protocol):

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow, require_rates
-from mirrorlake.config.reload import LiveFlow
+from mirrorlake.config.reload import LiveFlow, Notice
 from mirrorlake.config.replication_policy import HEARTBEATS
 from mirrorlake.config.start import StartSpec
 from mirrorlake.config.transform import DEAD_LETTER
@@ -222,6 +222,7 @@ class MirrorJob:
                     handle=self._mirror,
                     watch=self._tend,
                     metrics=self._metrics,
+                    seen=self._live.seen,
                 )
             )
         except MirrorlakeError as error:
@@ -254,7 +255,8 @@ class MirrorJob:
         """
         flow, began, watch = self.flow, time.monotonic(), PauseWatch()
         try:
-            while self._paused(starting.repeat(lambda: watch.look(self._target, flow))):
+            while self._paused(starting.repeat(lambda: watch.look(self._target, self.flow))):
+                self._tell(self._live.poll())
                 self._waited_s = time.monotonic() - began
                 left_s = float("inf") if run_for_s is None else run_for_s - self._waited_s
                 if interval_s is None or left_s <= 0 or self._stopping.wait(min(PAUSE_LOOK_S, left_s)):
@@ -490,9 +492,7 @@ class MirrorJob:
         if plan.is_lingering and not plan.ranges:
             self._telemetry.health.progressed()  # it waits as it was told
         self._progress.planned(plan.lag)
-        for notice in plan.notices:
-            level = logging.WARNING if notice.is_warning else logging.INFO
-            log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
+        self._tell(plan.notices)
         if plan.paused is None:
             if plan.retry != self._retried:
                 # A remote topic may be gone, and is created again: with what it had, if the flow may lose records.
@@ -503,6 +503,12 @@ class MirrorJob:
         self._holdups.transactions(plan.uncommitted, plan.waiting_for)
         self._failpoint("driver.planned")
         return bool(plan.ranges)
+
+    def _tell(self, notices: Iterable[Notice]) -> None:
+        """Logs changes of the property file."""
+        for notice in notices:
+            level = logging.WARNING if notice.is_warning else logging.INFO
+            log.log(level, event(notice.event, flow=self.flow.name, detail=notice.detail))
 
     def _note_results(self, results: list[ExpectationResult]) -> None:
         self._keeper.note("expectation_results", results)

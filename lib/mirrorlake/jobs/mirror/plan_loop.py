@@ -44,7 +44,7 @@ class PlanLoop:
         Raises:
             MirrorlakeError: the error of a plan or micro-batch that is final.
         """
-        planner = Planner(LiveFlow(run.config, run.flow, run.slots), until_now=run.interval_s is None)
+        planner = Planner(LiveFlow(run.config, run.flow, run.slots, run.seen), until_now=run.interval_s is None)
         retries = Retries(run.flow.retry_timeout_ms / 1000, self._stopping.wait, run.flow.name, run.metrics)
         deadline = None if run.run_for_s is None else time.monotonic() + run.run_for_s
         seen, number, pause_s = 0, 0, run.interval_s or 0.0
