@@ -17,7 +17,7 @@ from mirrorlake.jobs.mirror.copy.task import chosen, packed
 from mirrorlake.jobs.mirror.engine import TaskAnswer
 from mirrorlake.jobs.mirror.in_process import InProcessTasks
 from mirrorlake.jobs.mirror.plan_loop import IDLE_S, PlanLoop, longer
-from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.spark_engine import Running, SparkEngine
 from mirrorlake.metrics import Metrics
 from mirrorlake.model.copy_plan import Range
@@ -180,17 +180,17 @@ def test_a_task_of_spark_decodes_only_its_own_part_of_a_plan() -> None:
 def test_a_drain_ends_with_the_error_of_a_plan_that_nothing_has_changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as that all topics are held: without the error, nothing that was copied would look like all."""
     plan, held = MirrorPlan(1, 1, number=1), TargetError("all topics are held", retriable=True)
-    planner = SimpleNamespace(latest=lambda: plan, committed=lambda _: None, close=lambda: None)
+    planner = SimpleNamespace(latest=lambda: plan, handled=lambda _: None, close=lambda: None)
     monkeypatch.setattr(plan_loop, "Planner", lambda *_, **__: planner)
     monkeypatch.setattr(plan_loop, "LiveFlow", lambda *_: None)
     monkeypatch.setattr(plan_loop, "Retries", lambda *_: SimpleNamespace(may_go_on=lambda _: True))
 
-    def handle(*_: object) -> set[int]:
+    def handle(*_: object) -> HandledPlan:
         raise held
 
     flow = SimpleNamespace(name="a->b", retry_timeout_ms=1)
     run: Any = SimpleNamespace(
-        config="", flow=flow, slots=1, interval_s=None, run_for_s=None, metrics=None, handle=handle
+        config="", flow=flow, slots=1, interval_s=None, run_for_s=None, metrics=None, handle=handle, seen=None
     )
     with pytest.raises(TargetError, match="all topics are held"):
         PlanLoop().run(run, SimpleNamespace())  # type: ignore[arg-type]
@@ -202,21 +202,21 @@ def test_a_job_that_runs_handles_a_plan_again_that_has_failed_though_it_has_no_n
     """Else the job would idle without a word, and its next failure, hours later, would be one without a success since
     then: the last one that it survives."""
     plan, away = MirrorPlan(1, 1, number=1), TargetError("the controller is away", retriable=True)
-    planner = SimpleNamespace(latest=lambda: plan, committed=lambda _: None, close=lambda: None)
+    planner = SimpleNamespace(latest=lambda: plan, handled=lambda _: None, close=lambda: None)
     monkeypatch.setattr(plan_loop, "Planner", lambda *_, **__: planner)
     monkeypatch.setattr(plan_loop, "LiveFlow", lambda *_: None)
     loop, failures, handled = PlanLoop(), [away, away], 0
 
-    def handle(*_: object) -> set[int]:
+    def handle(*_: object) -> HandledPlan:
         nonlocal handled
         handled += 1
         if failures:
             raise failures.pop()
-        return set()
+        return HandledPlan()
 
     flow, metrics = SimpleNamespace(name="a->b", retry_timeout_ms=60_000), Metrics()
     run: Any = SimpleNamespace(
-        config="", flow=flow, slots=1, interval_s=0.01, run_for_s=1.0, metrics=metrics, handle=handle
+        config="", flow=flow, slots=1, interval_s=0.01, run_for_s=1.0, metrics=metrics, handle=handle, seen=None
     )
     loop.run(run, SimpleNamespace())  # type: ignore[arg-type]
     assert handled == 3, "until it succeeds, and not again"

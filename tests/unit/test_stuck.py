@@ -107,6 +107,17 @@ def test_what_was_committed_is_waited_for_as_its_marker_may_not_be_in_the_log_ye
     assert MARKERS_S <= job.clock.now - began < 2 * MARKERS_S, "a target may be slow: the plan is made without it"
 
 
+def test_a_slot_that_waits_for_its_rate_does_not_rest_while_others_advance() -> None:
+    job = Job()
+    for _ in range(10):
+        assert job.plan(fails=(1,)) == [0, 1]
+        job.stuck.committed({0}, {1})
+        job.clock.now += 0.1
+    assert job.plan(fails=(1,)) == [0, 1]
+    job.clock.now += 0.1
+    assert job.plan() == [0], "it has failed, and told of no rate"
+
+
 def test_nobody_rests_where_nothing_advances_or_nothing_else_is_to_be_done() -> None:
     job = Job()
     assert all(job.plan(fails=(0, 1)) == [0, 1] for _ in range(10))

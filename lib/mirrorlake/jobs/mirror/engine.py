@@ -9,7 +9,7 @@ from typing import Protocol
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.reload import Stamp
 from mirrorlake.errors import MirrorlakeError
-from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.metrics import Metrics
 from mirrorlake.spark.timing import Stopwatch
 from mirrorlake.state.slot_report import SlotReport
@@ -43,7 +43,7 @@ class CopyTasks(Protocol):
         """Adds details to an error that only the engine can find."""
 
 
-HandlePlan = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], set[int]]
+HandlePlan = Callable[[MirrorPlan, CopyTasks, int, Stopwatch], HandledPlan]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class JobRun:
         interval_s: least seconds from the begin of a micro-batch to the next one; None to mirror what the source has
             now, and end.
         run_for_s: seconds after which to stop; None for no limit.
-        handle: called with each plan; returns the slots that it has committed. Its errors are retried or end the run.
+        handle: called with each plan; returns what has become of its slots. Its errors are retried or end the run.
         watch: called a few times a second while an interval is set; its errors end the run.
         metrics: counts retries.
         seen: the version of the property file that the flow is of; see `LiveFlow`.

@@ -50,7 +50,7 @@ from mirrorlake.jobs.mirror.observation.canary import Canary
 from mirrorlake.jobs.mirror.observation.holdups import Holdups
 from mirrorlake.jobs.mirror.observation.lag_keeper import LagKeeper, LagSample
 from mirrorlake.jobs.mirror.observation.progress_keeper import ProgressKeeper
-from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
@@ -429,11 +429,11 @@ class MirrorJob:
 
     # -- one micro-batch ----------------------------------------------------------------------------
 
-    def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> set[int]:
-        """Handles one plan of the engine; returns the slots that were committed."""
+    def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> HandledPlan:
+        """Handles one plan of the engine."""
         self._follow_file()  # a run without an interval is not tended in between
         if not self._has_work(plan):
-            return set()
+            return HandledPlan()
         began_ms = 1000 * time.time()
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
@@ -467,7 +467,7 @@ class MirrorJob:
                 )
             )
             self._metrics.retries.labels(self.flow.name, type(worst).__name__).inc()
-        return {report.slot for report in outcome.committed}
+        return HandledPlan({report.slot for report in outcome.committed}, outcome.waited)
 
     def _has_work(self, plan: MirrorPlan) -> bool:
         """Handles the parts of a plan besides its ranges; returns true if there is something to copy.

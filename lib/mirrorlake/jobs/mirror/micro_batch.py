@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import FencedError, GateError, MirrorlakeError, TargetError, first_line
@@ -42,10 +42,17 @@ HELD_SHARE = 0.25  # of its timeout for which it waits at most
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """The outcome of a micro-batch: the reports of the committed slots, and the errors of the others."""
+    """The outcome of a micro-batch.
+
+    Attributes:
+        committed: the reports of the committed slots.
+        failures: the errors of others.
+        waited: the slots that had nothing to commit, as they wait for a rate or a quota.
+    """
 
     committed: list[SlotReport]
     failures: list[MirrorlakeError]
+    waited: set[int] = field(default_factory=set)
 
 
 class MicroBatch:
@@ -97,6 +104,7 @@ class MicroBatch:
         """
         committed: list[SlotReport] = []
         failures: list[MirrorlakeError] = []
+        waited: set[int] = set()
         refused: MirrorlakeError | None = None
         with self._aborting_if_interrupted({one.slot for one in plan.ranges}):
             try:
@@ -105,6 +113,7 @@ class MicroBatch:
                         clock.lap("copy")
                         self._failpoint("driver.copied")
                         moved = [report for report in reports if report.is_open]
+                        waited |= {report.slot for report in reports if not report.is_open}
                         try:
                             if moved:
                                 self._pass_gate(moved, cycle_id, evaluated)
@@ -124,7 +133,7 @@ class MicroBatch:
                 if not committed:
                     raise refused or error from None
                 failures.append(refused or error)
-        return BatchOutcome(committed, failures)
+        return BatchOutcome(committed, failures, waited)
 
     @contextmanager
     def _aborting_if_interrupted(self, slots: set[int]) -> Iterator[None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from mirrorlake.config.reload import LiveFlow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.jobs.mirror.engine import CopyTasks, JobRun
-from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.planner import Planner
 from mirrorlake.spark.retries import Retries
 from mirrorlake.spark.timing import Stopwatch
@@ -56,7 +56,7 @@ class PlanLoop:
                 is_new = plan.number != seen or is_again
                 if is_new:
                     seen = plan.number
-                    planner.committed(self._handle(run, plan, tasks, number, retries))
+                    planner.handled(self._handle(run, plan, tasks, number, retries))
                     number += 1
                 if run.interval_s is None:
                     if not is_new:
@@ -71,18 +71,18 @@ class PlanLoop:
         finally:
             planner.close()
 
-    def _handle(self, run: JobRun, plan: MirrorPlan, tasks: CopyTasks, number: int, retries: Retries) -> set[int]:
-        """Handles a plan; returns the slots that were committed."""
+    def _handle(self, run: JobRun, plan: MirrorPlan, tasks: CopyTasks, number: int, retries: Retries) -> HandledPlan:
+        """Handles a plan; returns what has become of its slots."""
         try:
-            committed = run.handle(plan, tasks, number, Stopwatch())
+            handled = run.handle(plan, tasks, number, Stopwatch())
             retries.succeeded()
         except MirrorlakeError as error:
             if not retries.may_go_on(error):
                 raise
             self._failure = error
-            return set()
+            return HandledPlan()
         self._failure = None
-        return committed
+        return handled
 
     def _wait_until(self, due: float, deadline: float | None, watch: Callable[[], None] | None) -> None:
         """Waits until the next plan is due, and watches meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from mirrorlake.config.reload import Notice
@@ -73,3 +73,16 @@ class MirrorPlan:
         for one in self.ranges:
             found[one.slot].append(one)
         return found
+
+
+@dataclass(frozen=True)
+class HandledPlan:
+    """What has become of the slots of a plan.
+
+    Attributes:
+        committed: those that were committed.
+        waited: those that have copied nothing, as a rate or a quota told them.
+    """
+
+    committed: Set[int] = frozenset()
+    waited: Set[int] = frozenset()

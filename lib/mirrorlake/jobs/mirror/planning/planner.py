@@ -17,7 +17,7 @@ from mirrorlake.config.reload import LiveFlow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.planning.linger import Linger
-from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
+from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.readiness import Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
@@ -88,9 +88,9 @@ class Planner:
             self._last = replace(plan, number=self._last.number + 1, plan_ms=plan_ms)
         return self._last
 
-    def committed(self, slots: set[int]) -> None:
-        """Notes the slots of the last plan that were committed; their states may not be readable yet."""
-        self._stuck.committed(slots)
+    def handled(self, plan: HandledPlan) -> None:
+        """Notes what has become of the slots of the last plan; states of those committed may not be readable yet."""
+        self._stuck.committed(plan.committed, plan.waited)
 
     def close(self) -> None:
         """Drops the connections; the next plan makes new ones."""

@@ -56,7 +56,7 @@ class StuckPartitions:
         self._failing: dict[int, Failing] = {}
         self._planned: dict[int, Identity] = {}
         self._starts: dict[PartitionKey, tuple[int, float, str]] = {}  # of the last plan: offset, since when
-        self._committed: set[int] = set()  # of them
+        self._committed: Set[int] = set()  # of them
         self._began: dict[PartitionKey, int] = {}  # where the last plan that had a partition began it
         self._others_advance = False
 
@@ -85,9 +85,13 @@ class StuckPartitions:
 
     # -- slots --------------------------------------------------------------------------------------
 
-    def committed(self, slots: set[int]) -> None:
-        """Notes which of the slots that were planned last were committed."""
+    def committed(self, slots: Set[int], waited: Set[int] = frozenset()) -> None:
+        """Notes which of the slots that were planned last were committed, and which have waited for a rate or a quota.
+
+        The latter have not failed: they are tried again with the next plan.
+        """
         self._committed = slots
+        self._planned = {slot: before for slot, before in self._planned.items() if slot not in waited}
 
     def read(self, read: Callable[[], States], wait: Callable[[float], object] = time.sleep) -> States:
         """Reads the states of all slots until they hold what was committed, or MARKERS_S have passed.
