@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -78,6 +78,36 @@ def test_a_partition_whose_leader_is_down_holds_back_only_itself(
     (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
     assert (row["topic"], row["partition"], row["action"]) == (dead, 0, "the others go on")
     assert "does not answer" in row["detail"]
+    world.assert_equal(alive, dead)
+
+
+def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_while_nothing_of_it_is_mirrored(
+    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
+) -> None:
+    world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
+    world.write_config(**{"mirrorlake.slots": "1"})
+    alive, dead = world.topic("alive", 1), world.topic("dead", 1)
+    places = {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2}
+    made = world.target_admin.create_topics(
+        [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]
+    )
+    for future in made.values():
+        future.result()
+    for topic in (alive, dead):
+        world.produce(topic, 20, 1)
+    eventually(lambda: {*places} <= {*world.target_admin.list_topics(timeout=5).topics})
+    with ExitStack() as stopped:
+        pair.stop_broker(2)
+        stopped.callback(pair.start_broker, 2)
+        with world.mirroring():
+            eventually(lambda: arrived(world, alive) == 20, 60)
+            world.produce(alive, 20, 1, seed=2)
+            eventually(lambda: arrived(world, alive) == 40, 30)
+            stopped.close()
+            eventually(lambda: arrived(world, dead) == 20, 90)
+    (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert row["topic"] == dead
+    assert "not known whether the topic holds records of others" in row["detail"]
     world.assert_equal(alive, dead)
 
 

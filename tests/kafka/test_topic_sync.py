@@ -26,7 +26,8 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from mirrorlake.errors import TargetError
+from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.jobs.mirror.planning import planner
 from mirrorlake.jobs.mirror.topic_sync import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.slot import SlotState
@@ -148,6 +149,30 @@ def test_a_remote_topic_that_would_stamp_records_anew_is_corrected_before_anythi
     ) in rows(world)
 
 
+def test_a_remote_topic_that_begins_to_stamp_records_anew_gets_none_before_it_is_corrected(world: World) -> None:
+    topic = world.topic("plain", 1)
+    world.produce(topic, 50, 1)
+    with world.mirroring():
+        eventually(lambda: len(world.target_records(topic)[0]) == 50)
+        alter(world.target_admin, world.remote(topic), "message.timestamp.type", "LogAppendTime")
+        stamps = "message.timestamp.type"
+        eventually(lambda: config_of(world.target_admin, world.remote(topic))[stamps] == "LogAppendTime")
+        world.produce(topic, 50, 1, seed=2)
+        eventually(lambda: len(world.target_records(topic)[0]) == 100)
+    assert "replaces the timestamps of records" in "".join(world.lines)
+    world.assert_equal(topic)
+
+
+def test_what_a_remote_topic_was_created_with_stays_whatever_the_source_has(world: World) -> None:
+    topic = world.topic("plain", 1, {"retention.ms": "7200000"})
+    world.write_config(**{"target.topic.creation.retention.ms": "-1"})
+    assert keep(world).to_json()["applied"] == 1
+    remote = world.remote(topic)
+    eventually(lambda: config_of(world.target_admin, remote)["retention.ms"] == "-1")
+    assert keep(world).to_json()["changes"] == 0
+    assert config_of(world.target_admin, remote)["retention.ms"] == "-1"
+
+
 def test_a_clock_that_is_hours_ahead_stops_no_mirror_whatever_version_has_created_its_topics(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +206,25 @@ def test_records_of_others_in_one_remote_topic_hold_back_that_topic_only(world: 
     held = world.rows("anomalies")
     assert [(row["kind"], row["topic"], row["action"]) for row in held] == [("held", bad, "the others go on")]
     assert f"WARNING topic_held flow={world.flow_name} topic={bad} " in "".join(world.lines)
+
+
+def test_a_remote_topic_that_is_deleted_as_it_held_records_of_others_is_created_again_while_the_job_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "RETRY_HELD_S", 1.0)
+    good, bad = world.topic("good", 1), world.topic("bad", 1)
+    for topic in (good, bad):
+        world.produce(topic, 50, 1)
+    stranger = World(world.target_servers, world.source_servers, world.directory / "stranger")
+    world.target_admin.create_topics([NewTopic(world.remote(bad), 1, 1)])[world.remote(bad)].result()
+    eventually(lambda: world.remote(bad) in world.target_admin.list_topics(timeout=5).topics)
+    stranger.produce(world.remote(bad), 5, 1)
+    with world.mirroring():
+        eventually(lambda: any("topic_held" in line for line in world.lines))
+        world.target_admin.delete_topics([world.remote(bad)])[world.remote(bad)].result()
+        eventually(lambda: world.metric("held_topics") == 0, what="the topic is mirrored")
+        eventually(lambda: len(world.target_records(bad)[0]) == 50)
+    world.assert_equal(good, bad)
 
 
 @pytest.fixture(scope="module")
@@ -299,6 +343,20 @@ def test_remote_topics_are_read_only_for_others_until_they_are_promoted(guarded:
     guarded.write_config(**{"sync.topic.acls.enabled": "true", "mirrorlake.remote.topics.writer": ""})
     keep(guarded)
     eventually(lambda: denial not in bindings(guarded.target_admin, remotes[kept]))
+
+
+def test_a_flow_that_was_failed_over_changes_nothing_on_its_target(guarded: World) -> None:
+    topic = guarded.topic("plain", 1, {"retention.ms": "7200000"})
+    guarded.produce(topic, 20, 1)
+    guarded.mirror()
+    remote = guarded.remote(topic)
+    failover(guarded, mode="promote", signed_by="ann", close="true")
+    alter(guarded.target_admin, remote, "retention.ms", "3600000")
+    eventually(lambda: config_of(guarded.target_admin, remote)["retention.ms"] == "3600000")
+    for start in (guarded.mirror, lambda: keep(guarded)):
+        with pytest.raises(ConfigurationError, match="was failed over"):
+            start()
+    assert config_of(guarded.target_admin, remote)["retention.ms"] == "3600000"
 
 
 def test_with_the_ledger_lost_a_failover_lists_what_still_denies_writing_with_the_command_that_ends_it(

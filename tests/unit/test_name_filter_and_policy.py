@@ -72,6 +72,7 @@ def test_a_custom_separator_also_names_internal_topics() -> None:
     assert policy.is_internal_topic("A__checkpoints__internal")
     assert policy.is_internal_topic("mm2-offset-syncs__B__internal")
     assert not policy.is_internal_topic("A.checkpoints.internal")
+    assert policy.is_internal_topic("mirrorlake.dead-letters.A"), "what could not be masked goes to no third cluster"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,11 @@ AGED = {
     # Any other action is an operator's decision, by which a failback goes on.
     "anomalies": ("detected_at", f"(action IS NULL OR action IN ({literals(AnomalyAction)}))"),
     # Only ACLs that mirrorlake has created are ever deleted (`Ledger.granted_acls`).
-    "topology_changes": ("changed_at", f"(kind NOT IN ({literals(OF_ACLS)}) OR outcome <> '{ChangeOutcome.APPLIED}')"),
+    "topology_changes": (
+        "changed_at",
+        f"(kind NOT IN ({literals(OF_ACLS)}) OR "
+        f"NOT (outcome = '{ChangeOutcome.APPLIED}' OR startswith(outcome, '{ChangeOutcome.UNKNOWN}')))",
+    ),
 }
 # Tables of which the newest row for some columns stays: it tells since when there is none. With the column of the time.
 NEWEST = {

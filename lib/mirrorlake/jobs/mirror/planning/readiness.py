@@ -18,7 +18,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.requests.metadata import DESCRIBE, READ, WRITE, Topic
 from mirrorlake.reasons import TopicHeld
@@ -174,31 +174,31 @@ def first_records(
     Args:
         cluster: cluster of the partitions.
         topics: partitions that are looked at, by what they belong to.
-        timeout_ms: deadline of each request.
+        timeout_ms: deadline of each look into a log.
     """
     keys = [key for of_topic in topics.values() for key in of_topic]
-    listed, failed = cluster.stable_ends(keys, timeout_ms) if keys else ({}, {})
-    ends = {key: end for key, (end, _) in listed.items()}
+    bounds, failed = cluster.log_bounds(keys) if keys else ({}, {})
     unread = {topic: (key, failed[key]) for topic, of_topic in topics.items() for key in of_topic if key in failed}
-    asked = {topic: of_topic for topic, of_topic in topics.items() if topic not in unread}
-    written = [key for of_topic in asked.values() for key in of_topic if ends.get(key, 0) > 0]
-    first = cluster.offsets(written, EARLIEST_TIMESTAMP, timeout_ms) if written else {}
-    found = {topic: _first_record(cluster, of_topic, first, ends, timeout_ms) for topic, of_topic in asked.items()}
+    found = {
+        topic: _first_record(cluster, of_topic, bounds, timeout_ms)
+        for topic, of_topic in topics.items()
+        if topic not in unread
+    }
     return {topic: key for topic, key in found.items() if key is not None}, unread
 
 
 def _first_record(
     cluster: Cluster,
     keys: list[PartitionKey],
-    first: Mapping[PartitionKey, int],
-    ends: Mapping[PartitionKey, int],
+    bounds: Mapping[PartitionKey, tuple[int, int, int]],
     timeout_ms: int,
 ) -> PartitionKey | None:
     for key in keys:
         try:
-            if key in first and cluster.call(
+            start, end, _ = bounds.get(key, (0, 0, 0))
+            if end > 0 and cluster.call(
                 f"checking {key[0]}-{key[1]} for records (needs READ)",
-                partial(_holds_record, cluster, key, first[key], ends[key]),
+                partial(_holds_record, cluster, key, start, end),
                 timeout_ms,
             ):
                 return key
