@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from mirrorlake.jobs.migration.takeover import Takeover, TakeoverResult
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
 from mirrorlake.state import generation
+from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.offset_syncs import read_all_states
 
 from tests.log_lines import logged
 from tests.mirrormaker import mirrormaker
@@ -229,6 +233,20 @@ def test_where_retention_has_left_nothing_to_match_a_group_is_placed_behind_what
     assert failover(world).lines[0].downstream_offset == end
     world.mirror()
     assert world.target_records(topic)[0][0][0] == end
+
+
+def test_a_take_over_of_another_topic_leaves_promoted_ones_promoted(world: World) -> None:
+    for name in ("first", "second"):
+        topic = world.topic(name, 1)
+        world.produce(topic, 20, partitions=1)
+        remote_topic(world, topic)
+        copy(world, topic, 0, world.source_records(topic)[0])
+        assert [found.topic for found in take_over(world).findings] == [topic]
+        if name == "first":
+            failover(world, mode="promote", topics=topic, signed_by="ann", close="true")
+    with closing(Cluster(world.flow.target_connection, "target", "test").connect()) as target:
+        states = read_all_states(target, world.flow.offset_syncs_topic, 30_000).values()
+    assert promoted_topics(states) == {f"{world.alias}-first"}
 
 
 def test_what_is_no_copy_is_refused(world: World) -> None:
