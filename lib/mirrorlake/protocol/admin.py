@@ -5,7 +5,7 @@ This module sends requests and turns their errors into mirrorlake's. It makes no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,7 @@ REQUEST_TIMEOUT_S = 30
 SOCKET_TIMEOUT_MS = 15_000
 LEAST_SOCKET_TIMEOUT_MS = 1_000  # that librdkafka takes for the setup of a connection
 RECORDS_AT_ONCE = 5_000  # of metadata; a KRaft controller refuses a request with more than 10,000 (POLICY_VIOLATION)
+ACLS_AT_ONCE = 500
 DESCRIBED_AT_ONCE = 500  # topics, of about 5 KB each: one answer has to come within the socket timeout over a slow line
 
 NEEDED = {
@@ -249,17 +250,32 @@ class Admin:
             return False
         return AclOperation.DESCRIBE in (operations or ())  # none at all: it may not even know what it may do
 
-    def create_acl(self, acl: Acl) -> Refusals:
-        """Creates one ACL binding."""
-        (future,) = self.client.create_acls([AclBinding(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S).values()
-        return self._wait({acl.name: (f"giving {acl}", future)}, "ALTER")
+    def create_acls(self, acls: Iterable[Acl]) -> dict[Acl, MirrorlakeError]:
+        """Creates ACL bindings; returns the errors of those that were refused."""
+        return self._change_acls("giving", acls, AclBinding, self.client.create_acls)
 
-    def delete_acl(self, acl: Acl) -> Refusals:
-        """Deletes one ACL binding."""
-        (future,) = self.client.delete_acls(
-            [AclBindingFilter(*_binding(acl))], request_timeout=REQUEST_TIMEOUT_S
-        ).values()
-        return self._wait({acl.name: (f"deleting ACL {acl}", future)}, "ALTER")
+    def delete_acls(self, acls: Iterable[Acl]) -> dict[Acl, MirrorlakeError]:
+        """Deletes ACL bindings; returns the errors of those that were refused."""
+        return self._change_acls("deleting ACL", acls, AclBindingFilter, self.client.delete_acls)
+
+    def _change_acls(
+        self, what: str, acls: Iterable[Acl], kind: Callable[..., Any], change: Callable[..., dict[Any, Any]]
+    ) -> dict[Acl, MirrorlakeError]:
+        """Changes ACL bindings, many with one request. Behind one that failed and may pass, no more are sent."""
+        refusals: dict[Acl, MirrorlakeError] = {}
+        away: MirrorlakeError | None = None
+        for some in portions(dict.fromkeys(acls), lambda _: 1, ACLS_AT_ONCE):
+            if away is not None:
+                refusals |= dict.fromkeys(some, away)
+                continue
+            made = {acl: kind(*_binding(acl)) for acl in some}
+            futures = change(list(made.values()), request_timeout=REQUEST_TIMEOUT_S)
+            refused = self._wait(
+                {str(acl): (f"{what} {acl}", futures[binding]) for acl, binding in made.items()}, "ALTER"
+            )
+            refusals |= {acl: refused[str(acl)] for acl in some if str(acl) in refused}
+            away = next((error for error in refused.values() if error.retriable), None)
+        return refusals
 
     def _wait(self, futures: Mapping[str, tuple[str, Any]], operation: str, unless: int | None = None) -> Refusals:
         refusals: Refusals = {}

@@ -190,31 +190,30 @@ def open_to_writers(flow: Flow, topics: Iterable[str] | None, ledger: Ledger) ->
     if not wanted:
         return
     admin, now = Admin(flow.target_connection, "target", flow.name), datetime.now(UTC).replace(tzinfo=None)
-    rows = []
-    for acl in wanted:
-        refusals = admin.delete_acl(acl)
-        rows.append(
-            {
-                "source": flow.source,
-                "target": flow.target,
-                "kind": ChangeKind.DELETE_ACL.value,
-                "topic": None,
-                "target_topic": acl.name,
-                "name": "acl",
-                "before": str(acl),
-                "after": None,
-                "note": OPENED,
-                "outcome": next((error.message for error in refusals.values()), ChangeOutcome.APPLIED.value),
-                "changed_at": now,
-            }
-        )
+    refused = admin.delete_acls(wanted)
+    rows = [
+        {
+            "source": flow.source,
+            "target": flow.target,
+            "kind": ChangeKind.DELETE_ACL.value,
+            "topic": None,
+            "target_topic": acl.name,
+            "name": "acl",
+            "before": str(acl),
+            "after": None,
+            "note": OPENED,
+            "outcome": refused[acl].message if acl in refused else ChangeOutcome.APPLIED.value,
+            "changed_at": now,
+        }
+        for acl in wanted
+    ]
     ledger.append("topology_changes", rows)
 
 
 def _given(one: MissingAccess, flow: Flow, admin: Admin, target: Cluster) -> str:
     if one.acl is not None:
-        refusals = admin.create_acl(one.acl)
-        return next((error.message for error in refusals.values()), ChangeOutcome.APPLIED.value)
+        refused = admin.create_acls([one.acl])
+        return refused[one.acl].message if refused else ChangeOutcome.APPLIED.value
     if one.quota is not None:
         try:
             set_quota(target, one.quota[0], dict(one.quota[1]), flow.connect_timeout_ms)

@@ -380,11 +380,12 @@ class Topology:
         refusals |= self._configure(
             [change for change in todo if change.kind in (ChangeKind.SET_CONFIG, ChangeKind.RESET_CONFIG)]
         )
-        for change in todo:
-            if change.kind is ChangeKind.CREATE_ACL:
-                refusals |= self._refused_of([change], self._target.create_acl(Acl.parse(str(change.after))))
-            elif change.kind is ChangeKind.DELETE_ACL:
-                refusals |= self._refused_of([change], self._target.delete_acl(Acl.parse(str(change.before))))
+        given = {change: Acl.parse(str(change.after)) for change in todo if change.kind is ChangeKind.CREATE_ACL}
+        taken = {change: Acl.parse(str(change.before)) for change in todo if change.kind is ChangeKind.DELETE_ACL}
+        refused = self._target.create_acls(given.values())
+        refusals |= {change: refused[acl] for change, acl in given.items() if acl in refused}
+        refused = self._target.delete_acls(taken.values())
+        refusals |= {change: refused[acl] for change, acl in taken.items() if acl in refused}
         self._record(todo, refusals)
         for error in refusals.values():
             if error.retriable and not error.lone:
