@@ -176,6 +176,20 @@ def test_a_record_that_cannot_be_transformed_stops_the_flow_or_goes_to_the_dead_
     ]
 
 
+def test_a_record_that_a_transform_leaves_without_a_key_stops_no_flow_to_a_compacted_topic(world: World) -> None:
+    topic, letters = world.topic("keyless", 1, {"cleanup.policy": "compact"}), f"{world.alias}-letters"
+    transform(world, "t", topic, key="CASE WHEN CAST(key AS STRING) <> '3' THEN key END", on_error="dead-letter")
+    world.write_config(**{"mirrorlake.dead.letter.topic": letters})
+    producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+    for number in range(5):
+        producer.produce(topic, b"value", str(number).encode(), partition=0)
+    assert producer.flush(30) == 0
+    assert world.mirror().records == 4
+    ((_, (key, _, headers, _)),) = read_committed(world.target_servers, letters)[0]
+    assert key is None, "as the transform has made it"
+    assert f"no key, and topic {world.remote(topic)} is compacted" in dict(headers)["mirrorlake.reason"].decode()
+
+
 def test_a_transformed_topic_whose_remote_topic_was_deleted_is_filled_again(world: World) -> None:
     topic = world.topic("refilled", 2)
     transform(world, "t", topic, where="offset % 2 = 0")
