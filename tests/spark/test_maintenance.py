@@ -265,7 +265,7 @@ def test_what_later_jobs_read_never_expires_by_age(ledger: Ledger) -> None:
         "topology_changes",
         [
             {**change, "kind": "create_acl", "after": binding},
-            {**change, "kind": "create_acl", "after": unanswered, "outcome": "unknown: no answer came"},
+            {**change, "kind": "create_acl", "after": unanswered, "outcome": "no answer: timed out"},
             {**change, "kind": "create_topic", "after": "1"},
         ],
     )

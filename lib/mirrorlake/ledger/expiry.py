@@ -33,7 +33,7 @@ from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import RESETS
 from mirrorlake.model.status import SETTLED, Status
-from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import UNANSWERED, ChangeKind, ChangeOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +52,7 @@ AGED = {
     "topology_changes": (
         "changed_at",
         f"(kind NOT IN ({literals(OF_ACLS)}) OR "
-        f"NOT (outcome = '{ChangeOutcome.APPLIED}' OR startswith(outcome, '{ChangeOutcome.UNKNOWN}')))",
+        f"NOT (outcome = '{ChangeOutcome.APPLIED}' OR startswith(outcome, '{UNANSWERED}')))",
     ),
 }
 # Tables of which the newest row for some columns stays: it tells since when there is none. With the column of the time.

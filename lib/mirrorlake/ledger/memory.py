@@ -11,7 +11,7 @@ from typing import Any
 from mirrorlake.config.flow import Flow
 from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.model.status import SETTLED
-from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import UNANSWERED, ChangeKind, ChangeOutcome
 
 
 class NoStream:
@@ -68,7 +68,7 @@ class MemoryLedger:
         last: dict[str, str] = {}
         for row in self.rows.get("topology_changes", ()):
             is_of_flow = (row["source"], row["target"]) == (flow.source, flow.target)
-            is_there = str(row["outcome"]).startswith((ChangeOutcome.APPLIED, ChangeOutcome.UNKNOWN))
+            is_there = str(row["outcome"]).startswith((ChangeOutcome.APPLIED, UNANSWERED))
             if is_of_flow and is_there and str(row["kind"]).endswith("_acl"):
                 last[str(row["after"] or row["before"])] = str(row["kind"])
         return [acl for acl, kind in last.items() if kind == ChangeKind.CREATE_ACL]

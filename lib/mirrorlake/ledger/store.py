@@ -25,7 +25,7 @@ from mirrorlake.ledger.offset_sync_rows import EARLIEST, gap_rows, offset_sync_r
 from mirrorlake.ledger.sql_text import literal
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import LOSS
-from mirrorlake.protocol.topic_changes import ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import UNANSWERED, ChangeKind, ChangeOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -100,7 +100,7 @@ class Ledger(DeltaTables):
 
         try:
             table = self.of_flow("topology_changes", flow)
-            may_be_there = table.outcome.startswith(ChangeOutcome.UNKNOWN)
+            may_be_there = table.outcome.startswith(UNANSWERED)
             mine = table.filter(((table.outcome == ChangeOutcome.APPLIED) | may_be_there) & table.kind.endswith("_acl"))
             last = mine.groupBy(F.coalesce("after", "before").alias("acl")).agg(
                 F.max_by("kind", "changed_at").alias("kind")

@@ -37,13 +37,15 @@ class ChangeKind(StrEnum):
     SET_QUOTA = "set_quota"  # at a failover
 
 
+UNANSWERED = "no answer: "  # the beginning of a reason for which a change may have been made all the same
+
+
 class ChangeOutcome(StrEnum):
     """Outcomes of changes. The table topology_changes has the reason in place of REFUSED."""
 
     PLANNED = "planned"
     APPLIED = "applied"
     REFUSED = "refused"
-    UNKNOWN = "unknown"  # followed by the reason: no answer came
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.requests.metadata import WRITE
 from mirrorlake.protocol.topic_changes import (
     TIMESTAMP_BOUNDS,
+    UNANSWERED,
     Change,
     ChangeKind,
     ChangeOutcome,
@@ -433,7 +434,7 @@ class Topology:
             return ChangeOutcome.APPLIED
         error = refusals[change]
         may_be_there = change.kind is ChangeKind.CREATE_ACL and error.retriable
-        return f"{ChangeOutcome.UNKNOWN}: {error.message}" if may_be_there else error.message
+        return f"{UNANSWERED}{error.message}" if may_be_there else error.message
 
     def _record(self, changes: Iterable[Change], refusals: Mapping[Change, TargetError]) -> None:
         now, rows = datetime.now(UTC).replace(tzinfo=None), []
