@@ -59,6 +59,10 @@ class Side:
         self.asked["ListOffsets"] += 1
         return {key: (self.ends[key], 0) for key in keys}, {}
 
+    def log_bounds(self, keys: Iterable[PartitionKey]) -> tuple[dict[PartitionKey, Any], dict[Any, str]]:
+        self.asked["ListOffsets"] += 3
+        return {key: (0, self.ends[key], self.ends[key]) for key in keys}, {}
+
     def high_watermarks(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         self.asked["ListOffsets"] += 1
         return {key: self.ends[key] for key in keys}
