@@ -979,9 +979,26 @@ PLANNING = (
     Mutant(
         "a topic whose copy nobody has a position of is copied another time",
         f"{MIRROR}/planning/readiness.py",
-        "            if topic in occupied:\n",
-        "            if topic in occupied and not partitions:\n",
+        "            elif topic in occupied:\n",
+        "            elif topic in occupied and not partitions:\n",
         (f"{MIRRORING}::test_a_lost_state_on_the_target_stops_the_flow",),
+    ),
+    Mutant(
+        "a slot that waits for its rate rests as if it had failed",
+        f"{MIRROR}/planning/stuck.py",
+        " if slot not in waited}",
+        "}",
+        ("tests/unit/test_stuck.py::test_a_slot_that_waits_for_its_rate_does_not_rest_while_others_advance",),
+    ),
+    Mutant(
+        "a coordinator that gives no answer as a job starts ends it for good",
+        "protocol/transaction.py",
+        "        if error.retriable and (not refused or ",
+        "        if error.retriable and (False and ",
+        (
+            "tests/kafka/test_proxy_requests.py::test_a_target_whose_transaction_log_exists_is_not_refused_for_good_"
+            "while_its_coordinator_is_away",
+        ),
     ),
     Mutant(
         "a new partition changes its slot before its first commit is seen",
