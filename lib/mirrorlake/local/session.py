@@ -247,7 +247,10 @@ def worker_environment() -> dict[str, str]:
 
 def _delete_oldest(logs: Path) -> None:
     """Deletes the logs of sessions but the newest ones and those of processes that run."""
-    known = {one: one.stat().st_mtime for one in logs.glob("spark-*.log")}
+    known = {}
+    for one in logs.glob("spark-*.log"):
+        with suppress(FileNotFoundError):  # another session that starts has deleted it
+            known[one] = one.stat().st_mtime
     for one in sorted(known, key=lambda one: -known[one])[KEPT_LOGS:]:
         if not Path(f"/proc/{one.stem.removeprefix('spark-')}").exists():
             one.unlink(missing_ok=True)
