@@ -89,6 +89,8 @@ def test_a_job_that_starts_in_a_pause_waits_and_creates_nothing_unless_it_fails_
         running = pool.submit(job.run, 0.1)
         eventually(lambda: sum("flow_paused" in line for line in world.lines) >= 3, what="it says so")
         eventually(lambda: world.metric("paused_partitions"), what="a measurement, which alerts on long pauses need")
+        world.write_config(**{"mirrorlake.topics.paused": "later"})
+        eventually(lambda: job._lag_keeper.flow.is_paused("later"), what="an edit of the file reaches all parts")
         job.stop()
         assert running.result(FOLLOWED_S).records == 0
     there = set(world.target_admin.list_topics(timeout=10).topics)

@@ -256,7 +256,7 @@ class MirrorJob:
         flow, began, watch = self.flow, time.monotonic(), PauseWatch()
         try:
             while self._paused(starting.repeat(lambda: watch.look(self._target, self.flow))):
-                self._tell(self._live.poll())
+                self._tell(self._poll_file())
                 self._waited_s = time.monotonic() - began
                 left_s = float("inf") if run_for_s is None else run_for_s - self._waited_s
                 if interval_s is None or left_s <= 0 or self._stopping.wait(min(PAUSE_LOOK_S, left_s)):
@@ -424,8 +424,15 @@ class MirrorJob:
 
     def _follow_file(self) -> None:
         """Takes over changes of the property file; the planner reports them, when its plans follow them."""
-        if self._live.poll():
-            self._topology.flow = self._keeper.flow = self._lag_keeper.flow = self._progress.flow = self.flow
+        if self._poll_file():
+            self._topology.flow = self.flow
+
+    def _poll_file(self) -> list[Notice]:
+        """Hands changes of the property file to all that have the flow since the job was made; returns what to tell."""
+        notices = self._live.poll()
+        if notices:
+            self._keeper.flow = self._lag_keeper.flow = self._progress.flow = self.flow
+        return notices
 
     # -- one micro-batch ----------------------------------------------------------------------------
 
