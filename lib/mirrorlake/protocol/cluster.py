@@ -386,15 +386,19 @@ class Cluster(NetworkClient):
 
     async def topic_config(self, topic: str, name: str) -> str | None:
         """Returns one property of a topic, None if this principal lacks DESCRIBE_CONFIGS."""
+        return (await self.topic_configs(topic, name)).get(name)
+
+    async def topic_configs(self, topic: str, *names: str) -> dict[str, str | None]:
+        """Returns properties of a topic, none if this principal lacks DESCRIBE_CONFIGS."""
         resource = DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[name]
+            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=[*names]
         )
         response = await self.send_any(DescribeConfigsRequest[1](resources=[resource], include_synonyms=False))
         (result,) = response.results
         if result.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            return None
+            return {}
         check(result.error_code, f"{topic} (needs DESCRIBE_CONFIGS)")
-        return next((config.value for config in result.configs if config.name == name), None)
+        return {config.name: config.value for config in result.configs}
 
     # -- data ---------------------------------------------------------------------------------------
 

@@ -321,10 +321,10 @@ class SlotCopy:
         }
         compacted = set()
         for topic in partitions:  # the records arrive only once, so the limit must be known before
-            if "compact" in (await self.target.topic_config(topic, "cleanup.policy") or ""):
+            config = await self.target.topic_configs(topic, LARGEST_MESSAGE, "cleanup.policy")
+            if "compact" in (config.get("cleanup.policy") or ""):
                 compacted.add(topic)
-            allowed = await self.target.topic_config(topic, LARGEST_MESSAGE)
-            if allowed:
+            if allowed := config.get(LARGEST_MESSAGE):
                 self.target.limits.lower(topic, int(allowed))
         transformed = TransformedIntake(
             flow=self.flow,
