@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from databricks.bundles.core import Resources
-from mirrorlake.ledger.sql_text import filled
+from mirrorlake.ledger.sql_text import filled, literals
+from mirrorlake.model.gap import RESETS
 
 from workflows.settings import CATALOG, SCHEMA, Settings
 
@@ -97,7 +98,7 @@ ALERTS = (
     Alert(
         "records_lost",
         "Records of a source were lost in the last day. The view unmirrored has their offsets and the cause.",
-        "SELECT coalesce(sum(if(kind IN ('truncated', 'recreated', 'target_recreated'), 1, offsets)), 0) AS value "
+        f"SELECT coalesce(sum(if(kind IN ({literals(RESETS)}), 1, offsets)), 0) AS value "
         "FROM {unmirrored} "
         "WHERE is_loss AND committed_at > current_timestamp() - INTERVAL 1 DAY",
     ),

@@ -120,8 +120,9 @@ class CycleCounts:
         """
         before = self._unfinished.get(row.key)
         follows = row.status is Status.CLAMPED and row.sync not in UNFINISHED and row.reason not in UNREAD
-        is_new = before is None or (follows and row.downstream_offset != before.downstream_offset)
-        return Unfinished(now, row.downstream_offset) if is_new or before is None else before
+        if before is None or (follows and row.downstream_offset != before.downstream_offset):
+            return Unfinished(now, row.downstream_offset)
+        return before
 
     def _detail(self, synced: Iterable[Checkpoint], latency_ms: float) -> None:
         """Updates the metrics of groups, if they are on."""

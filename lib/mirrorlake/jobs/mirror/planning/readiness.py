@@ -168,8 +168,8 @@ def first_records(
 ) -> tuple[dict[str, PartitionKey], dict[str, tuple[PartitionKey, str]]]:
     """Returns the first partition of each topic that holds a committed record; aborted records don't count.
 
-    The ends of all partitions are listed with one request to each leader. A leader that does not answer holds up its
-    own topics: of each, the second result has a partition, and the error.
+    The bounds of all partitions are listed, with three requests to each leader. A leader that does not answer holds up
+    its own topics: of each, the second result has a partition, and the error.
 
     Args:
         cluster: cluster of the partitions.
