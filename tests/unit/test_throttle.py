@@ -139,7 +139,8 @@ def test_transformed_records_are_paid_for_too(
             self.limits, self.topics = limits, {"a.t": SimpleNamespace(partitions=1)}
             self.net = SimpleNamespace(sleep=sleep)
 
-        async def topic_config(self, *_: str) -> None: ...
+        async def topic_configs(self, *_: str) -> dict[str, str | None]:
+            return {}
 
     class Outlet:
         async def produce(self, _: object) -> None:
