@@ -275,7 +275,7 @@ $(REGISTRY): $(JARS)
 	@set -o pipefail; mvn --quiet --batch-mode -P registry dependency:unpack-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g'
 	@touch $@
 
-.local/jars/kafka-%/.ready: | $(JARS)
+.local/jars/kafka-%/.ready: $(JARS)
 	@echo "setting up: brokers of Kafka $* for tests"
 	@set -o pipefail; mvn --quiet --batch-mode -P older -Dolder.version=$* dependency:copy-dependencies 2>&1 | sed 's/\x1b\[[0-9;]*m//g'
 	@touch $@

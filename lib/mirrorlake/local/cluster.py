@@ -42,12 +42,13 @@ READY_DEADLINE_S = 90
 STOP_DEADLINE_S = 30
 
 LOG4J = """\
-Configuration:
-  status: warn
-  Appenders:
-    Console: {name: out, PatternLayout: {pattern: "%d %p %c: %m%n"}}
-  Loggers:
-    Root: {level: info, AppenderRef: {ref: out}}
+status = warn
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c: %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
 """
 
 # One broker must be enough for every internal topic, and a new cluster must be ready in seconds.
@@ -261,7 +262,7 @@ class LocalCluster:
         for broker in self.brokers:
             home = self._home(broker)
             (home / "data").mkdir(parents=True)
-            (home / "log4j2.yaml").write_text(LOG4J)
+            (home / "log4j2.properties").write_text(LOG4J)
             self._configure(broker)
             self._prepare_storage(home)
         self._save()
@@ -347,7 +348,7 @@ class LocalCluster:
             *(QUICK_START if self.quick_start else ()),
             *with_archive(self.jars.with_suffix(".jsa")),
             *options,
-            f"-Dlog4j2.configurationFile={home / 'log4j2.yaml'}",
+            f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}",
             "-cp",
             f"{self.jars}/*",
         ]
@@ -360,8 +361,9 @@ class LocalCluster:
 
     def _log_tail(self, broker: Broker) -> str:
         path = self._home(broker) / "broker.log"
-        lines = path.read_text(errors="replace").splitlines()[-15:] if path.exists() else []
-        return "\n".join([*lines, f"(the whole log: {path})"])
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        said = [line for line in lines if not line.startswith("\t")]  # without the frames of stacks
+        return "\n".join([*said[-15:], f"(the whole log: {path})"])
 
     def _load(self) -> None:
         state = self.directory / "cluster.json"
