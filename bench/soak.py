@@ -49,7 +49,7 @@ TOPIC, GROUP, FLOW = "orders", "readers", "west->east"
 PARTITIONS, PER_SECOND = 4, 50
 BURST = Load(20_000, 512, partitions=PARTITIONS)
 BURST_S, RESTART_S = 120.0, 300.0
-LEDGER_S, CYCLE_S = 5, 3  # 30 and 5 by default
+LEDGER_S, CYCLE_S, LAG_S = 5, 3, 10  # 30, 5 and 60 by default
 SAMPLE_S, WARM_UP_S, END_S = 10.0, 600.0, 180.0
 LONGEST_WINDOW_S, FEWEST_WINDOWS = 2 * BURST_S, 12
 JOBS = ("mirror", "checkpoint")
@@ -238,6 +238,7 @@ def write_config(clusters: Clusters) -> Path:
         "sync.group.offsets.enabled": "true",
         "emit.checkpoints.interval.seconds": str(CYCLE_S),
         "mirrorlake.ledger.interval.seconds": str(LEDGER_S),
+        "mirrorlake.lag.interval.seconds": str(LAG_S),
         "mirrorlake.retry.timeout.ms": "300000",
     }
     config = HOME / "mirrorlake.properties"

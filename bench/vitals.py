@@ -67,8 +67,8 @@ INSTRUMENTS = (
     Instrument("batch", "ms", 60),
 )
 # A table gets a commit in each interval of its writers: with those of a soak, 720 an hour in offset_syncs, 1,440 in
-# each of the tables that both jobs write, 1,200 in checkpoints. Maintenance compacts their files. Spark keeps the
-# progress of a query's last 100 micro-batches, which come within the first ten minutes.
+# each of the tables that both jobs write, 1,200 in checkpoints, 360 in lag_samples. Maintenance compacts their
+# files. Spark keeps the progress of a query's last 100 micro-batches, which come within the first ten minutes.
 LEDGER = (
     Instrument("commits", "commits", 6_000, is_floor=False),
     Instrument("log", "MiB", 200, is_floor=False),

@@ -164,6 +164,10 @@ def local_session(
         # which has one, too, would make it four times as many.
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.databricks.delta.writeChecksumFile.enabled": "false",
+        # Parquet keeps its Snappy codecs, one for each task at work, with buffers outside of the heap for the largest
+        # pages that they have had. By default, those of Delta's checkpoints grow to 1 MiB in hours.
+        "spark.hadoop.parquet.page.size": str(64 << 10),
+        "spark.hadoop.parquet.dictionary.page.size": str(64 << 10),
         # Tasks in which VACUUM lists files: 10,000 take a minute.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
