@@ -25,6 +25,7 @@ from kafka.protocol.producer import (
 )
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import TargetError
+from mirrorlake.jobs.mirror.topics import topology
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.local.proxy.control import NetworkLine, Proxy, proxied
 from mirrorlake.local.proxy.faults import Fault, Rule
@@ -442,6 +443,35 @@ def test_a_job_that_starts_repeats_what_fails_and_may_pass(world: World, proxy: 
     world.checkpoint()
     assert sum("retrying" in line for line in world.lines) == before + 1
     assert world.committed(group)[world.remote(topic), 0][0] == 40
+
+
+def test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_away_also_by_a_job_that_starts(
+    cluster: LocalCluster, world: World, proxy: Proxy
+) -> None:
+    there, new = world.topic("there", 1), f"{world.alias}-new"
+    world.produce(there, 100, 1)
+    assert world.mirror().records == 100
+    beside_the_proxy = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    beside_the_proxy.create_topics([NewTopic(new, 1, 1)])[new].result()
+    world.produce(new, 100, 1)
+    proxy.arm([Rule("CreateTopics", Fault.CUT_BEFORE, skip=skip) for skip in range(200)])
+    for seed in (2, 3):
+        proxy.faults()
+        began, mirrored = time.monotonic(), len(world.target_records(there)[0])
+        with world.mirroring():
+            for more in range(5):
+                world.produce(there, 20, 1, seed=10 * seed + more)
+                wanted = mirrored + 20 * (more + 1)
+                eventually(lambda count=wanted: len(world.target_records(there)[0]) == count)
+            eventually(lambda: world.metric("held_topics") == 1)
+        sent, cut = proxy.faults()
+        assert [*cut] == [("CreateTopics", Fault.CUT_BEFORE)]
+        assert sent["CreateTopics"] <= 2 + (time.monotonic() - began) / topology.AGAIN_S
+    proxy.arm([])
+    world.mirror()
+    assert world.assert_equal(there, new) == 400
+    held = [row for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert {row["topic"] for row in held} == {new}
 
 
 def test_a_damaged_batch_is_an_error_where_its_contents_count(cluster: LocalCluster, proxy: Proxy) -> None:

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.mirror.planning import planner
-from mirrorlake.jobs.mirror.topic_sync import TopologyResult, keep_in_step
+from mirrorlake.jobs.mirror.topics.topics_job import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.slot import SlotState
 

@@ -9,8 +9,7 @@ import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.jobs.mirror.topic_sync import Topology
-from mirrorlake.ledger.memory import MemoryLedger
+from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.protocol.acls import Acl, acl_changes
 from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin
 from mirrorlake.protocol.requests.grouping import portions
@@ -238,23 +237,23 @@ def test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots
     changed = {"mirrorlake.state.changes.enabled": "true"}
     for setting, loses_states in (("", wrong is not None), ("false", False)):
         by_default = {name: setting for name in changed if setting}
-        topology = Topology(flow(**by_default), target, target, MemoryLedger())
-        assert topology.ensure_offset_syncs(1) == 2, "a flow that went on before goes on"
-        assert topology.loses_states == loses_states
-    topology = Topology(flow(**changed), target, target, MemoryLedger())
+        own = OwnTopics(flow(**by_default), target)
+        assert own.ensure_offset_syncs(1) == 2, "a flow that went on before goes on"
+        assert own.loses_states == loses_states
+    own = OwnTopics(flow(**changed), target)
     if wrong is None:
-        assert topology.ensure_offset_syncs(1) == 2
+        assert own.ensure_offset_syncs(1) == 2
     else:
         with pytest.raises(ConfigurationError, match=wrong):
-            topology.ensure_offset_syncs(1)
+            own.ensure_offset_syncs(1)
 
 
 def test_states_are_written_as_changes_to_a_topic_that_may_not_be_described_only_if_the_file_asks_for_it() -> None:
     target: Any = Syncs()  # compacted, perhaps: the snapshot of changes would be gone at the next start
     for given, loses_states in ((dict[str, str](), True), ({"mirrorlake.state.changes.enabled": "true"}, False)):
-        topology = Topology(flow(**given), target, target, MemoryLedger())
-        assert topology.ensure_offset_syncs(1) == 2
-        assert topology.loses_states == loses_states
+        own = OwnTopics(flow(**given), target)
+        assert own.ensure_offset_syncs(1) == 2
+        assert own.loses_states == loses_states
 
 
 @pytest.mark.parametrize(

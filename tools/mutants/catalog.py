@@ -27,6 +27,10 @@ CHANGES_WHOLE = "tests/unit/test_changes.py"
 TOPIC_LOSES = (
     "tests/unit/test_topic_changes.py::test_states_are_not_written_as_changes_to_a_topic_that_loses_their_snapshots"
 )
+NO_CONTROLLER = (
+    "tests/kafka/test_proxy_requests.py::test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_"
+    "away_also_by_a_job_that_starts"
+)
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
 ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
@@ -733,8 +737,22 @@ COPYING = (
         (CHANGES_WHOLE,),
     ),
     Mutant(
+        "a topic that no controller creates stops all others",
+        f"{MIRROR}/topics/topology.py",
+        "if change.kind not in EXISTENCE}",
+        "if change.kind}",
+        (NO_CONTROLLER,),
+    ),
+    Mutant(
+        "a topic that no controller creates is asked for in each micro-batch",
+        f"{MIRROR}/topics/topology.py",
+        "        return error.retriable and time.monotonic() >= self._again_at\n",
+        "        return error.retriable\n",
+        (NO_CONTROLLER,),
+    ),
+    Mutant(
         "changes are written by default to a topic that loses their snapshots",
-        f"{MIRROR}/topic_sync.py",
+        f"{MIRROR}/topics/own_topics.py",
         "        self.loses_states = True\n",
         "        self.loses_states = False\n",
         (TOPIC_LOSES,),

@@ -250,7 +250,7 @@ PERMISSIONS = (
     ),
     Mutant(
         "dead letters that may not be written stop a task",
-        "jobs/mirror/topic_sync.py",
+        "jobs/mirror/topics/own_topics.py",
         "if found is not None and not found.allows(WRITE):",
         "if False:",
         MISSING_RIGHTS,
@@ -288,7 +288,7 @@ PERMISSIONS = (
     ),
     Mutant(
         "nobody is told that configurations may not be read",
-        "jobs/mirror/topic_sync.py",
+        "jobs/mirror/topics/topology.py",
         "        if new := {topic for topic in denied if (cluster, topic) not in self._undescribed}:\n",
         "        if new := set[str]():\n",
         MISSING_RIGHTS,

@@ -76,7 +76,7 @@ def checkpoint(config: str, flow: str, trigger: str, run_for: str, **place: str)
 @options.common
 def topics(config: str, flow: str, dry_run: bool, **place: str) -> int:
     """Create, grow and configure remote topics, or show the plan."""
-    from mirrorlake.jobs.mirror.topic_sync import keep_in_step
+    from mirrorlake.jobs.mirror.topics.topics_job import keep_in_step
 
     given = options.parameters(config=config, **place)
     loaded = options.load_flow(config, flow)

@@ -43,7 +43,7 @@ from mirrorlake.jobs.failover.snapshot import connected, way_back
 from mirrorlake.jobs.mirror.in_process import InProcessEngine
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
-from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.journal import Cycle, CycleJob
 from mirrorlake.ledger.store import Ledger
@@ -392,11 +392,7 @@ class Failback:
         """Closes the flow home, for as long as another run of it would do the wrong; with other positions, if given."""
         states = offset_syncs.read_all_states(there, self.home.offset_syncs_topic, self.home.connect_timeout_ms)
         slots = max((state.slots for state in states.values()), default=self.home.slots_on(1))
-        admins = (
-            Admin(self.home.source_connection, "source", self.home.name),
-            Admin(self.home.target_connection, "target", self.home.name),
-        )
-        Topology(self.home, *admins, self.ledger).ensure_offset_syncs(slots)
+        OwnTopics(self.home, Admin(self.home.target_connection, "target", self.home.name)).ensure_offset_syncs(slots)
         begin_generation(
             self.home,
             here.cluster_id,

@@ -26,7 +26,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, 
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
-from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
@@ -422,8 +422,7 @@ class Takeover:
         flow = self.flow
         transaction.require_transactions(target, flow.connect_timeout_ms, flow.transactional_id(0))
         slots = flow.slots_on(copying_tasks(self.spark))
-        topology = Topology(flow, Admin(flow.source_connection, "source", flow.name), self._target_admin, self.ledger)
-        partitions = topology.ensure_offset_syncs(slots)
+        partitions = OwnTopics(flow, self._target_admin).ensure_offset_syncs(slots)
         positions = tuple(
             Position(
                 *found.key,

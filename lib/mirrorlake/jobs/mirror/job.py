@@ -54,7 +54,8 @@ from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
-from mirrorlake.jobs.mirror.topic_sync import Topology
+from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
+from mirrorlake.jobs.mirror.topics.topology import Topology
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
@@ -324,12 +325,13 @@ class MirrorJob:
                 )
         self._source_admin = Admin(flow.source_connection, "source", flow.name, timeout_ms)
         target_admin = Admin(flow.target_connection, "target", flow.name, timeout_ms)
+        own = OwnTopics(flow, target_admin)
+        sync_partitions = own.ensure_offset_syncs(slots)
+        self._live.flow = flow = replace(flow, loses_states=own.loses_states)
+        if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
+            own.ensure_dead_letters(self._target)
         self._topology = Topology(flow, self._source_admin, target_admin, self._keeper)
         self._topology.promoted = promoted
-        sync_partitions = self._topology.ensure_offset_syncs(slots)
-        self._live.flow = self._topology.flow = flow = replace(flow, loses_states=self._topology.loses_states)
-        if any(transform.on_error == DEAD_LETTER for transform in flow.transforms):
-            self._topology.ensure_dead_letters(self._target)
         self._ensure_topics(topics, unnamed)
         self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)
         self._generation = begin_generation(

@@ -1,0 +1,188 @@
+"""Makes changes on a target, and records each of them with its outcome."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.errors import MirrorlakeError, TargetError
+from mirrorlake.log import event
+from mirrorlake.protocol.acls import Acl
+from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
+from mirrorlake.protocol.topic_changes import UNANSWERED, Change, ChangeKind, ChangeOutcome
+
+log = logging.getLogger(__name__)
+
+Maker = tuple[Set[ChangeKind], Callable[[list[Change]], dict[Change, Any]]]
+
+
+class ChangeLedger(Protocol):
+    """Records changes, and knows the access rights that mirrorlake has granted."""
+
+    def append(self, name: str, rows: Iterable[Any], /) -> None:
+        """Takes rows of a table."""
+
+    def granted_acls(self, flow: Flow) -> list[str]:
+        """Lists the ACL bindings that mirrorlake has created and not deleted, as text."""
+
+
+class ChangeMaker:
+    """Makes the changes of one flow.
+
+    Args:
+        target: administration of the target.
+        ledger: tables that record changes.
+    """
+
+    def __init__(self, target: Admin, ledger: ChangeLedger) -> None:
+        self._target, self._ledger = target, ledger
+        self._refused: dict[Change, str] = {}  # with the outcomes that were recorded
+
+    def make(
+        self, flow: Flow, changes: Sequence[Change], new_configs: Mapping[str, Mapping[str, str]]
+    ) -> dict[Change, TargetError]:
+        """Makes changes, logs and records them; returns the errors of those that were refused.
+
+        Behind a request without an answer, no more are sent: each would wait as long.
+
+        Args:
+            flow: the flow of the changes.
+            changes: the changes to make.
+            new_configs: the configuration of each topic to create.
+        """
+        refusals, tried = dict[Change, Any](), list[Change]()
+        away: MirrorlakeError | None = None
+        for kinds, make in self._makers(flow.replication_factor, new_configs):
+            some = [change for change in changes if change.kind in kinds]
+            if some and away is None:
+                refused = make(some)
+                tried += some
+                away = next((error for error in refused.values() if _is_away(error)), None)
+            else:
+                refused = dict.fromkeys(some, away)
+            refusals |= refused
+        if tried:
+            self._record(flow, tried, refusals)
+        return refusals
+
+    def _makers(self, replication_factor: int, new_configs: Mapping[str, Mapping[str, str]]) -> Iterator[Maker]:
+        """Yields functions that make changes, with the kinds of these, in their order."""
+        yield {ChangeKind.CREATE_TOPIC}, partial(self._create, replication_factor, new_configs)
+        yield {ChangeKind.ADD_PARTITIONS}, self._grow
+        yield {ChangeKind.SET_CONFIG, ChangeKind.RESET_CONFIG}, self._configure
+        yield {ChangeKind.CREATE_ACL}, self._create_acls
+        yield {ChangeKind.DELETE_ACL}, self._delete_acls
+
+    def _create(
+        self, replication_factor: int, new_configs: Mapping[str, Mapping[str, str]], changes: list[Change]
+    ) -> dict[Change, Any]:
+        wanted = [
+            NewTopic(change.target_topic, int(change.after or 0), replication_factor, new_configs[change.target_topic])
+            for change in changes
+        ]
+        return self._refused_of(changes, self._target.create(wanted))
+
+    def _grow(self, changes: list[Change]) -> dict[Change, Any]:
+        wanted = {change.target_topic: int(change.after or 0) for change in changes}
+        return self._refused_of(changes, self._target.grow(wanted))
+
+    def _create_acls(self, changes: list[Change]) -> dict[Change, Any]:
+        given = {change: Acl.parse(str(change.after)) for change in changes}
+        refused = self._target.create_acls(given.values())
+        return {change: refused[acl] for change, acl in given.items() if acl in refused}
+
+    def _delete_acls(self, changes: list[Change]) -> dict[Change, Any]:
+        taken = {change: Acl.parse(str(change.before)) for change in changes}
+        refused = self._target.delete_acls(taken.values())
+        return {change: refused[acl] for change, acl in taken.items() if acl in refused}
+
+    def _configure(self, changes: list[Change]) -> dict[Change, Any]:
+        """Changes all properties of a topic in one request.
+
+        If the request is refused, each property is sent alone, so that only the wrong one is missing; not if there is
+        no answer.
+        """
+        by_topic: dict[str, list[Change]] = {}
+        for change in changes:
+            by_topic.setdefault(change.target_topic, []).append(change)
+        refused = self._target.alter_configs(
+            {topic: {str(change.name): change.after for change in group} for topic, group in by_topic.items()}
+        )
+        refusals: dict[Change, Any] = {}
+        for topic, error in refused.items():
+            for change in by_topic[topic]:
+                again = (
+                    self._target.alter_configs({topic: {str(change.name): change.after}})
+                    if len(by_topic[topic]) > 1 and not _is_away(error)
+                    else {topic: error}
+                )
+                refusals |= self._refused_of([change], again)
+        return refusals
+
+    @staticmethod
+    def _refused_of(changes: Iterable[Change], refusals: Refusals) -> dict[Change, Any]:
+        return {change: refusals[change.target_topic] for change in changes if change.target_topic in refusals}
+
+    @staticmethod
+    def _outcome(change: Change, refusals: Mapping[Change, TargetError]) -> str:
+        """Returns the outcome of a change; a binding that may have been created is one that mirrorlake takes back."""
+        if change not in refusals:
+            return ChangeOutcome.APPLIED
+        error = refusals[change]
+        may_be_there = change.kind is ChangeKind.CREATE_ACL and error.retriable
+        return f"{UNANSWERED}{error.message}" if may_be_there else error.message
+
+    def _record(self, flow: Flow, changes: Sequence[Change], refusals: Mapping[Change, TargetError]) -> None:
+        now, rows = datetime.now(UTC).replace(tzinfo=None), []
+        for change in changes:
+            outcome = self._outcome(change, refusals)
+            if self._refused.get(change) == outcome:
+                continue  # logged and recorded when it was first refused
+            _log(flow, change, outcome)
+            if outcome != ChangeOutcome.APPLIED:
+                self._refused[change] = outcome
+            rows.append(
+                {
+                    "source": flow.source,
+                    "target": flow.target,
+                    "kind": change.kind.value,
+                    "topic": change.topic,
+                    "target_topic": change.target_topic,
+                    "name": change.name,
+                    "before": change.before,
+                    "after": change.after,
+                    "note": change.note,
+                    "outcome": outcome,
+                    "changed_at": now,
+                }
+            )
+        self._ledger.append("topology_changes", rows)
+
+
+def _log(flow: Flow, change: Change, outcome: str) -> None:
+    about = {
+        "flow": flow.name,
+        "kind": change.kind.value,
+        "topic": change.target_topic,
+        "property": change.name or None,
+    }
+    if outcome == ChangeOutcome.APPLIED:
+        said = event("topic_changed", **about, before=change.before, after=change.after, note=change.note or None)
+        log.info(said)
+    else:
+        log.warning(event("topic_change_refused", **about, error=outcome))
+
+
+def _is_away(error: MirrorlakeError) -> bool:
+    """Returns True if a request has no answer, or one that has nothing to do with its topic."""
+    return error.retriable and not error.lone
+
+
+def require_answers(refusals: Mapping[Change, TargetError]) -> None:
+    """Raises the first error of a request that has to be repeated."""
+    for error in filter(_is_away, refusals.values()):
+        raise error

@@ -1,0 +1,97 @@
+"""The topics job: keeps the remote topics of a flow in step with the source, or says what it would change."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.jobs.mirror.planning.source_topics import source_topics
+from mirrorlake.jobs.mirror.topics.topology import Topology
+from mirrorlake.log import ending, event
+from mirrorlake.model.slot import merge_positions
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.topic_changes import Change, ChangeOutcome
+from mirrorlake.state.closure import promoted_topics, require_open
+from mirrorlake.state.offset_syncs import read_all_states
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mirrorlake.ledger.store import Ledger
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TopologyResult:
+    """The result of the topics job: every change that is due, with its outcome (`planned` in a dry run)."""
+
+    flow: str
+    topics: int
+    outcomes: dict[Change, str] = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = Counter(
+            outcome if outcome in (ChangeOutcome.APPLIED, ChangeOutcome.PLANNED) else ChangeOutcome.REFUSED
+            for outcome in self.outcomes.values()
+        )
+        return {
+            "flow": self.flow,
+            "topics": self.topics,
+            "changes": len(self.outcomes),
+            **{outcome.value: counts[outcome] for outcome in ChangeOutcome},
+        }
+
+    def table(self) -> pd.DataFrame:
+        """Returns one row for each change, for display."""
+        import pandas as pd
+
+        columns = ["kind", "topic", "target_topic", "name", "before", "after", "note", "outcome"]
+        return pd.DataFrame(
+            [
+                {**asdict(change), "kind": change.kind.value, "outcome": outcome}
+                for change, outcome in self.outcomes.items()
+            ],
+            columns=columns,
+        ).fillna("")
+
+
+def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
+    """Runs the topics job: syncs the remote topics of a flow with the source, or only plans it (`dry_run`).
+
+    Raises:
+        MirrorlakeError: a cluster can't be reached, remote names conflict, or the flow is closed.
+    """
+    with ending(log, "topics", flow=flow.name):
+        return _keep_in_step(flow, ledger, dry_run=dry_run)
+
+
+def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult:
+    for warning in flow.warnings:
+        log.warning(event("configuration_warning", flow=flow.name, detail=warning))
+    client_id, timeout_ms = f"{flow.name}|topics", flow.connect_timeout_ms
+    with closing(Cluster(flow.target_connection, "target", client_id, timeout_ms)) as target:
+        states = read_all_states(target.connect(), flow.offset_syncs_topic, timeout_ms).values()
+    require_open(flow, states)
+    promoted = promoted_topics(states)
+    with closing(Cluster(flow.source_connection, "source", client_id, timeout_ms)) as source:
+        mirrored = {topic for topic, _ in merge_positions(states)}
+        found = source_topics(source.connect(), flow, mirrored - promoted)
+    topics = {name: topic.partitions for name, topic in found.items()}
+    ledger.ensure_tables()
+    topology = Topology(
+        flow,
+        Admin(flow.source_connection, "source", flow.name),
+        Admin(flow.target_connection, "target", flow.name),
+        ledger,
+    )
+    topology.promoted = promoted
+    planned = topology.plan(topics)
+    if dry_run:
+        return TopologyResult(flow.name, len(topics), dict.fromkeys(planned, ChangeOutcome.PLANNED))
+    return TopologyResult(flow.name, len(topics), topology.apply(planned))
