@@ -29,8 +29,8 @@ from mirrorlake.protocol.topic_changes import (
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0  # until a request for a topic is repeated that may succeed later
-WAITS_LESS = 10  # the rest of the time is this many times as long as the waits for a cluster that does not answer
+AGAIN_S, LONGEST_S = 1.0, 300.0  # until a request for a topic is repeated that may succeed later
+WAITS_LESS = 10  # in between, this many times as long as a cluster takes that does not answer
 EXISTENCE = frozenset({ChangeKind.CREATE_TOPIC, ChangeKind.ADD_PARTITIONS})
 
 
@@ -62,7 +62,7 @@ class Topology:
 
         A call for topics that were ensured before sends no requests, nor does one for topics that were refused for
         good before `try_again`. What may pass is asked for again after a second, or after ten times as long as the
-        answer took: topics that are ready are not mirrored meanwhile.
+        answer took, up to five minutes: topics that are ready wait for that answer.
 
         Returns:
             Errors by source topic; topics without an error are ready.
@@ -85,7 +85,7 @@ class Topology:
         remote_of, began = self.flow.remote_topics(topics), time.monotonic()
         refusals = self._make(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
         ended = time.monotonic()
-        self._again_at = ended + max(AGAIN_S, WAITS_LESS * (ended - began))
+        self._again_at = ended + min(max(AGAIN_S, WAITS_LESS * (ended - began)), LONGEST_S)
         require_answers({change: error for change, error in refusals.items() if change.kind not in EXISTENCE})
         refused_of: dict[str, dict[Change, TargetError]] = {}
         for change, error in refusals.items():
