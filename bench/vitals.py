@@ -50,9 +50,11 @@ class Instrument:
 # without compiled code and what the JVM notes about it (the places of references, a tenth of the code). The heap itself
 # grows and shrinks with garbage, up to the limit that it has. Compiled code has a limit, too
 # (-XX:ReservedCodeCacheSize), and is added for long: a method is compiled once it was called 200 times.
+# A driver gives its spare memory back once a minute and needs some of it again within seconds. So the floor of its
+# memory would tell how many samples happen to be taken within these.
 INSTRUMENTS = (
     Instrument("papermill_private", "MiB", 1),
-    Instrument("driver_private", "MiB", 1),
+    Instrument("driver_private", "MiB", 1, is_floor=False),
     Instrument("jvm_live_heap", "MiB", 1),
     Instrument("jvm_outside_heap", "MiB", 1),
     Instrument("jvm_compiled_code", "MiB", None),
