@@ -61,3 +61,15 @@ def test_an_interrupt_at_the_end_of_the_last_step_is_not_lost(loop: EventLoop) -
 
     with pytest.raises(KeyboardInterrupt):
         loop.run(task)
+
+
+def test_an_interrupt_while_a_loop_is_closed_is_raised_once_all_is_closed(loop: EventLoop) -> None:
+    async def task() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await loop.sleep(60)
+
+    loop.call_soon(task)
+    with pytest.raises(KeyboardInterrupt):
+        loop.close()
+    assert loop._wakeup_r.fileno() == loop._wakeup_w.fileno() == -1
+    assert not loop._pending_tasks

@@ -35,8 +35,8 @@ class EventLoop(NetworkSelector):  # type: ignore[misc]  # kafka-python has no t
         self._end_of_step()
 
     def close(self) -> None:
-        """Ends all tasks."""
-        with deferred_signals(self.wakeup) as self._end_of_step:
+        """Ends all tasks and closes the loop; an interrupt is raised after that."""
+        with deferred_signals(self.wakeup):
             super().close()
 
     def enter(self) -> None:
