@@ -29,8 +29,8 @@ from mirrorlake.protocol.topic_changes import (
 
 log = logging.getLogger(__name__)
 
-AGAIN_S, LONGEST_S = 1.0, 300.0  # until a request for a topic is repeated that may succeed later
-WAITS_LESS = 10  # in between, this many times as long as a cluster takes that does not answer
+AGAIN_S, LONGEST_S = 1.0, 300.0  # the shortest and the longest pause before what may succeed later is asked for again
+WAITS_LESS = 10  # the pause is this many times as long as the wait for the last answer
 EXISTENCE = frozenset({ChangeKind.CREATE_TOPIC, ChangeKind.ADD_PARTITIONS})
 
 
