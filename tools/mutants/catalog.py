@@ -737,6 +737,13 @@ COPYING = (
         (CHANGES_WHOLE,),
     ),
     Mutant(
+        "an interrupt ends a task of the event loop and nothing else",
+        "protocol/network/deferred_signals.py",
+        "                signal.signal(one, note)\n",
+        "                pass\n",
+        ("tests/unit/test_event_loop.py",),
+    ),
+    Mutant(
         "a topic that no controller creates stops all others",
         f"{MIRROR}/topics/topology.py",
         "if change.kind not in EXISTENCE}",
