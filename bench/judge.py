@@ -7,8 +7,9 @@ the floor.
 
 - *flat*: the whole interval is at or below the limit.
 - *grows*: the whole interval is above the limit.
-- *step*: the series is flat without its largest rise between two points, which is five times as large as the usual
-  change at least. A cache that fills once, or a heap that is enlarged once, is no leak; several steps are.
+- *step*: the series is flat without its largest lasting rise between two points, which is five times as large as the
+  usual change at least. A cache that fills once, or a heap that is enlarged once, is no leak; several steps are. A rise
+  lasts as far as the points after it are above those before it; a peak does not, nor does the way out of a dip.
 - *undecided*: the run was too short, or too noisy, to tell, or the series ends before the run.
 """
 
@@ -29,6 +30,7 @@ LATEST_WINDOWS = 3  # before the end of the run, in which a series must have a v
 BELOW_FLOOR = 0.1  # of the values of a window: a process may be missed, and a broker's restart ends connections
 CONFIDENCE = 1.96  # standard deviations
 STEP = 5  # times the usual change between two points
+LASTING = 3  # points on either side of a rise, whose medians say how far it lasts
 
 
 class Verdict(StrEnum):
@@ -49,7 +51,7 @@ class Judgement:
         low: the lower end of its confidence interval.
         high: the upper end.
         judged: the points, as times in seconds and values.
-        step: the largest rise between two points.
+        step: the largest lasting rise between two points.
     """
 
     verdict: Verdict
@@ -93,12 +95,14 @@ def judge(
     if len(points) < FEWEST_POINTS or last_s < end_s - LATEST_WINDOWS * window_s:
         return Judgement(Verdict.UNDECIDED, judged=tuple(points))
     slope, low, high = growth(points)
-    rises = [(after - before, time) for (_, before), (time, after) in pairwise(points)]
-    step, at = max(rises)
+    values = [value for _, value in points]
+    usual = median(abs(after - before) for before, after in pairwise(values))
+    step, first = max((_lasting(values, number), number) for number in range(1, len(values)))
     verdict = _verdict(low, high, limit)
-    if verdict is not Verdict.FLAT and step > STEP * median(abs(rise) for rise, _ in rises):
-        without = [(time, value - step * (time >= at)) for time, value in points]
-        _, _, highest = growth(without)
+    if verdict is not Verdict.FLAT and step > STEP * usual:
+        _, _, highest = growth(
+            [(time, value - step * (number >= first)) for number, (time, value) in enumerate(points)]
+        )
         verdict = Verdict.STEP if highest <= limit else verdict
     return Judgement(verdict, slope, low, high, tuple(points), step)
 
@@ -128,6 +132,12 @@ def growth(points: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     deviation = CONFIDENCE * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low, high = math.floor((len(slopes) - deviation) / 2), math.ceil((len(slopes) + deviation) / 2)
     return median(slopes), slopes[max(0, low)], slopes[min(len(slopes) - 1, high)]
+
+
+def _lasting(values: Sequence[float], number: int) -> float:
+    """Returns the rise from the value before to the one of that number, as far as it lasts."""
+    before, after = values[max(0, number - LASTING) : number], values[number : number + LASTING]
+    return min(after[0] - before[-1], median(after) - median(before))
 
 
 def _verdict(low: float, high: float, limit: float) -> Verdict:

@@ -45,6 +45,16 @@ def test_one_step_is_no_leak_and_several_are() -> None:
     assert both.verdict is Verdict.GROWS, "a step does not hide a leak"
 
 
+def test_a_peak_and_a_dip_are_no_steps_and_hide_none() -> None:
+    def peak(at: float) -> float:
+        return 2 * (1_200 <= at < 1_260)
+
+    found = judge(series(lambda at: 588 + (at >= 2_000) + peak(at)), 0.5, WARM_UP_S)
+    assert (found.verdict, found.step) == (Verdict.STEP, 1)
+    dip = judge(series(lambda at: 300 + 5 * at / HOUR_S - 50 * (2_000 <= at < 2_200)), 1, WARM_UP_S)
+    assert dip.verdict is Verdict.GROWS, "its end is the largest rise, and the leak goes on"
+
+
 def test_a_run_that_is_too_short_or_too_noisy_is_undecided() -> None:
     assert judge(series(lambda at: 300 + at, seconds=WARM_UP_S + 400), 1, WARM_UP_S).verdict is Verdict.UNDECIDED
     assert judge([], 1, WARM_UP_S).verdict is Verdict.UNDECIDED
