@@ -5,7 +5,8 @@ that commits, and restarts of a broker of either side in turn. The ledger and th
 default. So an hour does the work of several, and what fills or is compiled once has done so within the first ten
 minutes. Every few seconds the instruments of `vitals.py` are read. In the end each series is judged (`judge.py`):
 memory may grow by less than 1 MiB in an hour after the first ten minutes. .local/soak gets samples.csv, the verdicts as
-verdicts.json and chart.svg, and beside each notebook the details of its JVM (jvm.txt).
+verdicts.json and chart.svg, and beside each notebook the details of its JVM (jvm.txt) and the changes of its open files
+(files.txt).
 
 Exit codes: 0 nothing grows; 1 something does; 2 a job has ended before its time; 3 of a series nobody can tell; 130
 interrupted.

@@ -6,9 +6,10 @@ import json
 import re
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,7 @@ KINDS = re.compile(r"^-\s+(\S.*? \(reserved=.*\))$", re.MULTILINE)
 # to a twentieth of the heap, and a histogram counts them as int[].
 TRACKED = "-XX:NativeMemoryTracking=summary -XX:MarkSweepAlwaysCompactCount=1"
 POOLS = ("block-manager-a", "block-manager-s")  # as far as Linux keeps a thread's name
+OWN_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")  # what makes the name of a file its own
 LONG_S = 300
 LARGEST = 100  # lines of a histogram, about 8 KiB
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
@@ -95,6 +97,7 @@ class Notebook:
     temporary: Path
     log: Path
     _read: int = 0
+    _open: Counter[str] = field(default_factory=Counter)
 
     def vitals(self) -> dict[str, float]:
         """Returns the values of INSTRUMENTS; those that can't be read are left out."""
@@ -119,12 +122,22 @@ class Notebook:
         }
         if self.output.exists():
             values["notebook"] = self.output.stat().st_size / KILOBYTE
+        self._note_open_files(family)
         # A full collection, which also lets Spark delete shuffle files.
         values.update(_heap(java, self.output.with_suffix(".jvm.txt")))
         seconds = self._new_seconds()
         if seconds:
             values["batch"] = 1000 * sorted(seconds)[len(seconds) // 2]
         return values
+
+    def _note_open_files(self, family: Sequence[psutil.Process]) -> None:
+        """Appends to a file which kinds of open files have become more or fewer since the last call."""
+        found = Counter(name for process in family for name in _open_names(process))
+        changes = {name: found[name] - self._open[name] for name in sorted({*found, *self._open})}
+        lines = [f"{time.strftime('%H:%M:%S')} {change:+d} {name}\n" for name, change in changes.items() if change]
+        with self.output.with_suffix(".files.txt").open("a") as file:
+            file.writelines(lines)
+        self._open = found
 
     def _new_seconds(self) -> list[float]:
         """Returns the durations of micro-batches and cycles that were logged since the last call."""
@@ -229,6 +242,14 @@ def _connections(process: psutil.Process) -> int:
 
 def _open_files(process: psutil.Process) -> int:
     return process.num_fds()
+
+
+def _open_names(process: psutil.Process) -> Iterator[str]:
+    """Yields the process's name with that of each of its open files, without the digits that make it its own."""
+    with suppress(psutil.Error, OSError):
+        for number in Path(f"/proc/{process.pid}/fd").iterdir():
+            with suppress(OSError):
+                yield f"{process.name()} {OWN_NAME.sub('#', str(number.readlink()))}"
 
 
 def _name(process: psutil.Process) -> str:
