@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
+import logging
 import os
 import socket
 import sys
@@ -15,8 +17,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaConnectionError
 from kafka.future import Future
 from kafka.net import inet
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.model.changes import as_written
@@ -26,7 +30,7 @@ from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.group_offsets import commit_group_offsets, group_offsets
-from mirrorlake.protocol.network import network_client, socket_options
+from mirrorlake.protocol.network import frames, network_client, socket_options
 from mirrorlake.protocol.network.response_error import ResponseError
 from mirrorlake.protocol.requests.fetch import Fetched, fetch_request
 from mirrorlake.protocol.requests.metadata import Topic
@@ -160,6 +164,48 @@ def test_a_tls_handshake_that_is_cut_short_is_repeated_by_a_job_that_runs(monkey
             Cluster(connection, "source", "tests", 500).connect(again=True)
         assert found.value.retriable
         listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("cause", ["name", "files", "reset"])
+def test_whatever_prevents_a_connection_is_an_error_of_the_connection(
+    cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An advertised name that can't be one, no free file, or a reset before the handshake: others may work later."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise {"files": OSError(errno.EMFILE, "too many"), "reset": ConnectionResetError("reset")}[cause]
+
+    if cause == "files":
+        monkeypatch.setattr(frames.KafkaNetSocket, "socket", fails)
+    monkeypatch.setattr(frames, "TlsTransport", fails)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        connection = Connection("a", (("bootstrap.servers", f"127.0.0.1:{port}"), ("security.protocol", "SSL")))
+        cluster = Cluster(connection, "source", "tests", 500)
+        host = "kafka..svc" if cause == "name" else "127.0.0.1"
+        cluster._manager.cluster._brokers = {5: MetadataResponse.MetadataResponseBroker(5, host, port, None)}
+        with pytest.raises(KafkaConnectionError, match="unable to connect"):
+            cluster.net.run(lambda: cluster.ask(MetadataRequest(), 5))
+        cluster.close()
+
+
+def test_the_reason_that_is_given_for_one_cluster_is_not_that_of_another_in_another_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bootstrap(_: object, timeout_ms: int) -> None:
+        log = logging.getLogger("kafka.test")
+        log.error("Connection lost: refused")
+        other = threading.Thread(target=log.error, args=("Connection lost: CERTIFICATE_VERIFY_FAILED",))
+        other.start()
+        other.join()
+        raise KafkaConnectionError("time-out")
+
+    monkeypatch.setattr(frames.Manager, "bootstrap", bootstrap)
+    cluster = Cluster(Connection("a", (("bootstrap.servers", "127.0.0.1:1"),)), "source", "tests", 500)
+    with pytest.raises(SourceError, match="refused") as found:
+        cluster.connect(again=True)
+    assert found.value.retriable
+    cluster.close()
 
 
 def test_a_topic_that_was_deleted_is_asked_for_by_name() -> None:

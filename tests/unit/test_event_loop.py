@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from mirrorlake.config.connection import Connection
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.network.event_loop import EventLoop
 
 
@@ -73,3 +75,19 @@ def test_an_interrupt_while_a_loop_is_closed_is_raised_once_all_is_closed(loop: 
         loop.close()
     assert loop._wakeup_r.fileno() == loop._wakeup_w.fileno() == -1
     assert not loop._pending_tasks
+
+
+def test_an_interrupt_while_a_cluster_is_closed_is_raised_once_it_is_closed(loop: EventLoop) -> None:
+    connection = Connection("a", (("bootstrap.servers", "127.0.0.1:1"),))
+    clusters = [Cluster(connection, side, "tests", net=loop) for side in ("source", "target")]
+
+    async def task() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await loop.sleep(60)
+
+    loop.call_soon(task)
+    with pytest.raises(KeyboardInterrupt):
+        clusters[0].close()
+    assert loop._wakeup_r.fileno() != -1, "the other one uses the loop"
+    clusters[1].close()
+    assert loop._wakeup_r.fileno() == -1

@@ -517,8 +517,8 @@ def connect_both(flow: Flow, role: str, *, again: bool = False) -> tuple[Cluster
     client_id, timeout_ms = f"{flow.name}|{role}", flow.connect_timeout_ms
     source = Cluster(flow.source_connection, "source", client_id, timeout_ms)
     source.connect(again=again)
-    target = Cluster(flow.target_connection, "target", client_id, timeout_ms, source.net)
     try:
+        target = Cluster(flow.target_connection, "target", client_id, timeout_ms, source.net)
         return source, target.connect(again=again)
     except BaseException:
         source.close()

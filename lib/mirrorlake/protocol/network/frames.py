@@ -245,7 +245,7 @@ class WaitingRequests:
     def __init__(self, connection: Any, throttled: Callable[[float], None]) -> None:
         self._connection, self._throttled = connection, throttled
         self._send, self._pause, self._unpause = connection.send_request, connection.pause, connection.unpause
-        self._throttled_since = 0.0
+        self._throttled_since = time.monotonic()  # the answer with the broker's versions may have throttled it already
         connection.send_request, connection.pause, connection.unpause = self.send_request, self.pause, self.unpause
 
     def send_request(self, request: Any, request_timeout_ms: int | None = None) -> Any:
@@ -378,13 +378,19 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
 
         The last bytes before the end of a connection are received, too: a broker that rejects a login says so and
         closes the connection.
+
+        Raises:
+            kafka.errors.KafkaError: there is no connection, for whatever reason: no address, no free file, a reset.
         """
-        sock = await self._socket(node, timeout_at)
-        transport = (
-            await self._tls(node, sock, timeout_at)
-            if self.ssl_enabled
-            else KafkaTCPTransport(self._net, sock, host=node.host)
-        )
+        try:
+            sock = await self._socket(node, timeout_at)
+            transport = (
+                await self._tls(node, sock, timeout_at)
+                if self.ssl_enabled
+                else KafkaTCPTransport(self._net, sock, host=node.host)
+            )
+        except (OSError, UnicodeError) as error:  # kafka-python would hand these to all who wait for the connection
+            raise kafka.errors.KafkaConnectionError(f"unable to connect: {error}") from None
         receive = transport._sock_recv
 
         def received() -> tuple[bytes, Exception | None]:
@@ -425,7 +431,11 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
 
     async def _tls(self, node: Any, sock: Any, timeout_at: float | None) -> TlsTransport:
         settings = {name: value for name, value in self.config.items() if name.startswith("ssl_")}
-        transport = TlsTransport(self._net, sock, host=node.host, **settings)
+        try:
+            transport = TlsTransport(self._net, sock, host=node.host, **settings)
+        except BaseException:  # the peer has reset the connection, for example
+            sock.close()
+            raise
         try:
             await transport.handshake_until(timeout_at)
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -24,6 +25,7 @@ from mirrorlake.config.security.properties import OAUTHBEARER
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, TargetError
 from mirrorlake.protocol.clients.settings import kafka_python, librdkafka
 from mirrorlake.protocol.error_codes import UNAUTHORIZED
+from mirrorlake.protocol.network.deferred_signals import deferred_signals
 from mirrorlake.protocol.network.event_loop import EventLoop
 from mirrorlake.protocol.network.frames import Lane, Manager
 from mirrorlake.protocol.network.response_error import SilentBrokerError, WireError, may_pass
@@ -75,17 +77,21 @@ class NetworkClient:
         servers = kafka_python(connection)["bootstrap_servers"]  # an error of the configuration leaves nothing open
         self.net = net or EventLoop()
         self.net.enter()
-        self._manager = Manager(
-            self.net,
-            self._security,
-            bootstrap_servers=servers,
-            client_id=client_id,
-            receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
-            socket_options=socket_options(),
-            reconnect_backoff_max_ms=1_000,
-            socket_connection_setup_timeout_ms=self._contact_ms,
-            max_in_flight_requests_per_connection=MOST_IN_FLIGHT,
-        )
+        try:
+            self._manager = Manager(
+                self.net,
+                self._security,
+                bootstrap_servers=servers,
+                client_id=client_id,
+                receive_message_max_bytes=RECEIVE_LIMIT_BYTES,
+                socket_options=socket_options(),
+                reconnect_backoff_max_ms=1_000,
+                socket_connection_setup_timeout_ms=self._contact_ms,
+                max_in_flight_requests_per_connection=MOST_IN_FLIGHT,
+            )
+        except BaseException:  # a file that a password is read from is being replaced, for example
+            self.net.leave()
+            raise
 
     def _bootstrap(self, *, again: bool) -> None:
         logger, causes = logging.getLogger("kafka"), _Causes()
@@ -138,10 +144,17 @@ class NetworkClient:
         return [error for error in found if any(word in error.str() for word in ("uthentication", "SSL", "ertificate"))]
 
     def close(self) -> None:
-        """Closes all connections, and the event loop unless another cluster uses it. Nothing can be asked any more."""
-        if not self._manager.closed:
-            self._manager.close()
-            self.net.leave()
+        """Closes all connections, and the event loop unless another cluster uses it. Nothing can be asked any more.
+
+        A signal has to wait for that: nobody would close what an interrupt left open.
+        """
+        if self._manager.closed:
+            return
+        with deferred_signals(self.net.wakeup):
+            try:
+                self._manager.close()
+            finally:
+                self.net.leave()
 
     @property
     def version(self) -> str:
@@ -329,13 +342,19 @@ class NetworkClient:
 
 
 class _Causes(logging.Handler):
-    """Collects the errors that kafka-python logs while it connects; its exception reports only a timeout."""
+    """Collects the errors that kafka-python logs while it connects; its exception reports only a timeout.
+
+    Those of other threads are about other clusters.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.messages: list[str] = []
+        self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.thread != self._thread:
+            return
         message = record.getMessage().splitlines()[0]
         if not message.startswith("Bootstrap"):
             self.messages.append(message.rpartition("Connection lost: ")[2])
