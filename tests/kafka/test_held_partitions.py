@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from kafka.protocol.metadata import ApiVersionsRequest
+from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.state import offset_syncs
@@ -82,8 +83,9 @@ def test_a_partition_whose_leader_is_down_holds_back_only_itself(
 
 
 def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_while_nothing_of_it_is_mirrored(
-    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
+    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(readiness, "WAIT_S", 3.0)
     world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
     world.write_config(**{"mirrorlake.slots": "1"})
     alive, dead = world.topic("alive", 1), world.topic("dead", 1)
@@ -103,12 +105,38 @@ def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_w
             eventually(lambda: arrived(world, alive) == 20, 60)
             world.produce(alive, 20, 1, seed=2)
             eventually(lambda: arrived(world, alive) == 40, 30)
+            eventually(lambda: world.metric("held_topics") == 1)
             stopped.close()
             eventually(lambda: arrived(world, dead) == 20, 90)
     (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
     assert row["topic"] == dead
     assert "not known whether the topic holds records of others" in row["detail"]
     world.assert_equal(alive, dead)
+
+
+def test_a_job_whose_only_topic_has_a_remote_partition_without_a_leader_tries_again_until_it_has_one(
+    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "WAIT_S", 3.0)
+    world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
+    world.write_config(**{"mirrorlake.slots": "1"})
+    topic = world.topic("only", 1)
+    places = {world.flow.offset_syncs_topic: 1, world.remote(topic): 2}
+    made = world.target_admin.create_topics(
+        [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]
+    )
+    for future in made.values():
+        future.result()
+    world.produce(topic, 20, 1)
+    eventually(lambda: {*places} <= {*world.target_admin.list_topics(timeout=5).topics})
+    with ExitStack() as stopped:
+        pair.stop_broker(2)
+        stopped.callback(pair.start_broker, 2)
+        with world.mirroring():
+            eventually(lambda: any("retrying" in line and "does not answer" in line for line in world.lines), 60)
+            stopped.close()
+            eventually(lambda: arrived(world, topic) == 20, 90)
+    world.assert_equal(topic)
 
 
 def test_a_topic_that_is_deleted_does_not_hold_up_the_others(world: World) -> None:

@@ -24,7 +24,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -383,8 +383,15 @@ class MirrorJob:
                 slot=0,
             )
 
-    def _ensure_topics(self, topics: dict[str, int], held: Mapping[str, str] | None = None) -> None:
+    def _ensure_topics(
+        self, topics: dict[str, int], held: Mapping[str, str] | None = None, passing: Set[str] = frozenset()
+    ) -> None:
         """Prepares remote topics. A topic that is held is logged and recorded, and the others continue.
+
+        Args:
+            topics: number of partitions of each topic.
+            held: reasons why topics are held, beside those for which they can't be prepared.
+            passing: held topics whose reason may pass by itself.
 
         Raises:
             TargetError: no topic can be mirrored.
@@ -392,7 +399,7 @@ class MirrorJob:
         refused = self._topology.ensure(topics)
         failures = {topic: error.message for topic, error in refused.items()} | dict(held or {})
         if topics and topics.keys() <= failures.keys():
-            may_pass = any(error.retriable for error in refused.values())
+            may_pass = bool(passing & failures.keys()) or any(error.retriable for error in refused.values())
             raise TargetError(next(iter(failures.values())), retriable=may_pass)
         self._holdups.topics(failures)
         self._topics = topics
@@ -507,7 +514,7 @@ class MirrorJob:
                 # A remote topic may be gone, and is created again: with what it had, if the flow may lose records.
                 self._topology.try_again(plan.held if self.flow.passes_over_losses else plan.not_begun)
             self._retried = plan.retry
-            self._ensure_topics(dict(plan.topics), plan.held)
+            self._ensure_topics(dict(plan.topics), plan.held, plan.passing)
         self._holdups.partitions(plan.stuck)
         self._holdups.transactions(plan.uncommitted, plan.waiting_for)
         self._failpoint("driver.planned")

@@ -25,6 +25,7 @@ class MirrorPlan:
         topics: number of partitions of each topic of the flow.
         topic_ids: id of each of them on the source.
         held: reasons why topics are held, by topic.
+        passing: those whose reason may pass by itself.
         not_begun: those of which nothing is mirrored yet.
         stuck: reasons why partitions do not advance, by topic and partition.
         is_lingering: whether partitions wait for `mirrorlake.linger.ms`.
@@ -47,6 +48,7 @@ class MirrorPlan:
     topics: Mapping[str, int] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     held: Mapping[str, str] = field(default_factory=dict)
+    passing: frozenset[str] = frozenset()
     not_begun: frozenset[str] = frozenset()
     stuck: Mapping[PartitionKey, str] = field(default_factory=dict)
     is_lingering: bool = False

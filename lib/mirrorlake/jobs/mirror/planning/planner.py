@@ -195,6 +195,7 @@ class Planner:
             topics={name: topic.partitions for name, topic in self._topics.items()},
             topic_ids={name: topic.topic_id for name, topic in self._topics.items()},
             held={topic: why for topic, why in held.items() if topic not in waiting},
+            passing=self._readiness.passing,
             not_begun=frozenset(held.keys() - {topic for topic, _ in positions}),
             stuck=stuck,
             uncommitted=self._uncommitted.records,

@@ -42,8 +42,13 @@ class Readiness:
 
     @property
     def waiting(self) -> set[str]:
-        """Held topics that may be ready at any moment: remote topic or positions have been missing for a short time."""
+        """Topics of `passing` that may be ready at any moment, as they have been held for a short time."""
         return {topic for topic, since in self._waiting_since.items() if time.monotonic() - since < self._wait_s}
+
+    @property
+    def passing(self) -> frozenset[str]:
+        """Held topics whose reason may pass by itself: a remote topic or positions are missing, or a leader is."""
+        return frozenset(self._waiting_since)
 
     def held(
         self,
@@ -110,7 +115,8 @@ class Readiness:
                 )
             else:
                 self._ready[topic] = topics[topic].partitions
-            if topic in occupied and is_passing:  # its own records, by a commit whose positions can't be read yet
+            # An election, or its own records, by a commit whose positions can't be read yet.
+            if topic in unread or (topic in occupied and is_passing):
                 self._waiting_since.setdefault(topic, time.monotonic())
             else:
                 self._waiting_since.pop(topic, None)
@@ -129,6 +135,7 @@ class Readiness:
     ) -> str | None:
         for operation, number in (("DESCRIBE", DESCRIBE), ("WRITE", WRITE)):
             if found is not None and not found.allows(number):
+                self._waiting_since.pop(topic, None)
                 return lacks(flow, operation, remote, flow.target)
         if found is None or found.partitions < partitions:
             self._waiting_since.setdefault(topic, time.monotonic())
