@@ -609,11 +609,19 @@ def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, wha
 
 def configure(world: World, topic: str, values: dict[str, str], *, target: bool = False) -> None:
     """Sets properties of a topic on the source, or on the target."""
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
-    admin = world.target_admin if target else world.source_admin
-    (future,) = admin.incremental_alter_configs(
-        [ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)]
-    ).values()
+    for name, value in values.items():
+        set_config(world.target_admin if target else world.source_admin, topic, name, value)
+
+
+def set_config(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
+    """Sets a property of a topic, or resets it."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    resource = ConfigResource(
+        ConfigResource.Type.TOPIC,
+        topic,
+        incremental_configs=[ConfigEntry(name, value or "", incremental_operation=operation)],
+    )
+    (future,) = admin.incremental_alter_configs([resource]).values()
     future.result()
 
 

@@ -41,7 +41,7 @@ from mirrorlake.protocol.group_requests import (
 from mirrorlake.protocol.log_reader import read_stretch
 from mirrorlake.protocol.network.response_error import ResponseError
 
-from tests.world import World, eventually
+from tests.world import World, config_of, eventually, set_config
 
 COORDINATOR_AWAY = 15
 NOT_LEADER, NOT_COORDINATOR, NOT_CONTROLLER = 6, 16, 41
@@ -467,11 +467,72 @@ def test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_
         sent, cut = proxy.faults()
         assert [*cut] == [("CreateTopics", Fault.CUT_BEFORE)]
         assert sent["CreateTopics"] <= 2 + (time.monotonic() - began) / topology.AGAIN_S
+        set_config(beside_the_proxy, there, "retention.ms", "5000000")  # a change that the next start is to make
+    assert config_of(beside_the_proxy, world.remote(there))["retention.ms"] != "5000000"
     proxy.arm([])
     world.mirror()
+    assert config_of(beside_the_proxy, world.remote(there))["retention.ms"] == "5000000"
     assert world.assert_equal(there, new) == 400
     held = [row for row in world.rows("anomalies") if row["kind"] == "held"]
     assert {row["topic"] for row in held} == {new}
+
+
+def test_a_topic_that_needs_more_brokers_than_there_are_is_asked_for_after_a_pause(
+    cluster: LocalCluster, world: World, proxy: Proxy
+) -> None:
+    world.write_config(**{"replication.factor": "3", "offset-syncs.topic.replication.factor": "1"})
+    there, new = world.topic("there", 1), world.topic("new", 1)
+    remote = world.remote(there)
+    world.target_admin.create_topics([NewTopic(remote, 1, 1)])[remote].result()
+    proxy.faults()
+    began = time.monotonic()
+    with world.mirroring(interval_s=0.1):
+        for seed in range(5):
+            world.produce(there, 20, 1, seed=seed)
+            eventually(lambda count=20 * (seed + 1): len(world.target_records(there)[0]) == count)
+        eventually(lambda: world.metric("held_topics") == 1)
+    sent, _ = proxy.faults()
+    assert sent["CreateTopics"] <= 3 + (time.monotonic() - began) / topology.AGAIN_S
+    assert new in {row["topic"] for row in world.rows("anomalies") if row["kind"] == "held"}
+
+
+def test_behind_an_administrative_request_without_an_answer_no_more_are_sent(
+    cluster: LocalCluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "RECORDS_AT_ONCE", 2)
+    connection = Connection("t", (("bootstrap.servers", cluster.proxied_servers),))
+    target = admin.Admin(connection, "target", "tests", start_timeout_ms=3_000)
+    proxy.arm([Rule("CreateTopics", Fault.LOST, skip=skip) for skip in range(3)])
+    proxy.faults()
+    refusals = target.create([admin.NewTopic(f"behind-{number}", 1, 1) for number in range(3)])
+    assert refusals.keys() == {"behind-0", "behind-1", "behind-2"}
+    sent, _ = proxy.faults()
+    assert sent["CreateTopics"] == 1
+    proxy.arm([])
+
+
+def test_a_controller_that_loses_requests_costs_one_time_out_and_a_topic_is_made_soon_after_it_answers_again(
+    cluster: LocalCluster, world: World, proxy: Proxy
+) -> None:
+    world.write_config(**{"mirrorlake.connect.timeout.ms": "12000"})  # half of it is the time-out of a request
+    there, new = world.topic("there", 1), f"{world.alias}-new"
+    world.produce(there, 100, 1)
+    assert world.mirror().records == 100
+    beside_the_proxy = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    beside_the_proxy.create_topics([NewTopic(new, 1, 1)])[new].result()
+    world.produce(new, 100, 1)
+    proxy.arm([Rule("CreateTopics", Fault.LOST, skip=skip) for skip in range(100)])
+    proxy.faults()
+    with world.mirroring():
+        eventually(lambda: world.metric("held_topics") == 1)
+        for more in range(20):
+            before = world.batches
+            world.produce(there, 20, 1, seed=more + 2)
+            eventually(lambda count=before: world.batches > count)
+        proxy.arm([])
+        eventually(lambda: world.metric("held_topics") == 0, 30)
+    world.mirror()
+    assert world.assert_equal(there, new) == 600
 
 
 def test_a_damaged_batch_is_an_error_where_its_contents_count(cluster: LocalCluster, proxy: Proxy) -> None:

@@ -16,9 +16,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
@@ -33,7 +30,7 @@ from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.slot import SlotState
 
 from tests.moving import failover
-from tests.world import World, config_of, eventually, read_committed
+from tests.world import World, config_of, eventually, read_committed, set_config
 
 
 @pytest.fixture
@@ -43,17 +40,6 @@ def world(plain_world: World) -> World:
 
 def keep(world: World, *, dry_run: bool = False) -> TopologyResult:
     return keep_in_step(world.flow, world.ledger, dry_run=dry_run)
-
-
-def alter(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
-    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    resource = ConfigResource(
-        ConfigResource.Type.TOPIC,
-        topic,
-        incremental_configs=[ConfigEntry(name, value or "", incremental_operation=operation)],
-    )
-    (future,) = admin.incremental_alter_configs([resource]).values()
-    future.result()
 
 
 def rows(world: World) -> list[tuple[str, str, str | None, str | None, str | None, str]]:
@@ -100,10 +86,10 @@ def test_topics_are_created_grown_and_configured_and_every_change_is_a_row(world
         "2000000",
         "producer",
     )
-    alter(world.source_admin, topic, "retention.ms", "3600000")
-    alter(world.source_admin, topic, "cleanup.policy", None)
-    alter(world.target_admin, remote, "segment.ms", "999999")
-    alter(world.target_admin, remote, "min.insync.replicas", "1")
+    set_config(world.source_admin, topic, "retention.ms", "3600000")
+    set_config(world.source_admin, topic, "cleanup.policy", None)
+    set_config(world.target_admin, remote, "segment.ms", "999999")
+    set_config(world.target_admin, remote, "min.insync.replicas", "1")
     eventually(
         lambda: (
             config_of(world.target_admin, remote)["segment.ms"] == "999999"
@@ -125,7 +111,7 @@ def test_the_mirror_keeps_configuration_in_step_while_it_runs(world: World) -> N
     world.produce(topic, 10, 1)
     world.write_config(**{"sync.topic.configs.interval.seconds": "2"})
     world.mirror()
-    alter(world.source_admin, topic, "retention.ms", "5000000")
+    set_config(world.source_admin, topic, "retention.ms", "5000000")
     with world.mirroring():
         eventually(lambda: config_of(world.target_admin, world.remote(topic))["retention.ms"] == "5000000")
 
@@ -149,18 +135,41 @@ def test_a_remote_topic_that_would_stamp_records_anew_is_corrected_before_anythi
     ) in rows(world)
 
 
-def test_a_remote_topic_that_begins_to_stamp_records_anew_gets_none_before_it_is_corrected(world: World) -> None:
+@pytest.mark.parametrize("is_synced", ["true", "false"])
+def test_a_remote_topic_that_begins_to_stamp_records_anew_gets_none_before_it_is_corrected(
+    world: World, is_synced: str
+) -> None:
+    world.write_config(**{"sync.topic.configs.enabled": is_synced})
     topic = world.topic("plain", 1)
     world.produce(topic, 50, 1)
     with world.mirroring():
         eventually(lambda: len(world.target_records(topic)[0]) == 50)
-        alter(world.target_admin, world.remote(topic), "message.timestamp.type", "LogAppendTime")
+        set_config(world.target_admin, world.remote(topic), "message.timestamp.type", "LogAppendTime")
         stamps = "message.timestamp.type"
         eventually(lambda: config_of(world.target_admin, world.remote(topic))[stamps] == "LogAppendTime")
         world.produce(topic, 50, 1, seed=2)
         eventually(lambda: len(world.target_records(topic)[0]) == 100)
     assert "replaces the timestamps of records" in "".join(world.lines)
     world.assert_equal(topic)
+
+
+def test_the_first_of_the_topics_that_share_a_remote_topic_decides_about_it_also_when_another_one_is_added(
+    world: World,
+) -> None:
+    remote = f"{world.alias}-all"
+    world.write_config(
+        **{
+            "topics.rename.regex": r".*\.orders",
+            "topics.rename.replacement": remote,
+            "mirrorlake.topics.shared": "true",
+        }
+    )
+    for names in ("ab", "c"):
+        for name in names:
+            set_config(world.source_admin, world.topic(f"{name}.orders", 1), "retention.ms", f"{500 - ord(name)}000000")
+        world.mirror()
+        assert config_of(world.target_admin, remote)["retention.ms"] == f"{500 - ord('a')}000000"
+    assert not [row for row in rows(world) if row[2] == "retention.ms"]
 
 
 def test_what_a_remote_topic_was_created_with_stays_whatever_the_source_has(world: World) -> None:
@@ -187,7 +196,7 @@ def test_a_clock_that_is_hours_ahead_stops_no_mirror_whatever_version_has_create
             assert world.mirror().records == 50
 
     copies_with_a_clock_two_hours_ahead()
-    alter(world.target_admin, world.flow.offset_syncs_topic, bound, None)
+    set_config(world.target_admin, world.flow.offset_syncs_topic, bound, None)
     eventually(lambda: config_of(world.target_admin, world.flow.offset_syncs_topic)[bound] == "3600000")
     copies_with_a_clock_two_hours_ahead()
     assert world.assert_equal(topic) == 100
@@ -351,7 +360,7 @@ def test_a_flow_that_was_failed_over_changes_nothing_on_its_target(guarded: Worl
     guarded.mirror()
     remote = guarded.remote(topic)
     failover(guarded, mode="promote", signed_by="ann", close="true")
-    alter(guarded.target_admin, remote, "retention.ms", "3600000")
+    set_config(guarded.target_admin, remote, "retention.ms", "3600000")
     eventually(lambda: config_of(guarded.target_admin, remote)["retention.ms"] == "3600000")
     for start in (guarded.mirror, lambda: keep(guarded)):
         with pytest.raises(ConfigurationError, match="was failed over"):
@@ -511,12 +520,12 @@ def test_states_are_changes_where_the_topic_keeps_them_and_one_that_was_deleted_
     world.write_config(mirrorlake_slots="1")
     assert last_state()[1:] == (1, 2), "new partitions"
     assert last_state()[1:] == (1, 0)
-    alter(world.target_admin, syncs, "retention.ms", "604800000")
+    set_config(world.target_admin, syncs, "retention.ms", "604800000")
     offset, *found = last_state()
     assert found == [0, 2]
     assert sum(f"states_not_kept flow={world.flow_name} topic={syncs}" in line for line in world.lines) == 1
     delete_before(offset)
-    alter(world.target_admin, syncs, "retention.ms", "-1")
+    set_config(world.target_admin, syncs, "retention.ms", "-1")
     offset, *found = last_state()
     assert found == [1, 0], "one that is whole is enough"
     delete_before(offset)

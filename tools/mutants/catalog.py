@@ -31,6 +31,14 @@ NO_CONTROLLER = (
     "tests/kafka/test_proxy_requests.py::test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_"
     "away_also_by_a_job_that_starts"
 )
+ONLY_TOPIC = (
+    "tests/kafka/test_held_partitions.py::test_a_job_whose_only_topic_has_a_remote_partition_without_a_leader_tries_"
+    "again_until_it_has_one"
+)
+CONTROLLER_BACK = (
+    "tests/kafka/test_proxy_requests.py::test_a_controller_that_loses_requests_costs_one_time_out_and_a_topic_is_made_"
+    "soon_after_it_answers_again"
+)
 MERGED = "tests/unit/test_merging.py::test_merged_batches_are_what_opening_and_packing_them_one_by_one_makes"
 SMALL = "tests/unit/test_small_batches.py"
 ANY_LOG = f"{SMALL}::test_any_log_is_read_as_it_is_batch_by_batch"
@@ -746,16 +754,64 @@ COPYING = (
     Mutant(
         "a topic that no controller creates stops all others",
         f"{MIRROR}/topics/topology.py",
-        "if change.kind not in EXISTENCE}",
+        "if change.note in (NEEDED, NEEDED_SIZE)}",
         "if change.kind}",
         (NO_CONTROLLER,),
     ),
     Mutant(
         "a topic that no controller creates is asked for in each micro-batch",
         f"{MIRROR}/topics/topology.py",
-        "        return error.retriable and time.monotonic() >= self._again_at\n",
-        "        return error.retriable\n",
+        "        if not known.error.retriable or time.monotonic() < self._again_at:\n",
+        "        if not known.error.retriable:\n",
+        (
+            "tests/kafka/test_proxy_requests.py::test_a_topic_that_needs_more_brokers_than_there_are_is_asked_for_after_a_pause",
+        ),
+    ),
+    Mutant(
+        "a change of a configuration that no controller makes stops a start",
+        f"{MIRROR}/topics/topology.py",
+        "if change.note in (NEEDED, NEEDED_SIZE)}",
+        "if change.kind not in EXISTENCE}",
         (NO_CONTROLLER,),
+    ),
+    Mutant(
+        "each administrative request waits for a controller that is away",
+        "protocol/admin.py",
+        "        away = away or next(filter(is_away, refused.values()), None)\n",
+        "",
+        (
+            "tests/kafka/test_proxy_requests.py::test_behind_an_administrative_request_without_an_answer_no_more_are_sent",
+        ),
+    ),
+    Mutant(
+        "the last of the topics that share a remote topic decides about it",
+        f"{MIRROR}/topics/topology.py",
+        "{**configs.get(sharing[0], {})",
+        "{**configs.get(sharing[-1], {})",
+        (
+            "tests/kafka/test_topic_sync.py::test_the_first_of_the_topics_that_share_a_remote_topic_decides_about_it_also_when_another_one_is_added",
+        ),
+    ),
+    Mutant(
+        "a controller that answers again is not noticed",
+        f"{MIRROR}/topics/change_maker.py",
+        "            if self._target.answers(flow.offset_syncs_topic):\n",
+        "            if self._target.answers(flow.offset_syncs_topic) is None:\n",
+        (CONTROLLER_BACK,),
+    ),
+    Mutant(
+        "a controller is asked beside the requests of a flow, which fail with it",
+        "protocol/admin.py",
+        "                client = self._new_client(self._current_settings())\n",
+        "                client = self.client\n",
+        (NO_CONTROLLER,),
+    ),
+    Mutant(
+        "a job ends as its only topic waits for a leader",
+        f"{MIRROR}/job.py",
+        "may_pass = bool(passing & failures.keys()) or any(",
+        "may_pass = any(",
+        (ONLY_TOPIC,),
     ),
     Mutant(
         "changes are written by default to a topic that loses their snapshots",
@@ -1417,7 +1473,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a lost administrative request holds up those behind it",
         "protocol/admin.py",
-        '                    "socket.timeout.ms": self._socket_timeout_ms,\n',
+        '            "socket.timeout.ms": self._socket_timeout_ms,\n',
         "",
         (f"{REQUESTS}::test_a_lost_answer_to_an_administrative_request_costs_one_attempt",),
     ),

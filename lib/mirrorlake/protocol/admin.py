@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -48,10 +49,11 @@ NEEDED = {
 
 CONNECTION_GONE = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
-# Transient errors: elections, lost connections, partitions that another job has added.
-PASSING = frozenset(
+ABOUT_A_TOPIC = frozenset({KafkaError.INVALID_PARTITIONS})  # another job has added partitions
+
+# Transient errors: elections, lost connections.
+PASSING = ABOUT_A_TOPIC | frozenset(
     {
-        KafkaError.INVALID_PARTITIONS,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,
@@ -95,6 +97,7 @@ class Admin:
         self._socket_timeout_ms = max(LEAST_SOCKET_TIMEOUT_MS, min(SOCKET_TIMEOUT_MS, start_timeout_ms // 2))
         self._client: AdminClient | None = None
         self._abandoned: AdminClient | None = None
+        self._probe: tuple[AdminClient, Any] | None = None  # a client, and the future of a request that it has sent
         self._settings: Mapping[str, Any] = {}
         self._kind = SourceError if side == "source" else TargetError
         self._flow, self._cluster = flow, connection.alias
@@ -103,24 +106,27 @@ class Admin:
     def client(self) -> AdminClient:
         """Returns a client with the present values of references, so that a password can be rotated."""
         try:
-            settings = librdkafka(
-                self._connection,
-                log_level=0,
-                **{
-                    "socket.timeout.ms": self._socket_timeout_ms,
-                    "socket.connection.setup.timeout.ms": self._socket_timeout_ms,
-                },
-            )
+            settings = self._current_settings()
         except ConfigurationError:  # a file that a password is read from may be missing for a moment
             if self._client is None:
                 raise
             return self._client
         if self._client is None or settings != self._settings:
-            try:
-                self._client, self._settings = AdminClient(settings), settings
-            except KafkaException as error:  # such as no OAuth token
-                raise self._refused("logging in", "DESCRIBE", error) from None
+            self._client, self._settings = self._new_client(settings), settings
         return self._client
+
+    def _current_settings(self) -> dict[str, Any]:
+        timeouts_ms = {
+            "socket.timeout.ms": self._socket_timeout_ms,
+            "socket.connection.setup.timeout.ms": self._socket_timeout_ms,
+        }
+        return librdkafka(self._connection, log_level=0, **timeouts_ms)
+
+    def _new_client(self, settings: dict[str, Any]) -> AdminClient:
+        try:
+            return AdminClient(settings)
+        except KafkaException as error:  # such as no OAuth token
+            raise self._refused("logging in", "DESCRIBE", error) from None
 
     def partitions(self) -> dict[str, int]:
         """Returns the number of partitions of each topic."""
@@ -157,8 +163,8 @@ class Admin:
 
     def create(self, topics: Iterable[NewTopic]) -> Refusals:
         """Creates topics; leaves a topic that exists as it is."""
-        refusals: Refusals = {}
-        for some in portions(topics, lambda new: 1 + new.partitions + len(new.config), RECORDS_AT_ONCE):
+
+        def make(some: list[NewTopic]) -> Refusals:
             futures = self.client.create_topics(
                 [
                     kafka_admin.NewTopic(new.name, new.partitions, new.replication_factor, config=dict(new.config))
@@ -167,24 +173,51 @@ class Admin:
                 request_timeout=REQUEST_TIMEOUT_S,
             )
             named = {topic: (f"creating topic {topic}", future) for topic, future in futures.items()}
-            refusals |= self._wait(named, "CREATE", unless=KafkaError.TOPIC_ALREADY_EXISTS)
-        return refusals
+            return self._wait(named, "CREATE", unless=KafkaError.TOPIC_ALREADY_EXISTS)
+
+        some = portions(topics, lambda new: 1 + new.partitions + len(new.config), RECORDS_AT_ONCE)
+        return _until_away(some, make, lambda new: new.name)
+
+    def answers(self, topic: str) -> bool:
+        """Returns whether the controller answers, without waiting for it.
+
+        The first call sends a request that changes nothing: it only checks whether a topic could be created. Calls
+        return False until it is answered, and the one after an error that may pass sends another request. Each has a
+        connection of its own, as a request that gets no answer costs those beside it theirs.
+
+        Args:
+            topic: a topic that exists, so that a broker that does not know such checks would create none.
+        """
+        if self._probe is None:
+            try:
+                client = self._new_client(self._current_settings())
+            except MirrorlakeError:  # a file or a login is missing; requests that are waited for say so
+                return False
+            asked = [kafka_admin.NewTopic(topic, 1, 1)]
+            futures = client.create_topics(asked, validate_only=True, request_timeout=REQUEST_TIMEOUT_S)
+            self._probe = client, futures[topic]
+        _, future = self._probe
+        if not future.done():
+            return False
+        self._probe, error = None, future.exception()
+        return not (isinstance(error, KafkaException) and error.args[0].code() in PASSING)
 
     def grow(self, topics: Mapping[str, int]) -> Refusals:
         """Adds partitions to topics, up to the given number of partitions."""
-        refusals: Refusals = {}
-        for some in portions(topics.items(), lambda one: one[1], RECORDS_AT_ONCE):
+
+        def make(some: list[tuple[str, int]]) -> Refusals:
             futures = self.client.create_partitions(
                 [NewPartitions(topic, partitions) for topic, partitions in some], request_timeout=REQUEST_TIMEOUT_S
             )
             named = {topic: (f"adding partitions to topic {topic}", future) for topic, future in futures.items()}
-            refusals |= self._wait(named, "ALTER")
-        return refusals
+            return self._wait(named, "ALTER")
+
+        return _until_away(portions(topics.items(), itemgetter(1), RECORDS_AT_ONCE), make, itemgetter(0))
 
     def alter_configs(self, values: Mapping[str, Mapping[str, str | None]]) -> Refusals:
         """Sets properties of topics, or resets those whose value is None; leaves all others as they are."""
-        refusals: Refusals = {}
-        for some in portions(values.items(), lambda one: len(one[1]), RECORDS_AT_ONCE):
+
+        def make(some: list[tuple[str, Mapping[str, str | None]]]) -> Refusals:
             futures = self.client.incremental_alter_configs(
                 [
                     ConfigResource(
@@ -200,8 +233,9 @@ class Admin:
                 resource.name: (f"setting {', '.join(values[resource.name])} of topic {resource.name}", future)
                 for resource, future in futures.items()
             }
-            refusals |= self._wait(named, "ALTER_CONFIGS")
-        return refusals
+            return self._wait(named, "ALTER_CONFIGS")
+
+        return _until_away(portions(values.items(), lambda one: len(one[1]), RECORDS_AT_ONCE), make, itemgetter(0))
 
     def acls(self, resource: str = TOPIC) -> list[Acl] | None:
         """Returns the ACL bindings on topics, or on resources of all kinds (ANY).
@@ -261,21 +295,17 @@ class Admin:
     def _change_acls(
         self, what: str, acls: Iterable[Acl], kind: Callable[..., Any], change: Callable[..., dict[Any, Any]]
     ) -> dict[Acl, MirrorlakeError]:
-        """Changes ACL bindings, many with one request. Behind one that failed and may pass, no more are sent."""
-        refusals: dict[Acl, MirrorlakeError] = {}
-        away: MirrorlakeError | None = None
-        for some in portions(dict.fromkeys(acls), lambda _: 1, ACLS_AT_ONCE):
-            if away is not None:
-                refusals |= dict.fromkeys(some, away)
-                continue
+        """Changes ACL bindings, many with one request."""
+
+        def make(some: list[Acl]) -> dict[Acl, MirrorlakeError]:
             made = {acl: kind(*_binding(acl)) for acl in some}
             futures = change(list(made.values()), request_timeout=REQUEST_TIMEOUT_S)
             refused = self._wait(
                 {str(acl): (f"{what} {acl}", futures[binding]) for acl, binding in made.items()}, "ALTER"
             )
-            refusals |= {acl: refused[str(acl)] for acl in some if str(acl) in refused}
-            away = next((error for error in refused.values() if error.retriable), None)
-        return refusals
+            return {acl: refused[str(acl)] for acl in some if str(acl) in refused}
+
+        return _until_away(portions(dict.fromkeys(acls), lambda _: 1, ACLS_AT_ONCE), make, lambda acl: acl)
 
     def _wait(self, futures: Mapping[str, tuple[str, Any]], operation: str, unless: int | None = None) -> Refusals:
         refusals: Refusals = {}
@@ -293,6 +323,34 @@ class Admin:
             # anew. The old one stays here until its other answers are due.
             self._abandoned, self._client = self._client, None
         return _refused(self._kind, f"flow {self._flow}: {what} on cluster {self._cluster}", operation, error)
+
+
+def is_away(error: MirrorlakeError) -> bool:
+    """Returns True if a request has no answer, or one that has nothing to do with its topic."""
+    return error.retriable and not error.lone
+
+
+def _until_away(
+    portions: Iterable[list[Any]],
+    make: Callable[[list[Any]], dict[Any, MirrorlakeError]],
+    key: Callable[[Any], Any],
+) -> dict[Any, MirrorlakeError]:
+    """Makes changes, a portion at a time; returns the errors of those that failed.
+
+    Behind a portion without an answer, no more are sent: each would wait as long. They get its error.
+
+    Args:
+        portions: the changes.
+        make: makes those of a portion, and returns errors by key.
+        key: the key of a change.
+    """
+    refusals: dict[Any, MirrorlakeError] = {}
+    away: MirrorlakeError | None = None
+    for some in portions:
+        refused = make(some) if away is None else {key(one): away for one in some}
+        away = away or next(filter(is_away, refused.values()), None)
+        refusals |= refused
+    return refusals
 
 
 def _entry(entry: ConfigEntry) -> Entry:
@@ -350,4 +408,8 @@ def _refused(
             retriable=True,
             lone=True,
         )
-    return kind(f"{what}: {cause.name()}{': ' + cause.str() if cause.str() else ''}", retriable=cause.code() in PASSING)
+    return kind(
+        f"{what}: {cause.name()}{': ' + cause.str() if cause.str() else ''}",
+        retriable=cause.code() in PASSING,
+        lone=cause.code() in ABOUT_A_TOPIC,
+    )

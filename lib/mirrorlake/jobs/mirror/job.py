@@ -80,6 +80,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.3  # from one micro-batch to the next, where nothing else is asked for
 PAUSE_LOOK_S = 1.0  # between two looks of a job that waits for the end of a pause, most of which ask nobody
+SYNC_AGAIN_S = 60.0  # until topics are synced again after a failure that may pass
 PAUSE_SAID_S = 600.0  # interval at which a job repeats that its flow is paused
 
 
@@ -333,7 +334,7 @@ class MirrorJob:
         self._topology = Topology(flow, self._source_admin, target_admin, self._keeper)
         self._topology.promoted = promoted
         self._ensure_topics(topics, unnamed)
-        self._topology.sync(topics, configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)
+        self._sync(configs=flow.sync_topic_configs_enabled, acls=flow.keeps_acls)
         self._generation = begin_generation(
             flow,
             self._source.cluster_id,
@@ -423,13 +424,20 @@ class MirrorJob:
             return
         self._configs_due = now + flow.sync_topic_configs_interval_s if configs else self._configs_due
         self._acls_due = now + flow.sync_topic_acls_interval_s if acls else self._acls_due
+        self._sync(configs=configs, acls=acls)
+
+    def _sync(self, *, configs: bool, acls: bool) -> None:
+        """Syncs configuration, or what mirroring needs of it, and access rights; soon again after what may pass."""
         try:
             self._topology.sync(self._topics, configs=configs, acls=acls)
         except MirrorlakeError as error:
             if not (error.retriable or isinstance(error, LedgerError)):
                 raise
-            log.warning(event("topics_not_in_step", flow=flow.name, error=error))
-            self._metrics.retries.labels(flow.name, type(error).__name__).inc()
+            log.warning(event("topics_not_in_step", flow=self.flow.name, error=error))
+            self._metrics.retries.labels(self.flow.name, type(error).__name__).inc()
+            soon = time.monotonic() + SYNC_AGAIN_S
+            self._configs_due = min(self._configs_due, soon) if configs else self._configs_due
+            self._acls_due = min(self._acls_due, soon) if acls else self._acls_due
 
     def _follow_file(self) -> None:
         """Takes over changes of the property file; the planner reports them, when its plans follow them."""
@@ -466,8 +474,7 @@ class MirrorJob:
             if any(failure.contested for failure in outcome.failures):
                 self._giving_way.pause()
             if any(failure.out_of_step for failure in outcome.failures):
-                self._configs_due = 0.0
-                self._sync_if_due()
+                self._sync(configs=True, acls=False)
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
                 raise worst

@@ -48,8 +48,6 @@ def out_of_step(
         now_s: the time on the monotonic clock.
     """
     limits = target.limits
-    if not flow.sync_topic_configs_enabled:
-        return None
     for record in sorted(limits.refused):
         stretch = stretches.get(record[:2])
         if stretch is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from functools import partial
@@ -12,10 +13,12 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.log import event
 from mirrorlake.protocol.acls import Acl
-from mirrorlake.protocol.admin import Admin, NewTopic, Refusals
+from mirrorlake.protocol.admin import Admin, NewTopic, Refusals, is_away
 from mirrorlake.protocol.topic_changes import UNANSWERED, Change, ChangeKind, ChangeOutcome
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between two looks whether a controller answers again
 
 Maker = tuple[Set[ChangeKind], Callable[[list[Change]], dict[Change, Any]]]
 
@@ -41,13 +44,24 @@ class ChangeMaker:
     def __init__(self, target: Admin, ledger: ChangeLedger) -> None:
         self._target, self._ledger = target, ledger
         self._refused: dict[Change, str] = {}  # with the outcomes that were recorded
+        self._away: MirrorlakeError | None = None  # the error of the last changes, if they had no answer
+        self._look_at = 0.0  # on the monotonic clock
+
+    def is_answered(self, flow: Flow) -> bool:
+        """Returns whether the controller has answered the last changes, or does so again; waits for nothing."""
+        if self._away is not None and time.monotonic() >= self._look_at:
+            if self._target.answers(flow.offset_syncs_topic):
+                self._away = None
+            self._look_at = time.monotonic() + LOOK_S
+        return self._away is None
 
     def make(
         self, flow: Flow, changes: Sequence[Change], new_configs: Mapping[str, Mapping[str, str]]
     ) -> dict[Change, TargetError]:
         """Makes changes, logs and records them; returns the errors of those that were refused.
 
-        Behind a request without an answer, no more are sent: each would wait as long.
+        Behind a request without an answer, no more are sent until the controller answers again: each would wait as
+        long.
 
         Args:
             flow: the flow of the changes.
@@ -55,13 +69,13 @@ class ChangeMaker:
             new_configs: the configuration of each topic to create.
         """
         refusals, tried = dict[Change, Any](), list[Change]()
-        away: MirrorlakeError | None = None
+        away = None if self.is_answered(flow) else self._away
         for kinds, make in self._makers(flow.replication_factor, new_configs):
             some = [change for change in changes if change.kind in kinds]
             if some and away is None:
                 refused = make(some)
                 tried += some
-                away = next((error for error in refused.values() if _is_away(error)), None)
+                away = self._away = next((error for error in refused.values() if is_away(error)), None)
             else:
                 refused = dict.fromkeys(some, away)
             refusals |= refused
@@ -117,7 +131,7 @@ class ChangeMaker:
             for change in by_topic[topic]:
                 again = (
                     self._target.alter_configs({topic: {str(change.name): change.after}})
-                    if len(by_topic[topic]) > 1 and not _is_away(error)
+                    if len(by_topic[topic]) > 1 and not is_away(error)
                     else {topic: error}
                 )
                 refusals |= self._refused_of([change], again)
@@ -177,12 +191,7 @@ def _log(flow: Flow, change: Change, outcome: str) -> None:
         log.warning(event("topic_change_refused", **about, error=outcome))
 
 
-def _is_away(error: MirrorlakeError) -> bool:
-    """Returns True if a request has no answer, or one that has nothing to do with its topic."""
-    return error.retriable and not error.lone
-
-
 def require_answers(refusals: Mapping[Change, TargetError]) -> None:
     """Raises the first error of a request that has to be repeated."""
-    for error in filter(_is_away, refusals.values()):
+    for error in filter(is_away, refusals.values()):
         raise error

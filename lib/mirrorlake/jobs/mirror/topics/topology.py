@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -16,11 +17,14 @@ from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.jobs.mirror.topics.change_maker import ChangeLedger, ChangeMaker, require_answers
 from mirrorlake.log import event
 from mirrorlake.protocol.acls import Acl, acl_changes, open_to_everyone
-from mirrorlake.protocol.admin import Admin, Refusals
+from mirrorlake.protocol.admin import Admin, Refusals, is_away
 from mirrorlake.protocol.topic_changes import (
+    NEEDED,
+    NEEDED_SIZE,
     Change,
     ChangeKind,
     ChangeOutcome,
+    Entry,
     config_changes,
     creation,
     growth,
@@ -29,9 +33,24 @@ from mirrorlake.protocol.topic_changes import (
 
 log = logging.getLogger(__name__)
 
-AGAIN_S, LONGEST_S = 1.0, 300.0  # the shortest and the longest pause before what may succeed later is asked for again
+AGAIN_S, LONGEST_S = 1.0, 30.0  # the shortest and the longest pause before what may succeed later is asked for again
 WAITS_LESS = 10  # the pause is this many times as long as the wait for the last answer
 EXISTENCE = frozenset({ChangeKind.CREATE_TOPIC, ChangeKind.ADD_PARTITIONS})
+
+
+@dataclass(frozen=True)
+class Unready:
+    """A topic that is not ready, or whose configuration is not known to be.
+
+    Attributes:
+        partitions: the number of partitions that it is to have.
+        error: the error of the last request about it.
+        is_held: whether it can't be mirrored before.
+    """
+
+    partitions: int
+    error: MirrorlakeError
+    is_held: bool
 
 
 class Topology:
@@ -47,7 +66,7 @@ class Topology:
     def __init__(self, flow: Flow, source: Admin, target: Admin, ledger: ChangeLedger) -> None:
         self.flow, self._source, self._target, self._ledger = flow, source, target, ledger
         self._settled: dict[str, int] = {}
-        self._unready: dict[str, tuple[int, MirrorlakeError]] = {}  # with the number of partitions
+        self._unready: dict[str, Unready] = {}
         self._again_at = 0.0  # on the monotonic clock, for those of `_unready` whose error may pass
         self._changes = ChangeMaker(target, ledger)
         self._undescribed: set[tuple[str, str]] = set()  # clusters and topics without DESCRIBE_CONFIGS, as logged
@@ -62,35 +81,35 @@ class Topology:
 
         A call for topics that were ensured before sends no requests, nor does one for topics that were refused for
         good before `try_again`. What may pass is asked for again after a second, or after ten times as long as the
-        answer took, up to five minutes: topics that are ready wait for that answer.
+        answer took, up to half a minute: topics that are ready wait for that answer. If there was none, it is asked for
+        once the controller answers again, for which nothing waits.
 
         Returns:
             Errors by source topic; topics without an error are ready.
 
         Raises:
             ConfigurationError: see `Flow.remote_topics`.
-            TargetError: a retriable failure about a configuration; or a remote topic would overwrite timestamps, and
-                its configuration can't be changed.
+            TargetError: a retriable failure about what mirroring needs of a configuration; or a remote topic would
+                overwrite timestamps, and its configuration can't be changed.
         """
         mine = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
         unready = {topic: count for topic, count in mine.items() if self._settled.get(topic, 0) < count}
-        known = {
-            topic: self._unready[topic][1]
-            for topic, count in unready.items()
-            if topic in self._unready and self._unready[topic][0] == count and not self._is_due(topic)
-        }
-        new = {topic: count for topic, count in unready.items() if topic not in known}
+        waiting = {topic for topic, count in unready.items() if self._waits(topic, count)}
+        failures: Refusals = {topic: self._unready[topic].error for topic in waiting if self._unready[topic].is_held}
+        new = {topic: count for topic, count in unready.items() if topic not in waiting}
         if not new:
-            return known
+            return failures
         remote_of, began = self.flow.remote_topics(topics), time.monotonic()
         refusals = self._make(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
         ended = time.monotonic()
-        self._again_at = ended + min(max(AGAIN_S, WAITS_LESS * (ended - began)), LONGEST_S)
-        require_answers({change: error for change, error in refusals.items() if change.kind not in EXISTENCE})
+        is_answered = self._changes.is_answered(self.flow)
+        self._again_at = ended + (
+            min(max(AGAIN_S, WAITS_LESS * (ended - began)), LONGEST_S) if is_answered else AGAIN_S
+        )
+        require_answers({change: error for change, error in refusals.items() if change.note in (NEEDED, NEEDED_SIZE)})
         refused_of: dict[str, dict[Change, TargetError]] = {}
         for change, error in refusals.items():
             refused_of.setdefault(change.target_topic, {})[change] = error
-        failures: Refusals = known
         for topic, partitions in new.items():
             refused = refused_of.get(remote_of[topic], {})
             stamping = next(
@@ -99,22 +118,28 @@ class Topology:
             if stamping is not None:  # the topic would overwrite every timestamp, so nothing may be copied
                 raise stamping
             missing = next((error for change, error in refused.items() if change.kind in EXISTENCE), None)
-            if missing is None:
+            unanswered = next(filter(is_away, refused.values()), None)
+            if missing is not None:
+                failures[topic] = missing
+            if (why := missing or unanswered) is None:
                 self._settled[topic] = partitions
                 self._unready.pop(topic, None)
             else:
-                failures[topic] = missing
-                self._unready[topic] = partitions, missing
+                self._unready[topic] = Unready(partitions, why, is_held=missing is not None)
         return failures
 
-    def _is_due(self, topic: str) -> bool:
-        """Returns True if an unready topic may be ready now."""
-        _, error = self._unready[topic]
-        return error.retriable and time.monotonic() >= self._again_at
+    def _waits(self, topic: str, partitions: int) -> bool:
+        """Returns True if a topic is not ready for that many partitions, and can't be by now."""
+        known = self._unready.get(topic)
+        if known is None or known.partitions != partitions:
+            return False
+        if not known.error.retriable or time.monotonic() < self._again_at:
+            return True
+        return is_away(known.error) and not self._changes.is_answered(self.flow)
 
     def try_again(self, gone: Iterable[str]) -> None:
         """Lets `ensure` look again at topics that were refused, and at those that may be gone."""
-        self._unready = {topic: one for topic, one in self._unready.items() if one[1].retriable}
+        self._unready = {topic: one for topic, one in self._unready.items() if one.error.retriable}
         for topic in gone:
             self._settled.pop(topic, None)
 
@@ -150,27 +175,31 @@ class Topology:
         """
         remote_of, have = self.flow.remote_topics(topics), self._target.partitions()
         widest: dict[str, int] = {}
-        for topic, partitions in topics.items():
+        sharing: dict[str, list[str]] = {}
+        for topic, partitions in sorted(topics.items()):
             widest[remote_of[topic]] = max(widest.get(remote_of[topic], 0), partitions)
+            if topic not in self.promoted:
+                sharing.setdefault(remote_of[topic], []).append(topic)
         known = [topic for topic in asked if remote_of[topic] in have]
-        missing = [topic for topic in asked if remote_of[topic] not in have]
-        changes = [*self._creations(missing, remote_of, widest), *self._growths(known, remote_of, have, widest)]
-        return changes + self._config_changes(topic for topic in known if topic in configured)
+        missing = {remote_of[topic]: sharing[remote_of[topic]] for topic in asked if remote_of[topic] not in have}
+        changes = [*self._creations(missing, widest), *self._growths(known, remote_of, have, widest)]
+        compared = {other for topic in known if topic in configured for other in sharing[remote_of[topic]]}
+        return changes + self._config_changes(compared)
 
-    def _creations(
-        self, topics: Iterable[str], remote_of: Mapping[str, str], widest: Mapping[str, int]
-    ) -> Iterator[Change]:
-        """Yields one change for each remote topic; a remote topic that several topics share is created once."""
-        wanted = {remote_of[topic]: topic for topic in sorted(topics)}
-        configs = self._describe(self._source, wanted.values())
-        for remote, topic in wanted.items():
+    def _creations(self, wanted: Mapping[str, Sequence[str]], widest: Mapping[str, int]) -> Iterator[Change]:
+        """Yields one change for each remote topic, of which the first of its topics decides."""
+        if not wanted:
+            return
+        configs = self._describe(self._source, (topic for sharing in wanted.values() for topic in sharing))
+        known = self._known()
+        for remote, sharing in sorted(wanted.items()):
             change, self._new_configs[remote] = creation(
                 self.flow,
-                topic,
+                sharing[0],
                 remote=remote,
                 partitions=widest[remote],
-                source=configs.get(topic, {}),
-                known=self._known(),
+                source=_of_all(sharing, configs),
+                known=known,
             )
             yield change
 
@@ -189,22 +218,19 @@ class Topology:
             yield from growth(topic, remote, have[remote], widest[remote])
 
     def _config_changes(self, topics: Iterable[str]) -> list[Change]:
+        """Returns the changes of remote topics, of each of which all topics are given; the first one decides."""
         wanted = sorted(topics)
         remote_of = self.flow.remote_topics(wanted)
         source = self._describe(self._source, wanted)
         target = self._describe(self._target, remote_of.values())
-        deciding = {
-            remote: topic for topic, remote in reversed(remote_of.items())
-        }  # the first topic decides if several share a remote topic
         sharing: dict[str, list[str]] = {}
         for topic in wanted:
             sharing.setdefault(remote_of[topic], []).append(topic)
         changes: list[Change] = []
-        for remote, topic in deciding.items():
+        for remote, those in sharing.items():
             if remote in target:
-                merged = [source.get(other, {}) for other in sharing[remote]]
-                config = {**source.get(topic, {}), **largest_message(merged)}
-                changes += config_changes(self.flow, topic, remote=remote, source=config, target=target[remote])
+                config = _of_all(those, source)
+                changes += config_changes(self.flow, those[0], remote=remote, source=config, target=target[remote])
         return changes
 
     def _acl_changes(self, topics: Iterable[str]) -> list[Change]:
@@ -246,3 +272,8 @@ class Topology:
             reason = "the principal needs DESCRIBE_CONFIGS on each TOPIC"
             log.warning(event("configs_not_synced", flow=self.flow.name, cluster=cluster, topics=names, reason=reason))
         return found
+
+
+def _of_all(sharing: Sequence[str], configs: Mapping[str, Mapping[str, Entry]]) -> dict[str, Entry]:
+    """Returns the configuration that a remote topic follows: that of the first of its topics, and the largest limit."""
+    return {**configs.get(sharing[0], {}), **largest_message(configs.get(topic, {}) for topic in sharing)}
