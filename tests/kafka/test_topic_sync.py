@@ -66,6 +66,16 @@ def test_a_dry_run_shows_everything_and_changes_nothing(world: World) -> None:
     assert rows(world) == []
 
 
+def test_a_topic_that_can_have_no_remote_name_is_left_out_and_the_others_are_kept_in_step(world: World) -> None:
+    world.write_config(
+        **{"topics.rename.regex": f"{world.alias}-(long)", "topics.rename.replacement": "$1" + "x" * 249}
+    )
+    topic, long = world.topic("plain", 2), world.topic("long", 1)
+    assert keep(world).to_json()["topics"] == 1
+    eventually(lambda: world.remote(topic) in world.target_admin.list_topics(timeout=10).topics)
+    assert any("topic_held" in line and long in line for line in world.lines)
+
+
 def test_topics_are_created_grown_and_configured_and_every_change_is_a_row(world: World) -> None:
     topic = world.topic(
         "plain",

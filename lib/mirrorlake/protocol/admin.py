@@ -111,9 +111,11 @@ class Admin:
             if self._client is None:
                 raise
             return self._client
-        if self._client is None or settings != self._settings:
-            self._client, self._settings = self._new_client(settings), settings
-        return self._client
+        client = self._client
+        if client is None or settings != self._settings:
+            client = self._new_client(settings)
+            self._client, self._settings = client, settings
+        return client
 
     def _current_settings(self) -> dict[str, Any]:
         timeouts_ms = {
@@ -188,15 +190,16 @@ class Admin:
         Args:
             topic: a topic that exists, so that a broker that does not know such checks would create none.
         """
-        if self._probe is None:
+        probe = self._probe
+        if probe is None:
             try:
                 client = self._new_client(self._current_settings())
             except MirrorlakeError:  # a file or a login is missing; requests that are waited for say so
                 return False
             asked = [kafka_admin.NewTopic(topic, 1, 1)]
             futures = client.create_topics(asked, validate_only=True, request_timeout=REQUEST_TIMEOUT_S)
-            self._probe = client, futures[topic]
-        _, future = self._probe
+            self._probe = probe = client, futures[topic]
+        _, future = probe
         if not future.done():
             return False
         self._probe, error = None, future.exception()

@@ -157,7 +157,9 @@ class ChangeMaker:
             if self._refused.get(change) == outcome:
                 continue  # logged and recorded when it was first refused
             _log(flow, change, outcome)
-            if outcome != ChangeOutcome.APPLIED:
+            if outcome == ChangeOutcome.APPLIED:
+                self._refused.pop(change, None)
+            else:
                 self._refused[change] = outcome
             rows.append(
                 {

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.topics.topology import Topology
 from mirrorlake.log import ending, event
@@ -65,7 +66,7 @@ def keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResult
     """Runs the topics job: syncs the remote topics of a flow with the source, or only plans it (`dry_run`).
 
     Raises:
-        MirrorlakeError: a cluster can't be reached, remote names conflict, or the flow is closed.
+        MirrorlakeError: a cluster can't be reached, no topic can have its remote name, or the flow is closed.
     """
     with ending(log, "topics", flow=flow.name):
         return _keep_in_step(flow, ledger, dry_run=dry_run)
@@ -82,7 +83,12 @@ def _keep_in_step(flow: Flow, ledger: Ledger, *, dry_run: bool) -> TopologyResul
     with closing(Cluster(flow.source_connection, "source", client_id, timeout_ms)) as source:
         mirrored = {topic for topic, _ in merge_positions(states)}
         found = source_topics(source.connect(), flow, mirrored - promoted)
-    topics = {name: topic.partitions for name, topic in found.items()}
+    unnamed = flow.unnamed(found, mirrored)
+    if found and len(unnamed) == len(found):
+        raise ConfigurationError(next(iter(unnamed.values())))
+    for topic, why in unnamed.items():
+        log.warning(event("topic_held", flow=flow.name, topic=topic, reason=why))
+    topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
     ledger.ensure_tables()
     topology = Topology(
         flow,

@@ -94,8 +94,8 @@ class Topology:
         """
         mine = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
         unready = {topic: count for topic, count in mine.items() if self._settled.get(topic, 0) < count}
-        waiting = {topic for topic, count in unready.items() if self._waits(topic, count)}
-        failures: Refusals = {topic: self._unready[topic].error for topic in waiting if self._unready[topic].is_held}
+        waiting = {topic: known for topic, count in unready.items() if (known := self._waiting(topic, count))}
+        failures: Refusals = {topic: known.error for topic, known in waiting.items() if known.is_held}
         new = {topic: count for topic, count in unready.items() if topic not in waiting}
         if not new:
             return failures
@@ -128,18 +128,18 @@ class Topology:
                 self._unready[topic] = Unready(partitions, why, is_held=missing is not None)
         return failures
 
-    def _waits(self, topic: str, partitions: int) -> bool:
-        """Returns True if a topic is not ready for that many partitions, and can't be by now."""
+    def _waiting(self, topic: str, partitions: int) -> Unready | None:
+        """Returns what is known of a topic that is not ready for that many partitions, and can't be by now."""
         known = self._unready.get(topic)
         if known is None or known.partitions != partitions:
-            return False
+            return None
         if not known.error.retriable or time.monotonic() < self._again_at:
-            return True
-        return is_away(known.error) and not self._changes.is_answered(self.flow)
+            return known
+        return known if is_away(known.error) and not self._changes.is_answered(self.flow) else None
 
     def try_again(self, gone: Iterable[str]) -> None:
         """Lets `ensure` look again at topics that were refused, and at those that may be gone."""
-        self._unready = {topic: one for topic, one in self._unready.items() if one.error.retriable}
+        self._unready = {topic: one for topic, one in list(self._unready.items()) if one.error.retriable}
         for topic in gone:
             self._settled.pop(topic, None)
 
