@@ -462,9 +462,10 @@ def test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_
             for more in range(5):
                 world.produce(there, 20, 1, seed=10 * seed + more)
                 wanted = mirrored + 20 * (more + 1)
-                eventually(lambda count=wanted: len(world.target_records(there)[0]) == count)
+                eventually(lambda count=wanted: len(world.target_records(there)[0]) == count, 60)
             eventually(lambda: world.metric("held_topics") == 1)
         sent, cut = proxy.faults()
+        assert not [line for line in world.lines if "topics_not_in_step" in line or "retrying" in line]
         assert [*cut] == [("CreateTopics", Fault.CUT_BEFORE)]
         assert sent["CreateTopics"] <= 2 + (time.monotonic() - began) / topology.AGAIN_S
         set_config(beside_the_proxy, there, "retention.ms", "5000000")  # a change that the next start is to make
