@@ -608,19 +608,23 @@ def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S, wha
 
 
 def configure(world: World, topic: str, values: dict[str, str], *, target: bool = False) -> None:
-    """Sets properties of a topic on the source, or on the target."""
-    for name, value in values.items():
-        set_config(world.target_admin if target else world.source_admin, topic, name, value)
+    """Sets properties of a topic on the source, or on the target, at once: some depend on each other."""
+    admin = world.target_admin if target else world.source_admin
+    _alter(admin, topic, [_entry(name, value) for name, value in values.items()])
 
 
 def set_config(admin: AdminClient, topic: str, name: str, value: str | None) -> None:
     """Sets a property of a topic, or resets it."""
+    _alter(admin, topic, [_entry(name, value)])
+
+
+def _entry(name: str, value: str | None) -> ConfigEntry:
     operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    resource = ConfigResource(
-        ConfigResource.Type.TOPIC,
-        topic,
-        incremental_configs=[ConfigEntry(name, value or "", incremental_operation=operation)],
-    )
+    return ConfigEntry(name, value or "", incremental_operation=operation)
+
+
+def _alter(admin: AdminClient, topic: str, entries: list[ConfigEntry]) -> None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
     (future,) = admin.incremental_alter_configs([resource]).values()
     future.result()
 
