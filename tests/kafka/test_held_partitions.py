@@ -44,6 +44,16 @@ def topic_on(world: World, name: str, broker: int) -> str:
     return full
 
 
+def remote_topics_on(world: World, places: dict[str, int]) -> None:
+    """Creates topics of one partition on the target, each on the broker that is given with its name."""
+    made = world.target_admin.create_topics(
+        [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]
+    )
+    for future in made.values():
+        future.result()
+    eventually(lambda: {*places} <= {*world.target_admin.list_topics(timeout=5).topics})
+
+
 def arrived(world: World, topic: str) -> int:
     try:
         return len(world.target_records(topic)[0])
@@ -89,15 +99,9 @@ def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_w
     world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
     world.write_config(**{"mirrorlake.slots": "1"})
     alive, dead = world.topic("alive", 1), world.topic("dead", 1)
-    places = {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2}
-    made = world.target_admin.create_topics(
-        [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]
-    )
-    for future in made.values():
-        future.result()
+    remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2})
     for topic in (alive, dead):
         world.produce(topic, 20, 1)
-    eventually(lambda: {*places} <= {*world.target_admin.list_topics(timeout=5).topics})
     with ExitStack() as stopped:
         pair.stop_broker(2)
         stopped.callback(pair.start_broker, 2)
@@ -121,14 +125,8 @@ def test_a_job_whose_only_topic_has_a_remote_partition_without_a_leader_tries_ag
     world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
     world.write_config(**{"mirrorlake.slots": "1"})
     topic = world.topic("only", 1)
-    places = {world.flow.offset_syncs_topic: 1, world.remote(topic): 2}
-    made = world.target_admin.create_topics(
-        [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]
-    )
-    for future in made.values():
-        future.result()
+    remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(topic): 2})
     world.produce(topic, 20, 1)
-    eventually(lambda: {*places} <= {*world.target_admin.list_topics(timeout=5).topics})
     with ExitStack() as stopped:
         pair.stop_broker(2)
         stopped.callback(pair.start_broker, 2)

@@ -445,15 +445,21 @@ def test_a_job_that_starts_repeats_what_fails_and_may_pass(world: World, proxy: 
     assert world.committed(group)[world.remote(topic), 0][0] == 40
 
 
-def test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_away_also_by_a_job_that_starts(
-    cluster: LocalCluster, world: World, proxy: Proxy
-) -> None:
+def a_mirrored_and_a_new_topic(world: World, beside_the_proxy: AdminClient) -> tuple[str, str]:
+    """Makes two topics of 100 records, the second of which no job has seen."""
     there, new = world.topic("there", 1), f"{world.alias}-new"
     world.produce(there, 100, 1)
     assert world.mirror().records == 100
-    beside_the_proxy = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     beside_the_proxy.create_topics([NewTopic(new, 1, 1)])[new].result()
     world.produce(new, 100, 1)
+    return there, new
+
+
+def test_topics_are_mirrored_while_no_other_can_be_created_as_the_controller_is_away_also_by_a_job_that_starts(
+    cluster: LocalCluster, world: World, proxy: Proxy
+) -> None:
+    beside_the_proxy = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    there, new = a_mirrored_and_a_new_topic(world, beside_the_proxy)
     proxy.arm([Rule("CreateTopics", Fault.CUT_BEFORE, skip=skip) for skip in range(200)])
     for seed in (2, 3):
         proxy.faults()
@@ -516,12 +522,7 @@ def test_a_controller_that_loses_requests_costs_one_time_out_and_a_topic_is_made
     cluster: LocalCluster, world: World, proxy: Proxy
 ) -> None:
     world.write_config(**{"mirrorlake.connect.timeout.ms": "12000"})  # half of it is the time-out of a request
-    there, new = world.topic("there", 1), f"{world.alias}-new"
-    world.produce(there, 100, 1)
-    assert world.mirror().records == 100
-    beside_the_proxy = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    beside_the_proxy.create_topics([NewTopic(new, 1, 1)])[new].result()
-    world.produce(new, 100, 1)
+    there, new = a_mirrored_and_a_new_topic(world, AdminClient({"bootstrap.servers": cluster.bootstrap_servers}))
     proxy.arm([Rule("CreateTopics", Fault.LOST, skip=skip) for skip in range(100)])
     proxy.faults()
     with world.mirroring():

@@ -178,7 +178,7 @@ class Topology:
         sharing: dict[str, list[str]] = {}
         for topic, partitions in sorted(topics.items()):
             widest[remote_of[topic]] = max(widest.get(remote_of[topic], 0), partitions)
-            if topic not in self.promoted:
+            if partitions and topic not in self.promoted:
                 sharing.setdefault(remote_of[topic], []).append(topic)
         known = [topic for topic in asked if remote_of[topic] in have]
         missing = {remote_of[topic]: sharing[remote_of[topic]] for topic in asked if remote_of[topic] not in have}
