@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from mirrorlake.cli import running
+from mirrorlake.cli.app import main
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
@@ -255,6 +261,26 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     kept = {name: log_retention(ledger, name) for name in TABLES}
     assert kept == {**dict.fromkeys(TABLES, "interval 7 days"), "counts": "interval 90 days"}
     assert any("table_maintained dry_run=true table=anomalies rows=6 expired=3 " in line for line in said)
+
+
+def test_the_command_counts_what_would_expire_and_names_the_flows_whose_maps_stay(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def shared(_: str) -> Iterator[Any]:
+        yield ledger.spark
+
+    monkeypatch.setattr(running, "session", shared)
+    config = write_flow(tmp_path)
+    words = ["maintain", "--config", str(config), "--warehouse", ledger.warehouse, "--schema", ledger.schema]
+    before = ledger.read("checkpoints").count()
+    done = CliRunner().invoke(main, [*words, "--checkpoints-days", "1", "--dry-run", "--output", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["command"], found["dry_run"]) == ("maintain", True)
+    assert found["expired"]["checkpoints"] > 0
+    assert ledger.read("checkpoints").count() == before
+    assert any(note.startswith("flow west->east: its map is kept") for note in found["notes"])
 
 
 def test_what_later_jobs_read_never_expires_by_age(ledger: Ledger) -> None:

@@ -38,7 +38,7 @@ PAGE = (ROOT / "docs/cli.md").read_text()
 NOBODY = 65_534
 WANTED = (
     "demo clusters mirror checkpoint topics verify promote failover failback status lag pause resume plan report sql "
-    "doctor assess"
+    "doctor assess maintain"
 )
 TWO_FLOWS = """\
 clusters = west, east
@@ -80,7 +80,7 @@ def test_each_kind_of_error_has_an_exit_code_of_its_own() -> None:
 
 def test_options_are_the_parameters_of_the_notebooks() -> None:
     """Each parameter of a notebook is an option of its command, with the same default."""
-    for name in ("mirror", "checkpoint", "topics", "verify", "failback", "report", "assess"):
+    for name in ("mirror", "checkpoint", "topics", "verify", "failback", "report", "assess", "maintain"):
         cells = json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())["cells"]
         given = next("".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", []))
         wanted = dict(re.findall(r'^(\w+) = "(.*)"$', given, re.MULTILINE))
@@ -126,6 +126,8 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
         (["verify", "--config", "{config}", "--flow", "west->east", "--mode", "x"], 2, "parameter mode is 'x'"),
         (["assess", "--config", "{config}", "--flow", "west->east", "--mb-per-s", "0"], 2, "a number above 0"),
         (["report", "--warehouse", "nowhere"], 2, "there is no schema mirrorlake in warehouse nowhere"),
+        (["maintain", "--warehouse", "nowhere"], 2, "there is no schema mirrorlake in warehouse nowhere"),
+        (["maintain", "--cycles-days", "0"], 2, "parameter cycles_days is '0'; allowed is a whole number from 1 up"),
         (["pause", "--config", "{config}"], 2, "Missing option '--reason'"),
         (["pause", "--config", "{config}", "--flow", "west->east", "--reason", "x" * 501], 2, "1 to 500 characters"),
         (["nothing"], 2, "No such command 'nothing'"),

@@ -61,7 +61,15 @@ class Retention:
         Raises:
             ConfigurationError: a value is no number, or too small.
         """
-        given = resolve(namespace, PARAMETERS)
+        return cls.parse(resolve(namespace, PARAMETERS))
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Retention:
+        """Parses the values of `PARAMETERS`; an empty one keeps rows, or files, for ever.
+
+        Raises:
+            ConfigurationError: a value is no number, or too small.
+        """
         numbers = {
             name: _number(name, value, LEAST_VACUUM_HOURS if name == "vacuum_hours" else 1)
             for name, value in given.items()

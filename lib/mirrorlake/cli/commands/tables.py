@@ -1,15 +1,77 @@
-"""Commands about the tables: report, sql."""
+"""Commands about the tables: maintain, report, sql."""
 
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
+from mirrorlake.cli.options import Command
 from mirrorlake.errors import ConfigurationError
+
+# As the parameters of the notebook: importing the ledger for them would make each `--help` slow.
+DAYS = {
+    "offset_syncs": "90",
+    "checkpoints": "365",
+    "expectation_results": "90",
+    "cycles": "90",
+    "counts": "90",
+    "lag_samples": "7",
+    "anomalies": "",
+    "topology_changes": "",
+    "verifications": "",
+}
+
+
+def _ages(command: Command) -> Command:
+    """Adds an option for the retention of each table's rows."""
+    for table, days in reversed(DAYS.items()):
+        about = "runs and gaps that no live group needs" if table == "offset_syncs" else f"rows of {table}"
+        command = options.parameter(f"{table}_days", days, f"age of {about} that expire; empty: never")(command)
+    return command
+
+
+@click.command()
+@options.config
+@options.tables
+@_ages
+@options.parameter("vacuum_hours", "168", "age of files that no table uses any more, at least 168; empty: they stay")
+@click.option(
+    "--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="count what would expire, and change nothing"
+)
+@click.option(
+    "--upgrade",
+    is_flag=True,
+    envvar=options.variable("upgrade"),
+    help="first add the columns that tables of an earlier version lack; pause the jobs before",
+)
+@options.common
+def maintain(config: str, warehouse: str, catalog: str, schema: str, dry_run: bool, upgrade: bool, **ages: str) -> int:
+    """Expire rows that nobody needs, and compact the tables.
+
+    Once a day, and once after an upgrade that changes tables (--upgrade). Creates or updates the views, too.
+    """
+    from mirrorlake.ledger.maintenance import Maintenance, Retention
+    from mirrorlake.ledger.views import ensure_views
+
+    given, retention = options.parameters(warehouse=warehouse, catalog=catalog, schema=schema), Retention.parse(ages)
+    _require_schema(warehouse, catalog, schema)
+    with running.session("maintain") as spark:
+        ledger = given.ledger(spark).ensure_tables(upgrade=upgrade and not dry_run)
+        ensure_views(ledger)
+        now = datetime.now(UTC).replace(tzinfo=None)
+        result = Maintenance(ledger, retention, now, config).run(dry_run=dry_run)
+    if output.is_json():
+        output.emit("maintain", result.to_json())
+    else:
+        output.frame(result.table(), "", unless_zero=("expired",))
+        for note in result.notes:
+            output.say(note)
+    return ExitCode.OK
 
 
 @click.command()
@@ -31,8 +93,7 @@ def report(warehouse: str, catalog: str, schema: str, page: str, **given: str) -
     from mirrorlake.notebook.page import make_page
 
     options.require(*options.NOTEBOOKS)
-    if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
-        raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
+    _require_schema(warehouse, catalog, schema)
     given |= {"warehouse": warehouse, "catalog": catalog, "schema": schema}
     for name in given:  # as it was given or taken from there; a kernel would not tell a default from what was given
         os.environ.pop(options.variable(name), None)
@@ -77,4 +138,10 @@ def sql(warehouse: str, schema: str, statement: str) -> int:
     return ExitCode.OK
 
 
-COMMANDS = (report, sql)
+def _require_schema(warehouse: str, catalog: str, schema: str) -> None:
+    """Raises ConfigurationError if a local warehouse has no tables: they would be made where nobody looks for them."""
+    if catalog == options.CATALOG and not (Path(warehouse) / schema).is_dir():
+        raise ConfigurationError(f"there is no schema {schema} in warehouse {warehouse}. Run a mirror first")
+
+
+COMMANDS = (maintain, report, sql)
