@@ -1,7 +1,8 @@
 """The jobs: mirror, checkpoint, verify, failover and failback of each flow; maintain and report of the schema.
 
-Mirror and checkpoint jobs run for ever, or on a schedule. The others are scheduled; failover and failback are started
-by hand. All but report need clusters that reach Kafka, so they are classic; report reads tables only.
+Mirror and checkpoint jobs run for ever, or on a schedule, or are paused, as is verify then. The others are scheduled;
+failover and failback are started by hand. All but report need clusters that reach Kafka, so they are classic; report
+reads tables only.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ def of_flow(flow: FlowSettings) -> Iterable[JobPlan]:
             "fraction": "1",
             "topics": "",
         },
-        timing=_schedule("${var.verify_schedule}"),
+        timing=_timing(flow, _schedule("${var.verify_schedule}")),
         is_queued=False,
     )
     common = {"mode": "plan", "groups": "", "max_lag": "0", "accept": "", "partial": "false", "close": "auto"}
@@ -222,17 +223,25 @@ def of_schema(settings: Settings) -> Iterable[JobPlan]:
 
 def _following(flow: FlowSettings, name: str, description: str, schedule: str, *, is_single: bool = False) -> JobPlan:
     """Returns a job that follows the source, for ever or in steps."""
-    is_continuous = flow.cadence is Cadence.CONTINUOUS
+    is_continuous = flow.cadence is not Cadence.SCHEDULED
+    timing = {"continuous": {"task_retry_mode": "ON_FAILURE"}} if is_continuous else _schedule(schedule)
     trigger = "" if is_continuous else "availableNow"  # empty: the interval of the property file, until it is stopped
     return JobPlan(
         name,
         description,
         (Task(name, {"trigger": trigger, "run_for": "", "checkpoints": ""}, retries=None if is_continuous else 3),),
         flow,
-        timing={"continuous": {"task_retry_mode": "ON_FAILURE"}} if is_continuous else _schedule(schedule),
+        timing=_timing(flow, timing),
         is_single=is_single,
         is_queued=False,  # runs would pile up behind one that takes long
     )
+
+
+def _timing(flow: FlowSettings, timing: dict[str, Any]) -> dict[str, Any]:
+    """Returns when a job runs: as it is, or paused for a flow that waits."""
+    if flow.cadence is not Cadence.PAUSED:
+        return timing
+    return {name: {**values, "pause_status": "PAUSED"} for name, values in timing.items()}
 
 
 def _schedule(quartz: str) -> dict[str, Any]:

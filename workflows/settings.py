@@ -24,13 +24,14 @@ FIELDS = {"flow", "key", "config", "cadence", "workers", "node_type", "secrets"}
 
 
 class Cadence(StrEnum):
-    """How the mirror and checkpoint jobs of a flow run."""
+    """How the mirror and checkpoint jobs of a flow run. PAUSED: for ever, once another cadence is deployed."""
 
     CONTINUOUS = "continuous"
     SCHEDULED = "scheduled"
+    PAUSED = "paused"
 
 
-LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120}
+LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120, Cadence.PAUSED: 0}
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class Settings:
     @property
     def late_minutes(self) -> int:
         """The minutes without a sign of a job, or of a commit, that are too many."""
-        return max(LATE_MINUTES[flow.cadence] for flow in self.flows)
+        return max(LATE_MINUTES[Cadence.CONTINUOUS], *(LATE_MINUTES[flow.cadence] for flow in self.flows))
 
     @classmethod
     def of(cls, bundle: Bundle) -> Settings:
@@ -149,7 +150,7 @@ class Settings:
 
 def _cadence(value: Any) -> Cadence:
     if value not in list(Cadence):
-        raise ValueError(f"variable cadence is '{value}'; allowed are {' and '.join(Cadence)}")
+        raise ValueError(f"variable cadence is '{value}'; allowed are {', '.join(Cadence)}")
     return Cadence(value)
 
 

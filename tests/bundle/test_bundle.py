@@ -232,6 +232,25 @@ def test_jobs_run_once_at_a_time_for_ever_or_by_the_clock_and_a_failover_by_hand
     assert follow == (set() if bundle is DEV else {"mirror", "checkpoint"}), "a run for development ends by itself"
 
 
+def test_a_flow_that_waits_has_all_jobs_and_none_of_them_runs_by_itself_in_production_either() -> None:
+    pair = render("prod", flows=[{"flow": "a->b"}, {"flow": "b->a", "cadence": "paused"}], warehouse_id="1")
+    runs = {
+        name: next((job[one]["pause_status"] for one in ("continuous", "schedule") if one in job), None)
+        for name, job in pair.jobs.items()
+    }
+    following = {"mirror", "checkpoint", "verify"}
+    assert {name: status for name, status in runs.items() if name.endswith("_to_a")} == {
+        **{f"{kind}_b_to_a": "PAUSED" for kind in following},
+        **{f"{kind}_b_to_a": None for kind in BY_HAND},
+    }
+    assert {runs[f"{kind}_a_to_b"] for kind in following} == {"UNPAUSED"}
+    waiting, running = pair.jobs["mirror_b_to_a"], pair.jobs["mirror_a_to_b"]
+    assert waiting["continuous"] == {**running["continuous"], "pause_status": "PAUSED"}
+    assert waiting["tasks"] == running["tasks"], "it runs as any other once it is deployed with another cadence"
+    silent = pair.resources("alerts")["mirror_silent"]["evaluation"]["threshold"]["value"]["double_value"]
+    assert silent == 15
+
+
 @pytest.mark.parametrize(("name", "job"), CLASSIC, ids=[name for name, _ in CLASSIC])
 def test_clusters_do_not_speculate_hide_secrets_and_are_classic(name: str, job: dict[str, Any]) -> None:
     (made,) = job["job_clusters"]
