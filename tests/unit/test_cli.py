@@ -127,6 +127,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
         (["assess", "--config", "{config}", "--flow", "west->east", "--mb-per-s", "0"], 2, "a number above 0"),
         (["report", "--warehouse", "nowhere"], 2, "there is no schema mirrorlake in warehouse nowhere"),
         (["maintain", "--warehouse", "nowhere"], 2, "there is no schema mirrorlake in warehouse nowhere"),
+        (["maintain", "--dry-run", "--upgrade"], 2, "--dry-run changes no table, so it excludes --upgrade"),
         (["maintain", "--cycles-days", "0"], 2, "parameter cycles_days is '0'; allowed is a whole number from 1 up"),
         (["pause", "--config", "{config}"], 2, "Missing option '--reason'"),
         (["pause", "--config", "{config}", "--flow", "west->east", "--reason", "x" * 501], 2, "1 to 500 characters"),

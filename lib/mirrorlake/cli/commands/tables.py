@@ -41,7 +41,7 @@ def _ages(command: Command) -> Command:
 @_ages
 @options.parameter("vacuum_hours", "168", "age of files that no table uses any more, at least 168; empty: they stay")
 @click.option(
-    "--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="count what would expire, and change nothing"
+    "--dry-run", is_flag=True, envvar=options.variable("dry_run"), help="count what would expire, and expire nothing"
 )
 @click.option(
     "--upgrade",
@@ -53,16 +53,16 @@ def _ages(command: Command) -> Command:
 def maintain(config: str, warehouse: str, catalog: str, schema: str, dry_run: bool, upgrade: bool, **ages: str) -> int:
     """Expire rows that nobody needs, and compact the tables.
 
-    Once a day, and once after an upgrade that changes tables (--upgrade). Creates or updates the views, too.
+    Once a day, and once after an upgrade that changes tables (--upgrade). Exits with 2 where there are no tables.
     """
     from mirrorlake.ledger.maintenance import Maintenance, Retention
-    from mirrorlake.ledger.views import ensure_views
 
+    if dry_run and upgrade:
+        raise ConfigurationError("--dry-run changes no table, so it excludes --upgrade. Leave out one of them")
     given, retention = options.parameters(warehouse=warehouse, catalog=catalog, schema=schema), Retention.parse(ages)
     _require_schema(warehouse, catalog, schema)
     with running.session("maintain") as spark:
-        ledger = given.ledger(spark).ensure_tables(upgrade=upgrade and not dry_run)
-        ensure_views(ledger)
+        ledger = given.ledger(spark).ensure_tables(upgrade=upgrade)
         now = datetime.now(UTC).replace(tzinfo=None)
         result = Maintenance(ledger, retention, now, config).run(dry_run=dry_run)
     if output.is_json():
