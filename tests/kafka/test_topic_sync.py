@@ -25,9 +25,12 @@ from confluent_kafka.admin import (
 )
 from mirrorlake.errors import ConfigurationError, TargetError
 from mirrorlake.jobs.mirror.planning import planner
+from mirrorlake.jobs.mirror.topics.change_maker import ChangeMaker
 from mirrorlake.jobs.mirror.topics.topics_job import TopologyResult, keep_in_step
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.slot import SlotState
+from mirrorlake.protocol.admin import Admin
+from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
 from tests.moving import failover
 from tests.world import World, config_of, eventually, read_committed, set_config
@@ -143,6 +146,34 @@ def test_a_remote_topic_that_would_stamp_records_anew_is_corrected_before_anythi
         "CreateTime",
         "applied",
     ) in rows(world)
+
+
+def test_a_property_that_the_target_refuses_keeps_no_other_away_and_costs_no_request_for_each_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = [f"{world.alias}.{number}" for number in range(5)]
+    for future in world.target_admin.create_topics([NewTopic(topic, 1, 1) for topic in topics]).values():
+        future.result()
+    wanted = {"flush.ms": "60001", "no.such.property": "1", "retention.ms": "7200001"}
+    changes = [
+        Change(ChangeKind.SET_CONFIG, topic=None, target_topic=topic, name=name, after=value)
+        for topic in topics
+        for name, value in wanted.items()
+    ]
+    target, requests = Admin(world.flow.target_connection, "target", world.flow_name), list[object]()
+    alter = target.alter_configs
+    monkeypatch.setattr(target, "alter_configs", lambda values: requests.append(values) or alter(values))
+    refused = ChangeMaker(target, world.ledger).make(world.flow, changes, {})
+    assert {(change.target_topic, change.name) for change in refused} == {
+        (topic, "no.such.property") for topic in topics
+    }
+    assert len(requests) == 1 + len(wanted)
+    for topic in topics:
+        eventually(
+            lambda topic=topic: (
+                config_of(world.target_admin, topic).items() >= {("flush.ms", "60001"), ("retention.ms", "7200001")}
+            )
+        )
 
 
 @pytest.mark.parametrize("is_synced", ["true", "false"])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Protocol
 
 from mirrorlake.config.flow import Flow
@@ -115,27 +116,32 @@ class ChangeMaker:
         return {change: refused[acl] for change, acl in taken.items() if acl in refused}
 
     def _configure(self, changes: list[Change]) -> dict[Change, Any]:
-        """Changes all properties of a topic in one request.
+        """Changes all properties of a topic at once.
 
-        If the request is refused, each property is sent alone, so that only the wrong one is missing; not if there is
-        no answer.
+        Where that is refused, each property is sent apart, so that only the wrong one is missing: the first ones of all
+        such topics together, then the second ones; not behind a request without an answer.
         """
         by_topic: dict[str, list[Change]] = {}
         for change in changes:
             by_topic.setdefault(change.target_topic, []).append(change)
-        refused = self._target.alter_configs(
-            {topic: {str(change.name): change.after for change in group} for topic, group in by_topic.items()}
-        )
-        refusals: dict[Change, Any] = {}
-        for topic, error in refused.items():
-            for change in by_topic[topic]:
-                again = (
-                    self._target.alter_configs({topic: {str(change.name): change.after}})
-                    if len(by_topic[topic]) > 1 and not is_away(error)
-                    else {topic: error}
-                )
-                refusals |= self._refused_of([change], again)
-        return refusals
+        refused = self._set(changes)
+        apart = [by_topic[topic] for topic, error in refused.items() if len(by_topic[topic]) > 1 and not is_away(error)]
+        left = {change for group in apart for change in group}
+        refusals = {change: error for change, error in self._refused_of(changes, refused).items() if change not in left}
+        for alike in zip_longest(*apart):
+            if any(map(is_away, refusals.values())):
+                break
+            some = [change for change in alike if change is not None]
+            refusals |= self._refused_of(some, self._set(some))
+            left -= {*some}
+        return refusals | dict.fromkeys(left, next(filter(is_away, refusals.values()), None))
+
+    def _set(self, changes: Iterable[Change]) -> Refusals:
+        """Sets properties of topics; returns the errors by topic."""
+        wanted: dict[str, dict[str, str | None]] = {}
+        for change in changes:
+            wanted.setdefault(change.target_topic, {})[str(change.name)] = change.after
+        return self._target.alter_configs(wanted)
 
     @staticmethod
     def _refused_of(changes: Iterable[Change], refusals: Refusals) -> dict[Change, Any]:
