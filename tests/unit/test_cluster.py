@@ -11,13 +11,14 @@ import os
 import socket
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import KafkaConnectionError
+from kafka.errors import KafkaConnectionError, KafkaError
 from kafka.future import Future
 from kafka.net import inet
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
@@ -145,6 +146,40 @@ def test_an_address_that_leads_nowhere_does_not_keep_a_client_from_the_next_one(
             Cluster(connection, "source", "tests", 2_500).connect()
         live.settimeout(0)
         live.accept()[0].close()
+
+
+def test_an_address_that_takes_connections_and_ends_them_is_tried_less_often_and_others_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A load balancer without a broker behind it, one of two addresses that a broker advertises."""
+    tries = {"ending": 0, "live": 0}
+
+    def close_each(listener: socket.socket, name: str) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+                tries[name] += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as ending, socket.create_server(("127.0.0.1", 0)) as live:
+        for name, listener in (("ending", ending), ("live", live)):
+            threading.Thread(target=close_each, args=(listener, name), daemon=True).start()
+        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one.getsockname()) for one in (ending, live)]
+        monkeypatch.setattr(inet.socket, "getaddrinfo", lambda host, *_: addresses if host == "several" else [])
+        cluster = Cluster(Connection("a", (("bootstrap.servers", "nowhere:1"),)), "source", "tests", 500)
+        cluster._manager.cluster._brokers = {5: MetadataResponse.MetadataResponseBroker(5, "several", 1, None)}
+
+        async def asked_for(seconds: float) -> None:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                with contextlib.suppress(KafkaError):
+                    await cluster.ask(MetadataRequest(), 5)
+                await cluster.net.sleep(0.001)
+
+        cluster.net.run(lambda: asked_for(1.0))
+        cluster.close()
+        for listener in (ending, live):
+            listener.shutdown(socket.SHUT_RDWR)
+    assert 1 <= tries["live"] <= tries["ending"] <= 5, "the pauses are 50, 100, 200 and 400 ms"
 
 
 def test_a_tls_handshake_that_is_cut_short_is_repeated_by_a_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -480,13 +480,30 @@ class Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python has
         except kafka.errors.SaslAuthenticationFailedError as error:
             raise kafka.errors.KafkaConnectionError(f"the session was not renewed: {error}") from None
 
+    def _back_off(self, node_id: Any, before: Any, error: Exception | None) -> None:
+        """Counts a connection that was made and failed before its first request, as those that can't be made.
+
+        kafka-python forgets the failures of a broker whose address takes connections: it would be tried again without a
+        pause, and the broker's other addresses never. A login that was rejected is repeated with a new password only.
+        """
+        if self.closed or self.cluster.is_bootstrap(node_id) or isinstance(error, REJECTED):
+            return
+        if before is not None:
+            self._backoff[node_id] = before
+        self.update_backoff(node_id)
+        failures, until, _ = self._backoff[node_id]
+        self._backoff[node_id] = failures, until, self.config["socket_connection_setup_timeout_ms"]
+
     def _add_throttled(self, seconds: float) -> None:
         self.throttled_s += seconds
 
     async def _connect(self, node: Any, conn: Any, *args: Any, **options: Any) -> None:
         self._connecting_since.setdefault(node.node_id, time.monotonic())
+        before = self._backoff.get(node.node_id)
         await super()._connect(node, conn, *args, **options)
         self._connecting_since.pop(node.node_id, None)
+        if conn.closed and conn.parser is not None and node.node_id not in self._backoff:
+            self._back_off(node.node_id, before, conn.init_future.exception)
         if conn.connected:
             # While brokers are upgraded one by one, the oldest of them decides.
             if self.broker_version_data is not None and conn.broker_version_data < self.broker_version_data:
