@@ -35,6 +35,10 @@ class TopicHeld(Reason):
         "flow {flow}: the leader of topic {remote}, partition {partition} on cluster {target} does not answer, so it "
         "is not known whether the topic holds records of others: {error}"
     )
+    UNFIT = (
+        "flow {flow}: topic {remote} on cluster {target} would not keep records as they are (timestamps, compression "
+        "or size), and that can't be changed now: {error}"
+    )
     NAME_NOT_VALID = (
         "flow {flow}: topic {topic} would be called '{remote}' on cluster {target}, which is not a valid topic name (1 "
         "to 249 letters, digits, . _ -, and not an internal topic). Correct the replication policy, or exclude the "

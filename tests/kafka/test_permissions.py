@@ -38,6 +38,7 @@ from mirrorlake.jobs.inspection.finding import Level
 from mirrorlake.jobs.inspection.flow_checks import Peers, source_permissions
 from mirrorlake.jobs.mirror.lag_meter import measure
 from mirrorlake.jobs.mirror.observation import holdups
+from mirrorlake.jobs.mirror.planning import planner
 from mirrorlake.jobs.verification.completeness import Completeness, CountScope
 from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.jobs.verification.job import Verification
@@ -53,7 +54,7 @@ from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.protocol.users import read_quotas
 from mirrorlake.translation.translator import Translator
 
-from tests.world import World, config_of, configure, eventually, read_committed
+from tests.world import World, config_of, configure, eventually, read_committed, set_config
 
 
 @pytest.fixture
@@ -314,6 +315,66 @@ def open_transaction(world: World, topic: str) -> Producer:
     producer.produce(topic, b"undecided", partition=0)
     producer.flush(30)
     return producer
+
+
+def test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_and_the_others_go_on(
+    secured: SecuredCluster, servers: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "RETRY_HELD_S", 2)
+    world = World(servers[0], secured.open_servers, tmp_path)
+    stamped, kept = world.topic("stamped", 1), world.topic("kept", 1)  # each has a slot
+    as_limited(world, secured)
+    topics = f"{world.alias}.", f"mirrorlake.offset-syncs.{world.alias}.internal"
+    grant(
+        secured,
+        world,
+        *((ResourceType.TOPIC, name, AclOperation.ALL) for name in topics),
+        (ResourceType.TRANSACTIONAL_ID, f"mirrorlake.{world.alias}.", AclOperation.ALL),
+    )
+    remote = ResourceType.TOPIC, world.remote(stamped), ResourcePatternType.LITERAL
+    may_not_configure = *remote, "User:limited", "*", AclOperation.ALTER_CONFIGS, AclPermissionType.DENY
+    denial, admin = AclBinding(*may_not_configure), admin_of(secured)
+    for topic in (stamped, kept):
+        world.produce(topic, 20, 1)
+    stamps, anew = "message.timestamp.type", "LogAppendTime"
+    for topic in (stamped, kept):
+        there = NewTopic(world.remote(topic), 1, 1, config={stamps: anew} if topic == stamped else {})
+        world.target_admin.create_topics([there])[there.topic].result()
+    admin.create_acls([denial])[denial].result()
+
+    def held() -> list[str]:
+        return [row["detail"] for row in world.rows("anomalies") if (row["kind"], row["topic"]) == ("held", stamped)]
+
+    assert world.mirror().records == 20, "a run that ends with the source's end ends"
+    (why,) = held()
+    assert re.search(rf"{world.remote(stamped)} on cluster t would not keep .*setting {stamps} .*ALTER_CONFIGS", why)
+    assert not sum(map(len, world.target_records(stamped).values()))
+    assert "replaces the timestamps" not in "".join(world.lines), "no record was sent to it"
+
+    def mirrored(topic: str, count: int) -> None:
+        eventually(lambda: sum(map(len, world.target_records(topic).values())) == count, what=f"{count} of {topic}")
+
+    def told() -> int:
+        return sum("topic_held" in line and stamped in line for line in world.lines)
+
+    before = told()
+    with world.mirroring():
+        eventually(lambda: told() > before, what="it is held by this job, too")
+        world.produce(kept, 20, 1, seed=2)
+        mirrored(kept, 40)
+        set_config(world.target_admin, world.remote(stamped), stamps, "CreateTime")
+        mirrored(stamped, 20)
+        eventually(lambda: world.metric("held_topics") == 0, what="nothing is held")
+        set_config(world.target_admin, world.remote(stamped), stamps, anew)
+        for topic in (stamped, kept):
+            world.produce(topic, 20, 1, seed=3)
+        mirrored(kept, 60)
+        eventually(lambda: world.metric("held_topics") == 1, what="it has begun to stamp")
+        next(iter(admin.delete_acls([AclBindingFilter(*may_not_configure)]).values())).result()
+        mirrored(stamped, 40)
+        eventually(lambda: world.metric("held_topics") == 0, what="nothing is held any more")
+    assert not [line for line in world.lines if "partition_held" in line], "no slot counts as one that fails"
+    assert world.assert_equal(stamped, kept) == 100
 
 
 def test_a_topic_that_may_be_described_no_more_is_held_until_it_may_and_its_groups_keep_their_positions(

@@ -752,13 +752,6 @@ COPYING = (
         ("tests/unit/test_event_loop.py",),
     ),
     Mutant(
-        "a topic that no controller creates stops all others",
-        f"{MIRROR}/topics/topology.py",
-        "if change.note in (NEEDED, NEEDED_SIZE)}",
-        "if change.kind}",
-        (NO_CONTROLLER,),
-    ),
-    Mutant(
         "a topic that no controller creates is asked for in each micro-batch",
         f"{MIRROR}/topics/topology.py",
         "        if not known.error.retriable or time.monotonic() < self._again_at:\n",
@@ -768,10 +761,10 @@ COPYING = (
         ),
     ),
     Mutant(
-        "a change of a configuration that no controller makes stops a start",
+        "a change of a configuration that no controller makes holds a topic that can do without",
         f"{MIRROR}/topics/topology.py",
-        "if change.note in (NEEDED, NEEDED_SIZE)}",
-        "if change.kind not in EXISTENCE}",
+        " or (change.note in (NEEDED, NEEDED_SIZE) and is_away(error)):",
+        " or is_away(error):",
         (NO_CONTROLLER,),
     ),
     Mutant(
@@ -1687,8 +1680,8 @@ FIELD_CONDITIONS = (
     Mutant(
         "a promoted topic is mirrored on",
         "jobs/mirror/planning/planner.py",
-        "left_out = held.keys() | promoted",
-        "left_out = held.keys()",
+        "left_out = held.keys() | unfit | promoted",
+        "left_out = held.keys() | unfit",
         (PROMOTION,),
     ),
     Mutant(

@@ -26,6 +26,22 @@ WIDE_GROUP = (
 )
 RELOADED = ("tests/unit/test_options.py::test_a_changed_file_takes_effect_where_its_properties_are_live",)
 REBUILT = ("tests/unit/test_rebuild.py",)
+STAMPED = (
+    "tests/kafka/test_permissions.py::test_a_remote_topic_that_stamps_records_anew_and_may_not_be_changed_is_held_and_"
+    "the_others_go_on",
+)
+AWAY = (
+    "tests/kafka/test_proxy_requests.py::test_a_remote_topic_that_needs_a_change_waits_for_the_controller_while_the_"
+    "others_go_on",
+)
+ENDING = (
+    "tests/unit/test_cluster.py::test_an_address_that_takes_connections_and_ends_them_is_tried_less_often_and_others_"
+    "meanwhile",
+)
+APART = (
+    "tests/kafka/test_topic_sync.py::test_a_property_that_the_target_refuses_keeps_no_other_away_and_costs_no_request_"
+    "for_each_topic",
+)
 
 HOLDING = (
     Mutant(
@@ -225,5 +241,47 @@ HOLDING = (
         "        elif at < newest:\n",
         "        elif at < datetime.min:\n",
         REBUILT,
+    ),
+    Mutant(
+        "records are copied to a topic that stamps them anew until the target has answered so",
+        "jobs/mirror/job.py",
+        "        plan = plan.without(unfit)\n",
+        "        plan = plan.without(())\n",
+        STAMPED,
+    ),
+    Mutant(
+        "a topic that begins to stamp records anew is tried again and again",
+        "jobs/mirror/topics/topology.py",
+        "        self._hold_stamping(topics, refusals)\n        require_answers(refusals)\n",
+        "        require_answers(refusals)\n",
+        STAMPED,
+    ),
+    Mutant(
+        "records are copied to a topic that would compress them anew while the controller is away",
+        "jobs/mirror/topics/topology.py",
+        " or (change.note in (NEEDED, NEEDED_SIZE) and is_away(error)):",
+        ":",
+        AWAY,
+    ),
+    Mutant(
+        "a run with an end leaves a topic behind whose controller is away for a second",
+        "jobs/mirror/planning/planner.py",
+        "                or (self._unfit_since is not None and ",
+        "                or (False and ",
+        AWAY,
+    ),
+    Mutant(
+        "an address that takes connections and ends them is tried without a pause",
+        "protocol/network/frames.py",
+        "        self.update_backoff(node_id)\n        failures, until, _ = self._backoff[node_id]\n",
+        "        return\n        failures, until, _ = self._backoff[node_id]\n",
+        ENDING,
+    ),
+    Mutant(
+        "each property of each topic that a target refuses has a request of its own",
+        "jobs/mirror/topics/change_maker.py",
+        "        for alike in zip_longest(*apart):\n",
+        "        for alike in [[change] for group in apart for change in group]:\n",
+        APART,
     ),
 )

@@ -17,7 +17,8 @@ TIMESTAMP_BOUNDS = {
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "message.timestamp.after.max.ms": str(2**63 - 1),  # an hour is Kafka 4's default
 }
-REMOTE_CONFIG = {"compression.type": "producer", "message.timestamp.type": "CreateTime", **TIMESTAMP_BOUNDS}
+TIMESTAMP_TYPE = "message.timestamp.type"
+REMOTE_CONFIG = {"compression.type": "producer", TIMESTAMP_TYPE: "CreateTime", **TIMESTAMP_BOUNDS}
 BEFORE_3_6 = {"message.timestamp.difference.max.ms": str(2**63 - 1)}  # in place of the two bounds (KIP-937)
 LARGEST_MESSAGE, LARGEST_MESSAGE_DEFAULT = "max.message.bytes", "1048588"
 NEEDED = "mirroring needs this value, as record batches are copied unopened"

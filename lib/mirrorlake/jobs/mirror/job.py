@@ -456,8 +456,12 @@ class MirrorJob:
     def _mirror(self, plan: MirrorPlan, tasks: CopyTasks, number: int, clock: Stopwatch) -> HandledPlan:
         """Handles one plan of the engine."""
         self._follow_file()  # a run without an interval is not tended in between
-        if not self._has_work(plan):
-            return HandledPlan()
+        self._look_into(plan)
+        unfit, copying = self._topology.unfit, plan.copying
+        plan = plan.without(unfit)
+        left_out = copying - plan.copying
+        if not plan.ranges:
+            return HandledPlan(waited=left_out, unfit=unfit)
         began_ms = 1000 * time.time()
         batch = MicroBatch(
             flow=self.flow, generation=self._generation, target=self._target, gate=self._gate, failpoint=self._failpoint
@@ -490,10 +494,12 @@ class MirrorJob:
                 )
             )
             self._metrics.retries.labels(self.flow.name, type(worst).__name__).inc()
-        return HandledPlan({report.slot for report in outcome.committed}, outcome.waited)
+        return HandledPlan(
+            {report.slot for report in outcome.committed}, outcome.waited | left_out, self._topology.unfit
+        )
 
-    def _has_work(self, plan: MirrorPlan) -> bool:
-        """Handles the parts of a plan besides its ranges; returns true if there is something to copy.
+    def _look_into(self, plan: MirrorPlan) -> None:
+        """Handles the parts of a plan besides its ranges.
 
         Raises:
             MirrorlakeError: planning failed, the plan is of a newer generation, or no topic can be mirrored.
@@ -525,7 +531,6 @@ class MirrorJob:
         self._holdups.partitions(plan.stuck)
         self._holdups.transactions(plan.uncommitted, plan.waiting_for)
         self._failpoint("driver.planned")
-        return bool(plan.ranges)
 
     def _tell(self, notices: Iterable[Notice]) -> None:
         """Logs changes of the property file."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from mirrorlake.config.reload import Notice
@@ -69,6 +69,16 @@ class MirrorPlan:
             return True
         return replace(self, number=before.number, lag=before.lag, plan_ms=before.plan_ms) != before
 
+    def without(self, topics: Collection[str]) -> MirrorPlan:
+        """Returns the plan without the ranges of some topics."""
+        kept = tuple(one for one in self.ranges if one.topic not in topics) if topics else self.ranges
+        return self if len(kept) == len(self.ranges) else replace(self, ranges=kept)
+
+    @property
+    def copying(self) -> set[int]:
+        """Slots that have something to copy."""
+        return {one.slot for one in self.ranges}
+
     def by_slot(self) -> dict[int, list[Range]]:
         """Returns the ranges of each slot that has some, in the order of slots."""
         found: dict[int, list[Range]] = {slot: [] for slot in sorted({one.slot for one in self.ranges})}
@@ -83,8 +93,10 @@ class HandledPlan:
 
     Attributes:
         committed: those that were committed.
-        waited: those that have copied nothing, as a rate or a quota told them.
+        waited: those that have copied nothing, as a rate, a quota or the driver told them.
+        unfit: errors for which topics may not be copied into their remote topics now, by topic; None if nobody knows.
     """
 
     committed: Set[int] = frozenset()
     waited: Set[int] = frozenset()
+    unfit: Mapping[str, MirrorlakeError] | None = None

@@ -18,7 +18,7 @@ from mirrorlake.config.start import StartSpec
 from mirrorlake.errors import MirrorlakeError, SourceError
 from mirrorlake.jobs.mirror.planning.linger import Linger
 from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
-from mirrorlake.jobs.mirror.planning.readiness import Readiness
+from mirrorlake.jobs.mirror.planning.readiness import WAIT_S, Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
 from mirrorlake.jobs.mirror.planning.stuck import StuckPartitions
@@ -55,6 +55,8 @@ class Planner:
         self._last = MirrorPlan()
         self._topics: dict[str, Topic] = {}
         self._unnamed: dict[str, str] = {}  # topics without a remote name, and why
+        self._unfit: Mapping[str, MirrorlakeError] = {}  # topics that the driver does not copy now
+        self._unfit_since: float | None = None  # on the monotonic clock, if the reason of one may pass
         self._remote_ids: dict[str, str] = {}
         self._readiness = Readiness()
         self._looked_again = 0.0
@@ -91,6 +93,10 @@ class Planner:
     def handled(self, plan: HandledPlan) -> None:
         """Notes what has become of the slots of the last plan; states of those committed may not be readable yet."""
         self._stuck.committed(plan.committed, plan.waited)
+        if plan.unfit is not None:
+            self._unfit = plan.unfit
+            may_pass = any(error.retriable for error in plan.unfit.values())
+            self._unfit_since = (self._unfit_since or time.monotonic()) if may_pass else None
 
     def close(self) -> None:
         """Drops the connections; the next plan makes new ones."""
@@ -132,7 +138,8 @@ class Planner:
         is_settled = partial(offset_syncs.is_settled, target, topic, stable, timeout_ms)
         held = self._unnamed | self._readiness.held(self.flow, self._topics, target, positions, is_settled)
         waiting = self._readiness.waiting
-        left_out = held.keys() | promoted
+        unfit = self._unfit.keys() & self._topics.keys()
+        left_out = held.keys() | unfit | promoted
         wanted = [topic for topic in self._topics if not (topic in left_out or self.flow.is_paused(topic))]
         offered, stable_ends, silent = self._offered(source, positions, wanted)
         lag = total_lag(offered, positions)
@@ -186,7 +193,7 @@ class Planner:
             self._topics_due, self._looked_again = 0.0, time.monotonic()
             self._readiness.forget()
         # A plan is news then, so that the driver tries again what is held, and knows the lag of a flow that is paused.
-        retry = int(time.monotonic() / RETRY_HELD_S) if (held or pause) and not self._until_now else 0
+        retry = int(time.monotonic() / RETRY_HELD_S) if (held or unfit or pause) and not self._until_now else 0
         return MirrorPlan(
             generation=newest.generation,
             slots=newest.slots,
@@ -201,7 +208,11 @@ class Planner:
             uncommitted=self._uncommitted.records,
             waiting_for=self._uncommitted.waiting_for,
             is_waiting=pause is None
-            and (bool(waiting) or (self._until_now and (self._stuck.is_electing or not is_placing))),
+            and (
+                bool(waiting)
+                or (self._unfit_since is not None and time.monotonic() < self._unfit_since + WAIT_S)
+                or (self._until_now and (self._stuck.is_electing or not is_placing))
+            ),
             is_lingering=pause is None and bool(lingering),
             notices=tuple(notices),
             paused=pause,

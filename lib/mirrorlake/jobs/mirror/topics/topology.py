@@ -21,6 +21,7 @@ from mirrorlake.protocol.admin import Admin, Refusals, is_away
 from mirrorlake.protocol.topic_changes import (
     NEEDED,
     NEEDED_SIZE,
+    TIMESTAMP_TYPE,
     Change,
     ChangeKind,
     ChangeOutcome,
@@ -30,6 +31,7 @@ from mirrorlake.protocol.topic_changes import (
     growth,
     largest_message,
 )
+from mirrorlake.reasons import TopicHeld
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +45,25 @@ class Unready:
     """A topic that is not ready, or whose configuration is not known to be.
 
     Attributes:
+        remote: its remote topic.
         partitions: the number of partitions that it is to have.
         error: the error of the last request about it.
-        is_held: whether it can't be mirrored before.
+        is_missing: whether the remote topic, or a partition of it, could not be created.
+        is_unfit: whether the remote topic is there, and would not keep records as they are.
     """
 
+    remote: str
     partitions: int
     error: MirrorlakeError
-    is_held: bool
+    is_missing: bool
+    is_unfit: bool
+
+    def failure(self, flow: Flow) -> MirrorlakeError | None:
+        """Returns the error for which the topic can't be mirrored; None if it can be."""
+        if self.is_missing or not self.is_unfit:
+            return self.error if self.is_missing else None
+        why = TopicHeld.UNFIT.about(flow=flow.name, remote=self.remote, target=flow.target, error=self.error)
+        return TargetError(why, retriable=self.error.retriable)
 
 
 class Topology:
@@ -89,44 +102,45 @@ class Topology:
 
         Raises:
             ConfigurationError: see `Flow.remote_topics`.
-            TargetError: a retriable failure about what mirroring needs of a configuration; or a remote topic would
-                overwrite timestamps, and its configuration can't be changed.
         """
         mine = {topic: partitions for topic, partitions in topics.items() if topic not in self.promoted}
         unready = {topic: count for topic, count in mine.items() if self._settled.get(topic, 0) < count}
         waiting = {topic: known for topic, count in unready.items() if (known := self._waiting(topic, count))}
-        failures: Refusals = {topic: known.error for topic, known in waiting.items() if known.is_held}
+        failures: Refusals = {topic: error for topic, known in waiting.items() if (error := known.failure(self.flow))}
         new = {topic: count for topic, count in unready.items() if topic not in waiting}
         if not new:
             return failures
         remote_of, began = self.flow.remote_topics(topics), time.monotonic()
         refusals = self._make(self._topic_changes(new, topics, new.keys() - self._settled.keys()))
+        refused_of = _by_remote(refusals)
         ended = time.monotonic()
         is_answered = self._changes.is_answered(self.flow)
         self._again_at = ended + (
             min(max(AGAIN_S, WAITS_LESS * (ended - began)), LONGEST_S) if is_answered else AGAIN_S
         )
-        require_answers({change: error for change, error in refusals.items() if change.note in (NEEDED, NEEDED_SIZE)})
-        refused_of: dict[str, dict[Change, TargetError]] = {}
-        for change, error in refusals.items():
-            refused_of.setdefault(change.target_topic, {})[change] = error
         for topic, partitions in new.items():
             refused = refused_of.get(remote_of[topic], {})
-            stamping = next(
-                (error for change, error in refused.items() if change.name == "message.timestamp.type"), None
-            )
-            if stamping is not None:  # the topic would overwrite every timestamp, so nothing may be copied
-                raise stamping
             missing = next((error for change, error in refused.items() if change.kind in EXISTENCE), None)
-            unanswered = next(filter(is_away, refused.values()), None)
-            if missing is not None:
-                failures[topic] = missing
-            if (why := missing or unanswered) is None:
+            unfit = _unfit(refused)
+            why = missing or unfit or next(filter(is_away, refused.values()), None)
+            if why is None:
                 self._settled[topic] = partitions
                 self._unready.pop(topic, None)
-            else:
-                self._unready[topic] = Unready(partitions, why, is_held=missing is not None)
+                continue
+            known = Unready(
+                remote_of[topic], partitions, why, is_missing=missing is not None, is_unfit=unfit is not None
+            )
+            self._unready[topic] = known
+            if (failure := known.failure(self.flow)) is not None:
+                failures[topic] = failure
+        self._hold_stamping(mine, refusals)  # topics that were ready may share a remote topic with one that is new
         return failures
+
+    @property
+    def unfit(self) -> dict[str, MirrorlakeError]:
+        """Errors of topics whose remote topic is there, and would not keep records as they are."""
+        failures = {topic: known.failure(self.flow) for topic, known in [*self._unready.items()] if known.is_unfit}
+        return {topic: error for topic, error in failures.items() if error is not None}
 
     def _waiting(self, topic: str, partitions: int) -> Unready | None:
         """Returns what is known of a topic that is not ready for that many partitions, and can't be by now."""
@@ -157,7 +171,18 @@ class Topology:
         """Syncs configuration and access rights, as requested."""
         self.ensure(topics)
         changes = self._config_changes(self._settled.keys() & topics.keys()) if configs else []
-        require_answers(self._make(changes + (self._acl_changes(topics) if acls else [])))
+        refusals = self._make(changes + (self._acl_changes(topics) if acls else []))
+        self._hold_stamping(topics, refusals)
+        require_answers(refusals)
+
+    def _hold_stamping(self, topics: Mapping[str, int], refusals: Mapping[Change, TargetError]) -> None:
+        """Holds the topics whose remote topic has begun to replace timestamps, where that can't be changed."""
+        remote_of = self.flow.remote_topics(topics)
+        stamping = {change.target_topic: error for change, error in refusals.items() if change.name == TIMESTAMP_TYPE}
+        for topic in [topic for topic in topics if topic in self._settled and remote_of[topic] in stamping]:
+            remote, partitions = remote_of[topic], topics[topic]
+            self._unready[topic] = Unready(remote, partitions, stamping[remote], is_missing=False, is_unfit=True)
+            self._settled.pop(topic, None)
 
     def apply(self, changes: list[Change]) -> dict[Change, str]:
         """Makes the changes of a plan, and returns the outcome of each."""
@@ -272,6 +297,25 @@ class Topology:
             reason = "the principal needs DESCRIBE_CONFIGS on each TOPIC"
             log.warning(event("configs_not_synced", flow=self.flow.name, cluster=cluster, topics=names, reason=reason))
         return found
+
+
+def _by_remote(refusals: Mapping[Change, TargetError]) -> dict[str, dict[Change, TargetError]]:
+    found: dict[str, dict[Change, TargetError]] = {}
+    for change, error in refusals.items():
+        found.setdefault(change.target_topic, {})[change] = error
+    return found
+
+
+def _unfit(refused: Mapping[Change, TargetError]) -> TargetError | None:
+    """Returns the error for which a remote topic would not keep records as they are; None if it would.
+
+    It would replace every timestamp, or nobody knows whether it takes batches unchanged. A broker that has refused that
+    for good refuses batches, too, or keeps them.
+    """
+    for change, error in refused.items():
+        if change.name == TIMESTAMP_TYPE or (change.note in (NEEDED, NEEDED_SIZE) and is_away(error)):
+            return error
+    return None
 
 
 def _of_all(sharing: Sequence[str], configs: Mapping[str, Mapping[str, Entry]]) -> dict[str, Entry]:
