@@ -31,7 +31,7 @@ class Cadence(StrEnum):
     PAUSED = "paused"
 
 
-LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120, Cadence.PAUSED: 0}
+LATE_MINUTES = {Cadence.CONTINUOUS: 15, Cadence.SCHEDULED: 120, Cadence.PAUSED: 15}
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Settings:
     @property
     def late_minutes(self) -> int:
         """The minutes without a sign of a job, or of a commit, that are too many."""
-        return max(LATE_MINUTES[Cadence.CONTINUOUS], *(LATE_MINUTES[flow.cadence] for flow in self.flows))
+        return max(LATE_MINUTES[flow.cadence] for flow in self.flows)
 
     @classmethod
     def of(cls, bundle: Bundle) -> Settings:

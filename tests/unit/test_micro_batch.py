@@ -185,8 +185,8 @@ def test_a_run_without_an_interval_follows_its_file_from_one_micro_batch_to_the_
     monkeypatch.setattr(reload, "SETTLING_S", 0.0)
     job: Any = object.__new__(MirrorJob)
     job._live = LiveFlow(file, Flow.load(file, "a->b"))
-    job._topology, job._keeper, job._lag_keeper, job._progress = (SimpleNamespace() for _ in range(4))
-    job._has_work = lambda _: False
+    job._topology, job._keeper, job._lag_keeper, job._progress = (SimpleNamespace(unfit={}) for _ in range(4))
+    job._look_into = lambda _: None
     with file.open("a") as properties:
         properties.write("mirrorlake.max.bytes.per.second = 100000\n")
     job._mirror(MirrorPlan(1, 1), None, 0, None)

@@ -44,7 +44,7 @@ KEPT_BY: dict[Rule, tuple[str, ...]] = {
     Rule.SETTLE: ("protocol.transaction:begin",),
     Rule.ONE_TRANSACTION: ("jobs.mirror.copy.slot_copy:SlotCopy._write_state", "state.fencing:write_state"),
     Rule.COMPARE: ("jobs.mirror.copy.continuation:_stretch",),
-    Rule.REFUSE_NEWER: ("jobs.mirror.copy.continuation:committed_state", "jobs.mirror.job:MirrorJob._has_work"),
+    Rule.REFUSE_NEWER: ("jobs.mirror.copy.continuation:committed_state", "jobs.mirror.job:MirrorJob._look_into"),
     Rule.READ_BEHIND_FENCE: ("state.generation:_open_generation",),
     Rule.ALL_POSITIONS: ("state.generation:_open_generation",),
     Rule.FURTHEST: ("model.slot:merge_positions",),

@@ -81,7 +81,7 @@ class MirrorPlan:
 
     def by_slot(self) -> dict[int, list[Range]]:
         """Returns the ranges of each slot that has some, in the order of slots."""
-        found: dict[int, list[Range]] = {slot: [] for slot in sorted({one.slot for one in self.ranges})}
+        found: dict[int, list[Range]] = {slot: [] for slot in sorted(self.copying)}
         for one in self.ranges:
             found[one.slot].append(one)
         return found

@@ -134,7 +134,8 @@ class ChangeMaker:
             some = [change for change in alike if change is not None]
             refusals |= self._refused_of(some, self._set(some))
             left -= {*some}
-        return refusals | dict.fromkeys(left, next(filter(is_away, refusals.values()), None))
+        away = next(filter(is_away, refusals.values()), None)  # why some are left, if there are
+        return refusals | dict.fromkeys(left, away)
 
     def _set(self, changes: Iterable[Change]) -> Refusals:
         """Sets properties of topics; returns the errors by topic."""

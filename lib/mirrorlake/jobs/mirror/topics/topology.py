@@ -60,8 +60,10 @@ class Unready:
 
     def failure(self, flow: Flow) -> MirrorlakeError | None:
         """Returns the error for which the topic can't be mirrored; None if it can be."""
-        if self.is_missing or not self.is_unfit:
-            return self.error if self.is_missing else None
+        if self.is_missing:
+            return self.error
+        if not self.is_unfit:
+            return None
         why = TopicHeld.UNFIT.about(flow=flow.name, remote=self.remote, target=flow.target, error=self.error)
         return TargetError(why, retriable=self.error.retriable)
 
@@ -139,8 +141,11 @@ class Topology:
     @property
     def unfit(self) -> dict[str, MirrorlakeError]:
         """Errors of topics whose remote topic is there, and would not keep records as they are."""
-        failures = {topic: known.failure(self.flow) for topic, known in [*self._unready.items()] if known.is_unfit}
-        return {topic: error for topic, error in failures.items() if error is not None}
+        return {
+            topic: error
+            for topic, known in [*self._unready.items()]
+            if known.is_unfit and (error := known.failure(self.flow))
+        }
 
     def _waiting(self, topic: str, partitions: int) -> Unready | None:
         """Returns what is known of a topic that is not ready for that many partitions, and can't be by now."""
@@ -177,8 +182,10 @@ class Topology:
 
     def _hold_stamping(self, topics: Mapping[str, int], refusals: Mapping[Change, TargetError]) -> None:
         """Holds the topics whose remote topic has begun to replace timestamps, where that can't be changed."""
-        remote_of = self.flow.remote_topics(topics)
         stamping = {change.target_topic: error for change, error in refusals.items() if change.name == TIMESTAMP_TYPE}
+        if not stamping:
+            return
+        remote_of = self.flow.remote_topics(topics)
         for topic in [topic for topic in topics if topic in self._settled and remote_of[topic] in stamping]:
             remote, partitions = remote_of[topic], topics[topic]
             self._unready[topic] = Unready(remote, partitions, stamping[remote], is_missing=False, is_unfit=True)
@@ -309,8 +316,8 @@ def _by_remote(refusals: Mapping[Change, TargetError]) -> dict[str, dict[Change,
 def _unfit(refused: Mapping[Change, TargetError]) -> TargetError | None:
     """Returns the error for which a remote topic would not keep records as they are; None if it would.
 
-    It would replace every timestamp, or nobody knows whether it takes batches unchanged. A broker that has refused that
-    for good refuses batches, too, or keeps them.
+    It would replace every timestamp, or nobody knows yet whether it takes batches unchanged. Where another change that
+    mirroring needs is refused for good, the copy goes on: a batch that the target does not take is an error of its own.
     """
     for change, error in refused.items():
         if change.name == TIMESTAMP_TYPE or (change.note in (NEEDED, NEEDED_SIZE) and is_away(error)):
