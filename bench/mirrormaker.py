@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mirrorlake.local.cluster import HOST, free_port
+from mirrorlake.local.ports import HOST, free_port
 
 JARS = Path(__file__).resolve().parents[1] / ".local/jars/kafka"
 STOP_S = 60
@@ -121,5 +121,5 @@ def exactly_once(source: str, target: str) -> dict[str, str]:
         f"{target}.exactly.once.source.support": "enabled",
         f"{source}.consumer.isolation.level": "read_committed",
         "dedicated.mode.enable.internal.rest": "true",
-        "listeners": f"http://{HOST}:{free_port(0, set())}",
+        "listeners": f"http://{HOST}:{free_port()}",
     }

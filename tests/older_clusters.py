@@ -7,7 +7,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from mirrorlake.local.cluster import HOST, Broker, LocalCluster, free_port
+from mirrorlake.local.cluster import Broker, LocalCluster
+from mirrorlake.local.ports import HOST, free_port
 
 ZOOKEEPER_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 FIRST_WITH_KRAFT = (3, 3)
@@ -28,7 +29,7 @@ class ZooKeeperCluster(LocalCluster):
 
     def start(self) -> LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._zookeeper_port = free_port(0, set())
+        self._zookeeper_port = free_port()
         config = self.directory / "zookeeper.properties"
         config.write_text(
             ZOOKEEPER.format(directory=self.directory / "zookeeper", port=self._zookeeper_port, host=HOST)

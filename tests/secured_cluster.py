@@ -7,7 +7,8 @@ from pathlib import Path
 
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-from mirrorlake.local.cluster import Broker, LocalCluster, free_port
+from mirrorlake.local.cluster import Broker, LocalCluster
+from mirrorlake.local.ports import free_port
 
 from tests.canary import CANARY
 
@@ -19,7 +20,7 @@ class SecuredCluster(LocalCluster):
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         properties = super()._server_properties(broker)
-        self._port = free_port(0, {each.port for each in self.brokers} | {self.controller_port})
+        self._port = free_port()
         for name in ("listeners", "advertised.listeners"):
             properties[name] += f",SASL_SSL://localhost:{self._port}"
         store = self.directory / "broker.pem"

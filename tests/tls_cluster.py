@@ -22,7 +22,8 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
+from mirrorlake.local.cluster import Broker, LocalCluster, running
+from mirrorlake.local.ports import free_port
 
 from tests.certificates import Certificates
 from tests.identity_provider import IdentityProvider
@@ -41,8 +42,7 @@ class TlsCluster(LocalCluster):
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         properties = super()._server_properties(broker)
-        taken = {each.port for each in self.brokers} | {self.controller_port}
-        self.ports = {name: free_port(0, taken) for name in LISTENERS}
+        self.ports = {name: free_port() for name in LISTENERS}
         for name in ("listeners", "advertised.listeners"):
             properties[name] += "".join(f",{listener}://localhost:{port}" for listener, port in self.ports.items())
         properties["listener.security.protocol.map"] += ",REQUESTED:SSL,SCRAM:SASL_SSL,OAUTH:SASL_SSL"

@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 @contextmanager
 def connect_server(spark: Any) -> Iterator[str]:
     """Lets the JVM of a classic session answer Spark Connect, too; yields the address."""
-    from mirrorlake.local.cluster import HOST, free_port
+    from mirrorlake.local.ports import HOST, free_port
 
-    port = free_port(0, set())
+    port = free_port()
     configuration = spark._jvm.org.apache.spark.SparkEnv.get().conf()
     configuration.set("spark.connect.grpc.binding.address", HOST)
     configuration.set("spark.connect.grpc.binding.port", str(port))

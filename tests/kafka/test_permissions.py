@@ -45,7 +45,8 @@ from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.logs import FlowLogs
 from mirrorlake.jobs.verification.result import VerificationResult
 from mirrorlake.jobs.verification.scope import VerificationScope
-from mirrorlake.local.cluster import Broker, LocalCluster, free_port, running
+from mirrorlake.local.cluster import Broker, LocalCluster, running
+from mirrorlake.local.ports import free_port
 from mirrorlake.local.quota import quota
 from mirrorlake.model.partition_lag import PartitionState
 from mirrorlake.protocol.cluster import Cluster
@@ -94,7 +95,7 @@ class SecuredCluster(LocalCluster):
 
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         properties = super()._server_properties(broker)
-        port = free_port(0, {each.port for each in self.brokers} | {self.controller_port})
+        port = free_port()
         self.open_servers = f"127.0.0.1:{port}"
         for name in ("listeners", "advertised.listeners"):
             properties[name] += f",PROXIED://{self.open_servers}"

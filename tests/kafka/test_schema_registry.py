@@ -16,7 +16,7 @@ import requests
 from confluent_kafka import Producer
 from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.errors import ConfigurationError, SourceError
-from mirrorlake.local.cluster import free_port
+from mirrorlake.local.ports import free_port
 from mirrorlake.transforms.schema_ids import SchemaIds
 
 from tests.world import World, eventually
@@ -32,7 +32,7 @@ JSON_SCHEMA = {
 
 @contextmanager
 def running_registry(jars: Path, log: Path, wanted: int) -> Iterator[str]:
-    port = free_port(wanted, set())
+    port = free_port(wanted)
     options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
     (jar,) = jars.glob("*-runner.jar")
     with log.open("w") as output:

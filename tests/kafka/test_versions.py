@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from mirrorlake.errors import SourceError, TargetError
-from mirrorlake.local.cluster import HOST, LocalCluster, running
+from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.local.ports import HOST
 
 from tests.moving import failover
 from tests.older_clusters import older_cluster

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import uuid
@@ -31,11 +29,10 @@ from confluent_kafka.admin import AdminClient
 
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.jars import SETUP
+from mirrorlake.local.ports import HOST, free_port
 
 Setting = str | int | float | bool  # of librdkafka
 
-HOST = "127.0.0.1"
-PORTS = range(20_000, 32_000)  # below the ephemeral ports, so that a restarted broker finds its port free
 QUICK_START = ("-XX:TieredStopAtLevel=1",)
 QUIET_ARCHIVE = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 READY_DEADLINE_S = 90
@@ -180,7 +177,7 @@ class LocalCluster:
     def move_broker(self, node_id: int) -> None:
         """Gives a stopped broker another port."""
         broker = self._broker(node_id)
-        broker.port = free_port(0, {one.port for one in self.brokers})
+        broker.port = free_port()
         self._configure(broker)
         self._save()
 
@@ -252,13 +249,12 @@ class LocalCluster:
 
     def _format(self) -> None:
         self.cluster_id = uuid.uuid4().hex[:22]
-        taken: set[int] = set()
         for node_id in range(1, self.size + 1):
-            broker = Broker(node_id, free_port(self.port if node_id == 1 else 0, taken))
+            broker = Broker(node_id, free_port(self.port if node_id == 1 else 0))
             if self.proxied:
-                broker.proxied_port, broker.proxy_port = free_port(0, taken), free_port(0, taken)
+                broker.proxied_port, broker.proxy_port = free_port(), free_port()
             self.brokers.append(broker)
-        self.controller_port = free_port(0, taken)
+        self.controller_port = free_port()
         for broker in self.brokers:
             home = self._home(broker)
             (home / "data").mkdir(parents=True)
@@ -398,20 +394,6 @@ def running(cluster: LocalCluster) -> Iterator[LocalCluster]:
         yield cluster.start()
     finally:
         cluster.stop()
-
-
-def free_port(wanted: int, taken: set[int]) -> int:
-    """Returns `wanted` if that port is free, else a free port outside of `taken`."""
-    first = [wanted] if wanted else []
-    for candidate in (*first, *random.sample(PORTS, 50)):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with suppress(OSError):
-                probe.bind((HOST, candidate))
-                if candidate not in taken:
-                    taken.add(candidate)
-                    return candidate
-    raise ConfigurationError("no free port on the loopback address")
 
 
 def _is_alive(pid: int) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import requests
 
 from mirrorlake.errors import ConfigurationError
-from mirrorlake.local.cluster import HOST, free_port
+from mirrorlake.local.ports import HOST, free_port
 from mirrorlake.local.session import worker_environment
 from mirrorlake.log import private
 
@@ -53,8 +53,7 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str
         ConfigurationError: the cluster does not start; the message has the end of the log.
     """
     directory.mkdir(0o700, parents=True, exist_ok=True)  # executors write their logs there
-    taken: set[int] = set()
-    port, web_port = free_port(0, taken), free_port(0, taken)
+    port, web_port = free_port(), free_port()
     master = f"spark://{HOST}:{port}"
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -71,7 +70,7 @@ def spark_cluster(directory: Path, workers: int = 2, cores: int = 1, memory: str
                 "--work-dir",
                 str(place),
                 "--webui-port",
-                str(free_port(0, taken)),
+                str(free_port()),
             )
             processes.append(_launch(directory / f"worker-{number}.log", "worker.Worker", *at, *given, master))
         _wait_ready(f"http://{HOST}:{web_port}/json/", workers, processes, directory / "master.log")
