@@ -25,6 +25,11 @@ PASSING = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
 )
+MOVING = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 NOT_YET = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 RESETS = "a reset: the map begins anew"
 
@@ -159,10 +164,18 @@ def open_partitions(servers: str, of: str) -> list[str]:
 
 
 def committed(servers: str, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Returns the committed offsets of a group."""
+    """Returns the committed offsets of a group. One whose coordinator has just moved is asked for again."""
+    asked = [*partitions]
     consumer = Consumer({**reading(servers), "group.id": group})
+    deadline = time.monotonic() + DEADLINE_S
     try:
-        found = consumer.committed([TopicPartition(*one) for one in partitions], timeout=DEADLINE_S)
+        while True:
+            try:
+                found = consumer.committed([TopicPartition(*one) for one in asked], timeout=DEADLINE_S)
+                return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+            except KafkaException as error:
+                if error.args[0].code() not in MOVING or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
     finally:
         consumer.close()
-    return {(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
