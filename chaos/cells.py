@@ -24,7 +24,7 @@ LEADER = (
 # The errors that a broker may answer to a request, and that pass. A request without any can't be refused.
 CODES: Mapping[str, tuple[int, ...]] = {
     "Fetch": (*LEADER, Code.OFFSET_NOT_AVAILABLE, Code.UNKNOWN, Code.UNKNOWN_TOPIC_ID),
-    "ListOffsets": (*LEADER, Code.LEADER_NOT_AVAILABLE, Code.OFFSET_NOT_AVAILABLE),
+    "ListOffsets": (*LEADER, Code.LEADER_NOT_AVAILABLE, Code.OFFSET_NOT_AVAILABLE, Code.UNKNOWN),
     "Metadata": (Code.LEADER_NOT_AVAILABLE,),
     "Produce": (
         Code.NOT_LEADER_OR_FOLLOWER,
@@ -41,7 +41,7 @@ CODES: Mapping[str, tuple[int, ...]] = {
     "AddPartitionsToTxn": (*COORDINATOR, Code.CONCURRENT_TRANSACTIONS),
     "OffsetFetch": COORDINATOR,
     "OffsetCommit": (*COORDINATOR, Code.REQUEST_TIMED_OUT),
-    "ListGroups": COORDINATOR[:2],
+    "ListGroups": (*COORDINATOR[:2], Code.UNKNOWN),
     "DescribeGroups": COORDINATOR,
     "CreateTopics": (NOT_CONTROLLER, Code.REQUEST_TIMED_OUT),
     "CreatePartitions": (NOT_CONTROLLER, Code.REQUEST_TIMED_OUT),

@@ -440,7 +440,8 @@ def test_a_job_that_starts_repeats_what_fails_and_may_pass(world: World, proxy: 
     assert world.mirror().records == 100
     assert made(proxy) == [("CreateTopics", Fault.MISREPORTED), ("Produce", Fault.MISREPORTED)]
     before = sum("retrying" in line for line in world.lines)
-    proxy.arm([Rule("ListOffsets", Fault.REFUSED, code=NOT_LEADER) for _ in range(14)])  # for longer than one request
+    codes = (NOT_LEADER, -1)
+    proxy.arm([Rule("ListOffsets", Fault.REFUSED, code=code) for code in 7 * codes])  # for longer than one request
     world.checkpoint()
     assert sum("retrying" in line for line in world.lines) == before + 1
     assert world.committed(group)[world.remote(topic), 0][0] == 40

@@ -27,7 +27,14 @@ from mirrorlake.printable import printable
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.network.network_client import IN_FLIGHT
-from mirrorlake.protocol.network.response_error import ResponseError, SilentBrokerError, WireError, check, may_pass
+from mirrorlake.protocol.network.response_error import (
+    ResponseError,
+    SilentBrokerError,
+    WireError,
+    check,
+    check_read,
+    may_pass,
+)
 from mirrorlake.protocol.requests.grouping import by, portions
 
 GROUP_COORDINATOR = 0
@@ -113,7 +120,7 @@ async def _list_groups(cluster: Cluster) -> tuple[dict[str, Group], list[Excepti
 
 def _listed(response: Any, version: int) -> dict[str, Group]:
     """Reads a response to ListGroups."""
-    check(response.error_code, "listing groups")
+    check_read(response.error_code, "listing groups")
     return {
         group.group_id: Group(
             group.protocol_type,

@@ -9,7 +9,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.network.response_error import ResponseError
+from mirrorlake.protocol.network.response_error import ResponseError, check_read
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.grouping import by
 
@@ -62,7 +62,7 @@ async def read_stretch(
             isolation=isolation,
         )
         (partition,) = cluster.fetched(response)
-        _check(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
+        check_read(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
         before, stable_end = at, partition.last_stable_offset if isolation == READ_COMMITTED else -1
         for batch, is_aborted in _batches(partition, before, stable_end, even_damaged=even_damaged):
             at = batch.end_offset
@@ -74,14 +74,6 @@ async def read_stretch(
             raise NothingThereError(
                 f"the leader of {key[0]}-{key[1]} returns no batch at offset {at}, below the end offset {end}"
             )
-
-
-def _check(code: int, detail: str) -> None:
-    """Raises ResponseError for an error of a Fetch. Kafka's consumers ask again after UNKNOWN_SERVER_ERROR, too."""
-    if code:
-        error = ResponseError(code, detail)
-        error.retriable = error.retriable or code == ErrorCode.UNKNOWN
-        raise error
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,17 @@ def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
         raise ResponseError(code, detail, key)
 
 
+def check_read(code: int, detail: str = "") -> None:
+    """Raises ResponseError for every error code except 0 of a request that only reads.
+
+    UNKNOWN_SERVER_ERROR is retriable then, as for Kafka's consumers: a broker answers it to any unexpected exception.
+    """
+    if code:
+        error = ResponseError(code, detail)
+        error.retriable = error.retriable or code == ErrorCode.UNKNOWN
+        raise error
+
+
 def is_unauthorized(error: Exception) -> bool:
     """Returns True if the error is a missing permission on a topic."""
     return getattr(error, "code", 0) == ErrorCode.TOPIC_AUTHORIZATION_FAILED

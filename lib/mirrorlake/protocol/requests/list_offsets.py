@@ -8,7 +8,7 @@ from typing import Any
 from kafka.protocol.consumer import ListOffsetsRequest
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.network.response_error import ResponseError, check_read
 from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.requests.metadata import Topic, epoch_of
 
@@ -51,7 +51,7 @@ def listed_offsets(response: Any) -> tuple[dict[PartitionKey, tuple[int, int]], 
         for partition in topic.partitions:
             key = topic.name, partition.partition_index
             try:
-                check(partition.error_code, f"{topic.name}-{partition.partition_index}")
+                check_read(partition.error_code, f"{topic.name}-{partition.partition_index}")
                 found[key] = partition.offset, partition.leader_epoch
             except ResponseError as error:
                 if not error.retriable:
