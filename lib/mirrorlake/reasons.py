@@ -82,6 +82,7 @@ class PositionReason(Reason):
         "the remote partition has records, and the mirror job has not begun it; the group gets an offset once the "
         "mirror job, or a take-over, has"
     )
+    REMOTE_UNREAD = "the target does not tell the end of the remote partition now; the group gets an offset once it has"
     RECREATED = (
         "the topic was created anew on the source, and the mirror job has not begun the new one; the group gets an "
         "offset once it has"
@@ -130,6 +131,10 @@ class PositionReason(Reason):
     MOVED_BACK = "its owner moved the group back on the source, from {before} to {offset}"
     JOINED = "a consumer has joined this group on the target"
     NOT_AUTHORISED = "not authorised: the principal needs READ on this {resource}"
+
+
+# Reasons of a cycle that could not read a position, and has kept the last one that was read.
+KEPT = frozenset((PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.NOT_PERMITTED))
 
 
 class NotCompared(Reason):

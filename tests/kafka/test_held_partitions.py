@@ -15,6 +15,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.reasons import PositionReason
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.generation import begin_generation
 
@@ -102,11 +103,16 @@ def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_w
     remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2})
     for topic in (alive, dead):
         world.produce(topic, 20, 1)
+    groups = [world.commit(f"g{number}", {(alive, 0): 5, (dead, 0): 7}) for number in range(6)]
     with ExitStack() as stopped:
         pair.stop_broker(2)
         stopped.callback(pair.start_broker, 2)
         with world.mirroring():
             eventually(lambda: arrived(world, alive) == 20, 60)
+            world.checkpoint()
+            positions = {(row["group_id"], row["topic"]): row for row in world.rows("checkpoints")}
+            assert {positions[group, dead]["reason"] for group in groups} == {PositionReason.REMOTE_UNREAD}
+            assert {positions[group, alive]["downstream_offset"] for group in groups} == {5}
             world.produce(alive, 20, 1, seed=2)
             eventually(lambda: arrived(world, alive) == 40, 30)
             eventually(lambda: world.metric("held_topics") == 1)

@@ -117,6 +117,9 @@ def test_a_topic_whose_remote_name_is_too_long_holds_back_only_itself(plain_worl
     assert (row["kind"], row["topic"]) == ("held", long)
     assert "not a valid topic name" in row["detail"]
     assert plain_world.metric("held_topics") == 1
+    group = plain_world.commit("g", {(fits, 0): 5, (long, 0): 7})
+    plain_world.checkpoint()
+    assert plain_world.committed(group) == {(plain_world.remote(fits), 0): (5, "")}
 
 
 def test_new_topics_and_new_partitions_are_followed_while_it_runs(spark_world: World) -> None:

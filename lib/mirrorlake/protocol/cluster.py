@@ -37,6 +37,8 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP = -2, -1
 TRANSACTION_COORDINATOR = 1
 TOPIC_RESOURCE = 2
+# A broker refuses to look up a name that is not valid; there is no such topic, either.
+NO_SUCH_TOPIC = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC)
 OLDEST_BROKER = (2, 8)
 LISTING_S = 2.0
 LONGER = 1.5
@@ -212,7 +214,7 @@ class Cluster(NetworkClient):
         self.cluster_id = response.cluster_id or ""
         found: dict[str, Topic] = {}
         for topic in response.topics:
-            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if topic.error_code in NO_SUCH_TOPIC:
                 self.topics.pop(topic.name, None)
                 continue
             if operations and topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:

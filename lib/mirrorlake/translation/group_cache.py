@@ -17,7 +17,7 @@ from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.model.slot import Position, SlotState, merge_positions
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import NewStates
@@ -127,13 +127,16 @@ class GroupTranslation:
         timeout_ms = self._flow.connect_timeout_ms
         new = {key: (self._flow.policy.remote_topic(key[0]), key[1]) for key in keys if key not in self._positions}
         there = self._target.existing(new.values(), timeout_ms, operations=True)
-        ends = self._target.offsets(there, LATEST_TIMESTAMP, timeout_ms) if there else {}
-        absent: dict[PartitionKey, str] = {
-            key: PositionReason.NO_REMOTE for key, remote in new.items() if remote not in ends
-        }
-        if self._flow.topics_shared:
-            return absent
-        return absent | {key: PositionReason.NOT_BEGUN for key, remote in new.items() if ends.get(remote)}
+        bounds, unread = self._target.log_bounds(there)
+        found: dict[PartitionKey, str] = {}
+        for key, remote in new.items():
+            if remote in unread:
+                found[key] = PositionReason.REMOTE_UNREAD
+            elif remote not in bounds:
+                found[key] = PositionReason.NO_REMOTE
+            elif bounds[remote][1] and not self._flow.topics_shared:
+                found[key] = PositionReason.NOT_BEGUN
+        return found
 
     def _replaced(
         self, logs: Iterable[Mapping[str, Any]], before: Mapping[PartitionKey, Position]

@@ -17,14 +17,15 @@ from mirrorlake.model.status import SETTLED, Status
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import each_groups_offsets
 from mirrorlake.protocol.group_requests import SHARE, WITH_OFFSETS, list_groups
+from mirrorlake.reasons import KEPT
 
 NEWEST = """
 WITH seen AS (SELECT * FROM {checkpoints} WHERE created_at <= {at}),
 ended AS (SELECT group_id, max(created_at) AS at FROM seen WHERE topic IS NULL AND status = {deleted}
   GROUP BY group_id),
 newest AS (
-  SELECT s.group_id, s.topic, s.partition, max_by(struct(s.upstream_offset, s.metadata, s.status, s.created_at),
-    s.created_at) AS row
+  SELECT s.group_id, s.topic, s.partition, max_by(struct(s.upstream_offset, s.metadata, s.status, s.reason,
+    s.created_at), s.created_at) AS row
   FROM seen s LEFT JOIN ended e ON e.group_id = s.group_id WHERE e.at IS NULL OR s.created_at > e.at
     GROUP BY s.group_id, s.topic, s.partition
 )
@@ -44,7 +45,8 @@ class Standing:
     """A group's position on the source.
 
     `seen_in` is `source` or `ledger`. `seen_at` (UTC) is the time at which it was read, or from which the ledger has
-    it. A row without a topic is about a share group (KIP-932), which has no positions.
+    it. A row without a topic is about a share group (KIP-932), which has no positions. `unread_since` (UTC) is the time
+    since when the checkpoint job has only kept the position, as the source did not tell it; None if it does.
     """
 
     group_id: str
@@ -54,6 +56,7 @@ class Standing:
     metadata: str
     seen_in: SeenIn
     seen_at: datetime
+    unread_since: datetime | None = None
 
 
 def on_cluster(
@@ -135,6 +138,7 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
             metadata=row["metadata"] or "",
             seen_in=SeenIn.LEDGER,
             seen_at=row["created_at"],
+            unread_since=row["created_at"] if row["reason"] in KEPT else None,
         )
         for row in rows
         if row["group_id"] in groups and flow.moves_group(row["group_id"])
@@ -168,8 +172,9 @@ def confirmed_at(ledger: Ledger, flow: Flow, at: datetime | None) -> datetime | 
     """Returns the time of the last checkpoint cycle, up to a time (UTC); None if none is recorded.
 
     A cycle reads all positions anew, and the table checkpoints holds changes only. Each position in the ledger was
-    therefore the group's position at that time. Changes are appended in their cycle, but rows of cycles wait for up to
-    half a minute (`Journal`), and are missing if the job was killed.
+    therefore the group's position at that time, unless the source did not tell it (`Standing.unread_since`). Changes
+    are appended in their cycle, but rows of cycles wait for up to half a minute (`Journal`), and are missing if the job
+    was killed.
     """
     from pyspark.sql import functions as F
 

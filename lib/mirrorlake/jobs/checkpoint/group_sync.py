@@ -15,11 +15,8 @@ from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.network.response_error import is_denied
-from mirrorlake.reasons import PositionReason
+from mirrorlake.reasons import KEPT, PositionReason
 from mirrorlake.state.closure import require_open_to_groups
-
-# Reasons of a cycle that could not read a position; one that has read it has others.
-UNREAD = (PositionReason.UNREAD, PositionReason.LOG_UNREAD, PositionReason.NOT_PERMITTED)
 
 
 class GroupSync:
@@ -143,7 +140,7 @@ def _waiting(row: Checkpoint, history: History) -> Checkpoint:
     Its last outcome on the target holds until the group's position changes.
     """
     before = history.known.get(row.key)
-    if before is not None and before.reason in UNREAD:
+    if before is not None and before.reason in KEPT:
         return replace(row, sync=SyncOutcome.WAITING)
     names = ("status", "upstream_offset", "downstream_offset", "metadata")
     if before is not None and before.sync and all(getattr(before, name) == getattr(row, name) for name in names):
