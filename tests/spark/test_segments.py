@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ RUNS = """topic STRING, partition INT, target_topic STRING, target_partition INT
     digest STRING, committed_at TIMESTAMP, is_inferred BOOLEAN, is_void BOOLEAN"""
 VERIFIED = """topic STRING, partition INT, target_topic STRING, target_partition INT, upstream_to BIGINT,
   downstream_from BIGINT, downstream_to BIGINT"""
+STANDING = "topic STRING, partition INT, upstream_from BIGINT"
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 EXTENT = Extent("t", 0, "a.t", 0, 0, 30, 0, 33, 0, -1, 0, 0, downstream_to=36, source_end=30, target_end=36)
 
@@ -111,16 +113,36 @@ def test_a_fraction_is_the_same_for_the_same_seed(spark: Any) -> None:
 def test_incremental_goes_on_behind_a_run_that_is_still_in_the_map(
     spark: Any, verified: list[tuple[int, int, int]], expected: list[str]
 ) -> None:
-    rows = spark.createDataFrame([("t", 0, "a.t", 0, *row) for row in verified], VERIFIED)
-    chosen = with_choice(runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10)), VerificationScope("incremental"), rows)
-    assert [row["choice"] for row in chosen.orderBy("upstream_start").collect()] == expected
+    assert chosen_after(spark, verified) == expected
+
+
+@pytest.mark.parametrize(
+    ("standing", "expected"),
+    [
+        ([20], ["before", "before", "chosen"]),
+        ([10], ["before", "chosen", "chosen"]),
+        ([20, 5], ["chosen", "chosen", "chosen"]),
+        ([None], ["chosen", "chosen", "chosen"]),
+    ],
+)
+def test_incremental_begins_at_or_before_each_difference_that_stands(
+    spark: Any, standing: list[int | None], expected: list[str]
+) -> None:
+    assert chosen_after(spark, [(10, 0, 11), (20, 10, 22)], standing) == expected
+
+
+def chosen_after(spark: Any, verified: list[tuple[int, int, int]], standing: Sequence[int | None] = ()) -> list[str]:
+    passed = spark.createDataFrame([("t", 0, "a.t", 0, *row) for row in verified], VERIFIED)
+    differences = spark.createDataFrame([("t", 0, offset) for offset in standing], STANDING)
+    mine = runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10))
+    chosen = with_choice(mine, VerificationScope("incremental"), passed, differences)
+    return [row["choice"] for row in chosen.orderBy("upstream_start").collect()]
 
 
 def test_a_time_takes_the_runs_that_were_committed_in_it(spark: Any) -> None:
     scope = VerificationScope("time", NOON + timedelta(minutes=1), NOON + timedelta(minutes=2))
-    chosen = with_choice(
-        runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10)), scope, spark.createDataFrame([], VERIFIED)
-    )
+    nothing = spark.createDataFrame([], VERIFIED), spark.createDataFrame([], STANDING)
+    chosen = with_choice(runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10)), scope, *nothing)
     assert [row["choice"] for row in chosen.orderBy("upstream_start").collect()] == ["before", "chosen", "after"]
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.ledger import views
 from mirrorlake.ledger.sql_text import literals
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.store import Ledger, standing_differences
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.model.gap import RESETS
 from mirrorlake.model.status import SETTLED, Status
@@ -173,7 +173,8 @@ def of_age(ledger: Ledger, table: str, before: datetime) -> Expiry:
 def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     """Selects the expired verifications, each as a whole, and their findings.
 
-    Of each partition, the last `full` or `incremental` one stays that passed, and what has found a difference since.
+    Of each partition, the last `full` or `incremental` one stays that passed, and what has found a difference that
+    stands.
     Other ranges that only the expired ones covered are unverified afterwards.
     """
     from pyspark.sql import functions as F
@@ -189,12 +190,9 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
             F.max_by(one, F.struct("upstream_to", "finished_at")).alias("furthest"),
         )
     )
-    passed = last.select(*PARTITION, F.explode(F.array("newest", "furthest")).alias("one"))
-    refuted = passed.groupBy(*PARTITION).agg(F.max("one.finished_at").alias("refuted_at"))
+    passed = last.select(F.explode(F.array("newest", "furthest")).alias("one"))
     standing = (
-        rows.filter("NOT passed AND status NOT IN ('not_covered', 'not_comparable', 'not_mirrored', 'nothing_new')")
-        .join(refuted, [*PARTITION], "left")
-        .filter("refuted_at IS NULL OR finished_at >= refuted_at")
+        standing_differences(rows)
         .groupBy(*PARTITION, "upstream_from")  # a later one of these includes the earlier ones
         .agg(F.max_by("verification_id", "finished_at").alias("verification_id"))
     )

@@ -36,6 +36,19 @@ if TYPE_CHECKING:
 CHECKED_EVERY_S = 5  # seconds between two questions whether an operator has emptied the table
 KEPT_FOR_S = 3600  # seconds for which maintenance certainly keeps the rows of an append
 SYNC_KEYS = ("source", "target", "sync_partition", "sync_offset", "topic", "partition")
+STANDING = """
+SELECT f.source, f.target, f.topic, f.partition, f.upstream_from, f.verification_id, f.finished_at FROM {rows} f
+WHERE NOT f.passed AND f.topic IS NOT NULL AND f.status NOT IN ('not_covered', 'not_comparable', 'not_mirrored')
+AND NOT EXISTS (
+  SELECT 1 FROM {rows} p
+  WHERE p.source = f.source AND p.target = f.target AND p.topic = f.topic AND p.partition = f.partition
+    AND p.passed AND p.finished_at > f.finished_at AND p.mode <> 'sample' AND (
+      p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
+      OR p.mode IN ('full', 'incremental')
+        AND (p.offset_syncs_version >= f.offset_syncs_version OR p.upstream_to >= f.upstream_to)
+    )
+)
+"""
 
 
 @dataclass(frozen=True)
@@ -317,3 +330,17 @@ class Ledger(DeltaTables):
 def rows_of_pair(rows: DataFrame, source: str, target: str) -> DataFrame:
     """Filters the rows of one flow from a frame with the columns source and target."""
     return rows.filter((rows.source == source) & (rows.target == target))
+
+
+def standing_differences(verifications: DataFrame) -> DataFrame:
+    """Selects the differences that no later verification has refuted: source, target, topic, partition, upstream_from,
+    verification_id and finished_at of the verification that found them.
+
+    A later one refutes a difference if it passed over the same offsets. So has any `full` or `incremental` one that
+    knows the map as far: `full` compares all that is left of both logs, and `incremental` begins at or before each
+    difference that stands. One that could compare nothing refutes nothing, and is no failure.
+
+    Args:
+        verifications: rows of the table verifications.
+    """
+    return verifications.sparkSession.sql(STANDING, rows=verifications)

@@ -16,10 +16,8 @@ from mirrorlake.config.properties import Properties
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.checkpoint.group_positions import ends_seen
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
-from mirrorlake.jobs.verification.result import VerificationStatus
-from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger import views
-from mirrorlake.ledger.store import Ledger, rows_of_pair
+from mirrorlake.ledger.store import Ledger, rows_of_pair, standing_differences
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
@@ -35,15 +33,6 @@ from mirrorlake.translation.sql_join import resumptions, without_reset
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-STANDING_DIFFERENCES = """
-SELECT DISTINCT f.topic, f.partition FROM {rows} f
-WHERE NOT f.passed AND f.status NOT IN ({not_covered}, {not_comparable}, {not_mirrored}) AND NOT EXISTS (
-  SELECT 1 FROM {rows} p WHERE p.topic = f.topic AND p.partition = f.partition AND p.passed
-    AND p.finished_at > f.finished_at
-    AND (p.mode IN ({full}, {incremental}) OR p.mode <> {sample} AND p.upstream_from <= f.upstream_from
-      AND p.upstream_to >= f.upstream_to)
-)
-"""
 HIDES_GROUPS = (
     "Without it, the source hides the offsets of groups in the topic. If it can't be granted, run with source = dead: "
     "the last offsets that were read count then"
@@ -76,7 +65,7 @@ class Situation:
         awaited: partitions whose log on the source is not the one that was mirrored, with the reason; empty with a
             dead source.
         gaps: the flow's gaps that hold now, from the ledger (view `current_gaps`).
-        failed: partitions in which a verification has found differences, and no later one has passed.
+        failed: partitions in which a verification has found differences that stand (`standing_differences`).
         looked_at: time of the reading, UTC.
     """
 
@@ -354,14 +343,8 @@ def _committed_ms(states: Iterable[SlotState]) -> dict[PartitionKey, int]:
 
 
 def _failed(ledger: Ledger, flow: Flow) -> frozenset[PartitionKey]:
-    """Returns the partitions in which a verification has found differences that no later one has refuted.
-
-    A verification that could compare nothing refutes nothing, and is no failure. A later one refutes if it passed and
-    covers the range, as `full` and `incremental` do: they begin behind the last verification that passed.
-    """
+    """Returns the partitions in which a verification has found differences that stand."""
     if not ledger.spark.catalog.tableExists(ledger.table("verifications")):
         return frozenset()
-    rows = ledger.of_flow("verifications", flow).filter("topic IS NOT NULL")
-    words = {word.value: word for word in (*VerificationMode, *VerificationStatus)}
-    found = ledger.spark.sql(STANDING_DIFFERENCES, rows=rows, **words).collect()
-    return frozenset((row["topic"], row["partition"]) for row in found)
+    found = standing_differences(ledger.of_flow("verifications", flow)).select("topic", "partition").distinct()
+    return frozenset((row["topic"], row["partition"]) for row in found.collect())

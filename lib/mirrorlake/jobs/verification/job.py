@@ -51,7 +51,7 @@ from mirrorlake.jobs.verification.segments import (
 )
 from mirrorlake.jobs.verification.summarize import VerifiedMap, judge
 from mirrorlake.ledger import views
-from mirrorlake.ledger.store import Ledger, rows_of_pair
+from mirrorlake.ledger.store import Ledger, rows_of_pair, standing_differences
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import of_process
 from mirrorlake.partition_key import PartitionKey
@@ -165,7 +165,9 @@ class Verification:
     ) -> tuple[list[PartitionVerification], DataFrame | None]:
         """Returns a row for each partition, and the findings (None if there are none)."""
         try:
-            everything = with_choice(current_map(self.ledger, self.flow, versions), scope, self._passed(scope))
+            standing = standing_differences(self.ledger.of_flow("verifications", self.flow))
+            runs = current_map(self.ledger, self.flow, versions)
+            everything = with_choice(runs, scope, self._passed(scope), standing)
             partitions_known = partitions_of(everything)
         except Exception as error:  # from Delta: the files of an old version are deleted
             raise LedgerError(

@@ -94,13 +94,15 @@ class Extent:
         return self.target_topic, self.target_partition
 
 
-def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) -> DataFrame:
+def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame, standing: DataFrame) -> DataFrame:
     """Adds the column choice (`RunChoice`) to the map: CHOSEN by the scope, BEFORE or AFTER the chosen runs, or VOID.
 
     Args:
         runs: runs of `versioned_map.current_map`.
         scope: scope of the verification.
         verified: rows of the table verifications that passed and count for `incremental`.
+        standing: differences that no later verification has refuted (`standing_differences`); `incremental` looks at
+            their offsets again.
     """
     from pyspark.sql import functions as F
 
@@ -124,7 +126,13 @@ def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame) 
         .join(ended, [*of_log, "upstream_end"])
         .filter("downstream_end > downstream_from AND downstream_end <= downstream_to")
     )
-    marks = known.groupBy("topic", "partition").agg(F.max("upstream_end").alias("mark"))
+    limits = standing.groupBy("topic", "partition").agg(F.min(F.coalesce("upstream_from", F.lit(0))).alias("limit"))
+    marks = (
+        known.join(F.broadcast(limits), ["topic", "partition"], "left")
+        .filter("limit IS NULL OR upstream_end <= limit")
+        .groupBy("topic", "partition")
+        .agg(F.max("upstream_end").alias("mark"))
+    )
     chosen = runs.join(F.broadcast(marks), ["topic", "partition"], "left")
     return chosen.withColumn(
         "choice",

@@ -1,0 +1,63 @@
+"""Differences that stand until a later verification has refuted them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from mirrorlake.ledger.store import standing_differences
+
+from tests.example_ledger import DAY, verification
+
+Verdict = dict[str, Any]
+COLUMNS = (
+    "source STRING, target STRING, topic STRING, partition INT, mode STRING, status STRING, passed BOOLEAN, "
+    "upstream_from BIGINT, upstream_to BIGINT, offset_syncs_version BIGINT, verification_id STRING, "
+    "finished_at TIMESTAMP"
+)
+
+
+def wrong(upstream: tuple[int, int] = (0, 12), **changes: Any) -> Verdict:
+    return {**verification(0, "t", 0, upstream, "10:00:00", passed=False), **changes}
+
+
+def passed(mode: str, upstream: tuple[int, int], version: int = 1, **changes: Any) -> Verdict:
+    known = {"mode": mode, "offset_syncs_version": version}
+    return {**verification(0, "t", 0, upstream, "10:00:00", **known), **changes}
+
+
+@pytest.mark.parametrize(
+    ("later", "stands"),
+    [
+        ([], True),
+        ([passed("full", (0, 12))], False),
+        ([passed("full", (5, 20))], False),  # retention has deleted what differed
+        ([passed("incremental", (0, 15))], False),
+        ([passed("full", (0, 8), version=0)], True),  # an earlier version of the map is verified again
+        ([passed("time", (0, 12))], False),
+        ([passed("time", (2, 12))], True),
+        ([passed("sample", (0, 12))], True),
+        ([passed("full", (0, 12), topic="u")], True),
+        ([passed("full", (0, 12), source="else")], True),
+        ([wrong(status="not_covered")], True),
+        ([passed("full", (0, 12)), wrong((3, 4), mode="sample")], True),
+    ],
+)
+def test_a_difference_stands_until_a_later_verification_has_passed_over_it(
+    spark: Any, later: list[Verdict], stands: bool
+) -> None:
+    rows = [
+        {**row, "finished_at": DAY + timedelta(hours=hour)} for hour, row in enumerate([wrong(mode="full"), *later])
+    ]
+    assert bool(standing_of(spark, rows)) is stands
+
+
+def test_what_could_compare_nothing_is_no_difference(spark: Any) -> None:
+    rows = [wrong(status=status) for status in ("not_covered", "not_comparable", "not_mirrored")]
+    rows += [wrong(status="nothing_new", topic=None)]
+    assert not standing_of(spark, rows)
+
+
+def standing_of(spark: Any, rows: list[Verdict]) -> list[Any]:
+    names = [column.split()[0] for column in COLUMNS.split(", ")]
+    frame = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], COLUMNS)
+    return list(standing_differences(frame).collect())
