@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
-from mirrorlake.jobs.failover.divergence import BUCKET, without_brought
+from mirrorlake.jobs.failover.divergence import BUCKET, Divergence, _summed, without_brought
 
 
 def test_records_in_ranges_within_across_and_at_the_edges_of_buckets_are_left_out_and_no_others(spark: Any) -> None:
@@ -23,3 +24,17 @@ def test_records_in_ranges_within_across_and_at_the_edges_of_buckets_are_left_ou
     }
     plan = without_brought(records, ranges)._jdf.queryExecution().executedPlan().toString()
     assert "bucket" in plan.split("LeftAnti")[0], "every record would be compared with every range of its partition"
+
+
+def test_records_whose_time_no_calendar_has_are_shown_and_counted(spark: Any) -> None:
+    times = (1_700_000_000_000_000, 1_700_000_000_000, -99_999_999_999_999)  # the first one is in microseconds
+    values = ", ".join(f"('t', 0, {offset}L, timestamp_millis({at}L), X'01', X'02')" for offset, at in enumerate(times))
+    frame = spark.sql(f"SELECT * FROM VALUES {values} r (topic, partition, offset, timestamp, key, value)")
+    flow: Any = SimpleNamespace(name="a->b", source="a")
+    assert [row.year for row in Divergence(flow, (), frame, {}, {}, {}, {}, {}).sample()["timestamp"]] == [
+        9999,
+        2023,
+        1,
+    ]
+    (records, last, first_at, last_at) = _summed(flow, frame)["t", 0]
+    assert (records, last, first_at.year, last_at.year) == (3, 2, 1, 9999)

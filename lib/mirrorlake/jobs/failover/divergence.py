@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, MirrorlakeError, without_contents
+from mirrorlake.ledger.offset_sync_rows import YEAR_1_MS, YEAR_9999_MS
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.ledger.views import runs_of_pair
 from mirrorlake.model.gap import Gap, GapKind
@@ -41,6 +42,9 @@ FORMATS = ("delta", "parquet", "json")
 SAMPLE = 20
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # for example s3://bucket/tail or dbfs:/tail
 
+# Python knows the years 1 to 9999 only; a producer may have sent microseconds. A day less, for any time zone.
+DAY_MS = 86_400_000
+SHOWN = f"timestamp_millis(greatest({YEAR_1_MS + DAY_MS}, least({YEAR_9999_MS - DAY_MS}, unix_millis(timestamp))))"
 BUCKET = 4_096  # offsets; a record is compared with the ranges of its bucket only
 BROUGHT = """
 WITH buckets AS (
@@ -56,7 +60,7 @@ SELECT r.* FROM {records} r LEFT ANTI JOIN buckets b
 class Tail:
     """The diverged tail of one source partition: `records` records in the offsets `[from_offset, to_offset)`.
 
-    The timestamps are the smallest and the largest of the records.
+    The timestamps are the smallest and the largest of the records, within the years 1 to 9999.
     """
 
     topic: str
@@ -113,7 +117,7 @@ class Divergence:
             "topic",
             "partition",
             "offset",
-            "timestamp",
+            f"{SHOWN} AS timestamp",
             "octet_length(key) AS key_bytes",
             "octet_length(value) AS value_bytes",
         )
@@ -367,8 +371,8 @@ def _summed(flow: Flow, frame: DataFrame | None) -> dict[PartitionKey, tuple[int
     sums = frame.groupBy("topic", "partition").agg(
         F.count("*").alias("records"),
         F.max("offset").alias("last"),
-        F.min("timestamp").alias("first_timestamp"),
-        F.max("timestamp").alias("last_timestamp"),
+        F.min(F.expr(SHOWN)).alias("first_timestamp"),
+        F.max(F.expr(SHOWN)).alias("last_timestamp"),
     )
     try:
         return {
