@@ -23,7 +23,9 @@ from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError, Ta
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.failover import job
 from mirrorlake.jobs.failover.planner import PlanMaker
+from mirrorlake.ledger.sql_text import literal
 from mirrorlake.local.cluster import LocalCluster, running
+from mirrorlake.reasons import PositionReason
 
 from tests.moving import (
     Traffic,
@@ -539,6 +541,70 @@ def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_beh
         assert {one.outcome for one in done.lines if one.group_id} <= {"committed", "in_step"}
         assert done.generation > 0
         assert {group: world.committed(group)[world.remote(topic), 0][0] for group in groups} == groups
+
+
+def test_a_group_or_a_remote_partition_that_the_target_does_not_tell_of_holds_up_no_other(
+    servers: tuple[str, str], spark: object, warehouse: str, tmp_path: Path, root: Path
+) -> None:
+    properties = {"transaction.state.log.replication.factor": "2"}
+    target = LocalCluster("half", tmp_path / "half", root / ".local/jars/kafka", size=2, properties=properties)
+    with running(target):
+        settings = {"mirrorlake.connect.timeout.ms": "4000", "mirrorlake.slots": "1"}
+        world = World(servers[0], target.bootstrap_servers, tmp_path / "w", spark, warehouse, settings)
+        topic, away = world.topic("there", 1), world.topic("away", 1)
+        places = {world.flow.offset_syncs_topic: 1, world.remote(topic): 1, world.remote(away): 2}
+        new = [NewTopic(name, 1, replica_assignment=[[broker]]) for name, broker in places.items()]
+        for future in world.target_admin.create_topics(new).values():
+            future.result()
+        for name in (topic, away):
+            world.produce(name, 60, 1)
+        world.mirror()
+        groups = {world.commit(f"g{number}", {(topic, 0): 10 + number}): 10 + number for number in range(12)}
+        groups_away = [world.commit(f"h{number}", {(away, 0): 10}) for number in range(6)]
+        target.stop_broker(2)  # with the only replica of half the coordinators' log
+        plan = failover(world)
+        blocks = {one.group_id: [kind for kind, _ in one.blocks] for one in plan.lines if one.group_id}
+        assert {tuple(blocks[group]) for group in groups} == {(), ("unreadable",)}
+        assert {tuple(blocks[group]) for group in groups_away} == {("unreadable",)}
+        done = failover(world, mode="run", source="alive", signed_by="ann", partial="true", close="false")
+        moved = [one.group_id for one in done.lines if one.outcome == "committed"]
+        assert sorted(moved) == sorted(group for group in blocks if not blocks[group])
+        assert {group: world.committed(group)[world.remote(topic), 0][0] for group in moved} == {
+            group: groups[group] for group in moved
+        }
+
+
+def test_a_partition_that_no_group_reads_and_that_is_not_mirrored_is_not_left_behind_in_silence(world: World) -> None:
+    read, unread = (
+        world.topic("read", 1),
+        world.topic("x" * (249 - len(world.alias) - 1), 1),
+    )  # its remote name is too long
+    for topic in (read, unread):
+        world.produce(topic, 20, 1)
+    group = world.commit("g", {(read, 0): 5})
+    world.mirror()
+    plan = failover(world)
+    assert line(plan, group).go
+    assert [(one.topic, one.status, one.not_mirrored, one.blocks) for one in plan.lines if not one.group_id] == [
+        (unread, "no_groups", 20, (("lag", "20 records are not mirrored, allowed are 0"),))
+    ]
+    with pytest.raises(GateError, match=r"no-go; no group was touched.*20 records are not mirrored"):
+        failover(world, mode="promote", signed_by="ann")
+    assert failover(world, mode="promote", signed_by="ann", accept="lag").generation
+
+
+def test_a_position_that_the_source_has_not_told_for_long_is_not_called_confirmed(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 20, 1)
+    world.mirror()
+    hidden, seen = (world.commit(name, {(topic, 0): 5}) for name in ("hidden", "seen"))
+    world.checkpoint()
+    world.spark.sql(
+        f"UPDATE {world.ledger.table('checkpoints')} SET reason = {literal(PositionReason.NOT_PERMITTED)}, "
+        f"created_at = created_at - INTERVAL 2 HOURS WHERE source = '{world.alias}' AND group_id = '{hidden}'",
+    )
+    plan = failover(world, source="dead")
+    assert [[kind for kind, _ in line(plan, group).blocks] for group in (hidden, seen)] == [["stale_position"], []]
 
 
 def test_acknowledged_records_behind_an_open_transaction_are_not_called_mirrored(world: World) -> None:

@@ -85,7 +85,8 @@ Block = tuple[BlockKind, str]  # with the reason
 BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
     BlockKind.PERMISSION: "the principal of this notebook may not commit offsets for the group on the target",
-    BlockKind.UNREADABLE: "the source does not tell the group's offsets now; the last ones of the ledger count",
+    BlockKind.UNREADABLE: "the source does not tell the group's offsets now, and the last ones of the ledger count; or "
+    "the target does not tell those of the group, or the ends of the remote partition",
     BlockKind.OPEN_TRANSACTION: "a transaction is open on the source, and hides the records behind its beginning",
     BlockKind.STALE_POSITION: "the checkpoint job has not confirmed the position for longer than "
     "max_position_age_seconds",
@@ -344,6 +345,11 @@ class Line:
         return place if self.later_start is None else min(place, self.later_start)
 
 
+def not_mirrored_text(lag: int, max_lag: int, what: str = "records are") -> str:
+    """Says how much of a partition is not mirrored."""
+    return f"{lag:,} {what} not mirrored, allowed are {max_lag:,}"
+
+
 def blocks_of(
     line: Line,
     *,
@@ -393,8 +399,7 @@ def blocks_of(
         found.append(
             (
                 BlockKind.LAG,
-                f"{lag:,} {'offsets were' if line.not_mirrored is None else 'records are'} not mirrored, allowed are "
-                f"{max_lag:,}",
+                not_mirrored_text(lag, max_lag, "offsets were" if line.not_mirrored is None else "records are"),
             )
         )
     if line.status in BLOCKED:

@@ -13,15 +13,15 @@ from mirrorlake.jobs.checkpoint import group_positions, target_groups
 from mirrorlake.jobs.checkpoint.group_positions import SeenIn, Standing
 from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.failover.losses import Losses, Span, losses_ahead
-from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of
+from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of, not_mirrored_text
 from mirrorlake.jobs.failover.snapshot import Situation
 from mirrorlake.ledger.checkpoint_row import GroupKey
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
 from mirrorlake.protocol.group_requests import idle_groups
+from mirrorlake.protocol.network.response_error import is_denied
 from mirrorlake.protocol.probes.permissions import denied_commits
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.backlog import between, uncarried
@@ -69,12 +69,15 @@ class PlanMaker:
         self.spark, self.flow, self._back, self.ledger, self._situation = spark, flow, back, ledger, situation
         self._confirmed_at: datetime | None = None
         self._unread: dict[str, str] = {}
+        self._unread_there: dict[str, Exception] = {}
+        self._unread_logs: dict[PartitionKey, str] = {}
 
     def lines(self, choice: Choice) -> list[Line]:
         """Returns the plan: one sorted line for each group and partition.
 
-        A partition that no group reads has a line if an open transaction hides some of its records, and one of the
-        groups' own topic if it has no leader: closing the flow would leave behind what is in them.
+        A partition that no group reads has a line if more records of it than allowed are not mirrored, or if an open
+        transaction hides some, and one of the groups' own topic if it has no leader: closing the flow would leave
+        behind what is in them.
 
         Raises:
             TargetError, SourceError: a cluster can't be asked about the groups.
@@ -107,15 +110,22 @@ class PlanMaker:
         return sorted(lines, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
 
     def _without_groups(self, have: Set[tuple[str | None, int | None]], choice: Choice) -> list[Line]:
-        """Returns lines for what concerns no known group: partitions with an open transaction that have no other line,
-        and partitions of the groups' own topic without a leader, of which nobody knows the groups."""
+        """Returns lines for what concerns no known group: partitions with an open transaction, or with too many records
+        that are not mirrored, that have no other line, and partitions of the groups' own topic without a leader, of
+        which nobody knows the groups."""
         if not choice.is_of_all:
             return []
-        now = self._situation.looked_at
-        standings = [
-            Standing("", *key, None, "", SeenIn.SOURCE, now) for key in self._situation.hidden if key not in have
-        ]
-        found = [(self._placeless(one), BlockKind.OPEN_TRANSACTION) for one in standings if self._is_meant(one, choice)]
+        situation, now = self._situation, self._situation.looked_at
+        behind = {
+            key
+            for key, unmirrored in situation.lags.items()
+            if unmirrored.records > choice.max_lag and not self.flow.policy.is_heartbeats_topic(key[0])
+        }
+        kinds = dict.fromkeys(behind, BlockKind.LAG) | dict.fromkeys(situation.hidden, BlockKind.OPEN_TRANSACTION)
+        standings = {
+            Standing("", *key, None, "", SeenIn.SOURCE, now): kind for key, kind in kinds.items() if key not in have
+        }
+        found = [(self._placeless(one), kind) for one, kind in standings.items() if self._is_meant(one, choice)]
         if choice.at is None:
             leaderless = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in self._leaderless())
             found += [(self._placeless(one), BlockKind.UNREADABLE) for one in leaderless]
@@ -123,11 +133,16 @@ class PlanMaker:
             replace(
                 line,
                 status=Status.NO_GROUPS,
-                blocks=((kind, LEADERLESS if kind is BlockKind.UNREADABLE else self._hidden(line)),),
+                blocks=((kind, self._said_of_all(line, kind, choice)),),
                 accepted=(kind,) if kind in choice.accept else (),
             )
             for line, kind in found
         ]
+
+    def _said_of_all(self, line: Line, kind: BlockKind, choice: Choice) -> str:
+        if kind is BlockKind.LAG:
+            return not_mirrored_text(line.not_mirrored or 0, choice.max_lag)
+        return LEADERLESS if kind is BlockKind.UNREADABLE else self._hidden(line)
 
     def _leaderless(self) -> list[int]:
         """Returns the partitions of the source's groups topic that have no leader, as far as it may be described."""
@@ -181,7 +196,8 @@ class PlanMaker:
         situation, flow = self._situation, self.flow
         places = {_place(draft.line)[0] for draft in drafts if draft.line.has_place}
         there = situation.target.existing(sorted(places), flow.connect_timeout_ms)
-        starts = situation.target.offsets(there, EARLIEST_TIMESTAMP, flow.connect_timeout_ms) if there else {}
+        bounds, self._unread_logs = situation.target.log_bounds(there)
+        starts = {place: start for place, (start, _, _) in bounds.items()}
         spans: list[Span] = []
         for line, first_start in ((draft.line, draft.first_start) for draft in drafts):
             if not line.has_place or line.upstream_offset is None:
@@ -210,7 +226,20 @@ class PlanMaker:
         for line in lines:
             if line.target_topic is not None and _is_moved(line):
                 topics.setdefault(line.group_id, set()).add(line.target_topic)
-        return denied_commits(self._situation.target, topics, self.flow.connect_timeout_ms)
+        unread = self._unread_there
+        asked = {group: of for group, of in topics.items() if group not in unread}
+        denied = {group: target_groups.why(error) for group, error in unread.items() if is_denied(error)}
+        return denied | denied_commits(self._situation.target, asked, self.flow.connect_timeout_ms)
+
+    def _unreadable(self, line: Line) -> str:
+        """Says which cluster does not tell what about the line; returns an empty text if both tell it."""
+        error = self._unread_there.get(line.group_id)
+        if error is not None and not is_denied(error):
+            return f"{PositionReason.TARGET_UNREAD}: {error}"
+        place = (line.target_topic or "", line.target_partition or 0)
+        if line.has_place and place in self._unread_logs:
+            return f"the target does not tell the ends of {place[0]}-{place[1]} now: {self._unread_logs[place]}"
+        return self._unread.get(line.group_id, "")
 
     def _rewound(self, lines: list[Line], choice: Choice) -> set[GroupKey]:
         """Returns the lines whose groups were moved back on the source by their owners since they were last in step.
@@ -251,7 +280,7 @@ class PlanMaker:
             members_on=members_on,
             max_lag=choice.max_lag,
             stale_by=stale_by(line, choice, self._situation.looked_at),
-            unreadable=self._unread.get(line.group_id, ""),
+            unreadable=self._unreadable(line),
             hidden=self._hidden(line),
             losses=draft.losses,
             uncarried=uncarried,
@@ -264,9 +293,10 @@ class PlanMaker:
         return replace(line, blocks=blocks, accepted=tuple(sorted(accepted)))
 
     def _on_target(self, names: list[str]) -> dict[str, TargetGroup]:
-        if not names:
-            return {}
-        return target_groups.read_groups(self._situation.target, names, self.flow)
+        """Reads the groups on the target; one that can't be read counts as unknown there, and its lines are blocked."""
+        target, timeout_ms = self._situation.target, self.flow.connect_timeout_ms
+        found, self._unread_there = target_groups.read_each_group(target, names, timeout_ms)
+        return dict.fromkeys(names, TargetGroup(True, {})) | found
 
     def _members(self, names: list[str], on_target: Mapping[str, TargetGroup]) -> dict[str, list[str]]:
         """Returns the aliases of the clusters on which each group has members."""
@@ -320,6 +350,9 @@ class PlanMaker:
     def _placeless(self, one: Standing) -> Line:
         """Builds the line of a position without its counterpart."""
         situation = self._situation
+        confirmed_at = one.seen_at if one.seen_in is SeenIn.SOURCE else self._confirmed_at
+        if confirmed_at is not None and one.unread_since is not None:
+            confirmed_at = min(confirmed_at, one.unread_since)
         line = Line(
             one.group_id,
             one.topic,
@@ -328,7 +361,7 @@ class PlanMaker:
             upstream_offset=one.upstream_offset,
             seen_in=one.seen_in,
             seen_at=one.seen_at,
-            confirmed_at=one.seen_at if one.seen_in is SeenIn.SOURCE else self._confirmed_at,
+            confirmed_at=confirmed_at,
             metadata=one.metadata,
         )
         if one.topic is None or one.partition is None or not self.flow.mirrors_topic(one.topic):

@@ -29,12 +29,13 @@ def changed_groups(flow: Flow, lines: Iterable[Line], source: Cluster | None, ta
         target: target cluster.
 
     Raises:
-        SourceError, TargetError: a cluster can't be asked about the groups.
+        SourceError: the source can't be asked about the groups.
     """
     movable = [line for line in lines if line.go and line.has_place]
-    on_target = target_groups.read_groups(target, sorted({line.group_id for line in movable}), flow) if movable else {}
-    found = {}
-    for line in movable:
+    names = sorted({line.group_id for line in movable})
+    on_target, unread = target_groups.read_each_group(target, names, flow.connect_timeout_ms)
+    found = {group: target_groups.why(error) for group, error in unread.items()}
+    for line in (line for line in movable if line.group_id not in unread):
         key = (line.target_topic or "", line.target_partition or 0)
         there = on_target[line.group_id].offsets.get(key)
         if there != line.target_offset:
