@@ -19,9 +19,8 @@ from mirrorlake.protocol.group_offsets import (
     GroupPositions,
     commit_group_offsets,
     each_groups_offsets,
-    group_offsets,
 )
-from mirrorlake.protocol.group_requests import Failed, each_idle_group, idle_groups
+from mirrorlake.protocol.group_requests import Failed, each_idle_group
 from mirrorlake.reasons import PositionReason
 
 
@@ -41,24 +40,18 @@ class Decision:
     reason: str | None
 
 
-def read_groups(target: Cluster, groups: Iterable[str], flow: Flow) -> dict[str, TargetGroup]:
+def read_each_group(target: Cluster, groups: Iterable[str], timeout_ms: int) -> tuple[dict[str, TargetGroup], Failed]:
     """Reads state and offsets of groups on the target.
 
     Args:
         target: target cluster.
         groups: names of the groups.
-        flow: flow of the groups.
+        timeout_ms: the deadline for all groups, with the retries.
 
-    Raises:
-        TargetError: the groups can't be read; names the missing permission, if any.
+    Returns:
+        The groups, and the error for each group that can't be read.
     """
-    names = list(groups)
-    idle = idle_groups(target, names, flow.connect_timeout_ms)  # first: a member that is gone has committed before
-    return _joined(idle, group_offsets(target, names, flow.connect_timeout_ms))
-
-
-def read_each_group(target: Cluster, groups: Iterable[str], timeout_ms: int) -> tuple[dict[str, TargetGroup], Failed]:
-    """Does the same as `read_groups`, and returns the errors of groups that can't be read within a time, too."""
+    # The states first: a member that is gone has committed before.
     idle, undescribed = each_idle_group(target, groups, timeout_ms)
     offsets, unread = each_groups_offsets(target, idle, timeout_ms)
     return _joined(idle, offsets), unread | undescribed
