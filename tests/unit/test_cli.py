@@ -320,6 +320,35 @@ def test_lag_does_not_say_that_nothing_waits_where_nothing_was_measured(config: 
     assert done.stdout.count("not measured: ") == 2
 
 
+def test_whole_numbers_of_a_frame_are_whole_in_an_object_also_where_a_row_has_none() -> None:
+    import pandas as pd
+
+    lines = pd.DataFrame({"offset": [1, None], "seconds": [0.5, None], "go": [True, False], "blocks": ["", "lag: 7"]})
+    (one, other) = json.loads(json.dumps(output._of_json(output.rows(lines))))
+    assert repr(one) == "{'offset': 1, 'seconds': 0.5, 'go': True, 'blocks': ''}"
+    assert other == {"offset": None, "seconds": None, "go": False, "blocks": "lag: 7"}
+
+
+@pytest.mark.parametrize(("variable", "expected"), [(None, "90"), ("", ""), ("7", "7")])
+def test_an_empty_variable_is_a_value_as_it_is_for_notebooks(variable: str | None, expected: str) -> None:
+    @click.command()
+    @options.parameter("offset_syncs_days", "90", "days; empty: never")
+    @options.parameter("number", "1", "a number", type=int)
+    def show(offset_syncs_days: str, number: int) -> None:
+        click.echo(f"<{offset_syncs_days}> {number}")
+
+    environment = {"MIRRORLAKE_OFFSET_SYNCS_DAYS": variable, "MIRRORLAKE_NUMBER": ""}
+    assert CliRunner().invoke(show, [], env=environment).stdout == f"<{expected}> 1\n"
+    assert CliRunner().invoke(show, ["--offset-syncs-days", "3"], env=environment).stdout == "<3> 1\n"
+
+
+def test_the_name_of_a_flow_may_have_spaces_around_its_arrow(tmp_path: Path) -> None:
+    (tmp_path / "f.properties").write_text(
+        "clusters = a, b\na->b.enabled = true\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\n"
+    )
+    assert options.choose(str(tmp_path / "f.properties"), " a -> b ").names == ("a->b",)
+
+
 def test_an_object_is_json_whatever_a_frame_has_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     import pandas as pd
 

@@ -211,6 +211,32 @@ def test_references_are_resolved_from_environment_file_and_scope(
     )
 
 
+def test_a_reference_in_any_property_is_resolved_and_one_to_a_secret_stays_until_it_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "t.properties").write_text("excluded = pii.*, tmp.*\ngroup = mm2\n")
+    file = f"${{file:{tmp_path}/t.properties:"
+    found = flow(**{"topics": ".*", "topics.exclude": f"{file}excluded}}", "group.id": f"{file}group}}"})
+    assert [topic for topic in ("orders", "pii-1", "tmp") if found.mirrors_topic(topic)] == ["orders"]
+    assert found.mirrormaker.group_id == "mm2"
+    with pytest.raises(ConfigurationError, match=r"topics\.exclude refers to .*which does not exist here"):
+        flow(**{"topics.exclude": f"{file}nothing}}"})
+
+
+def test_a_start_that_names_a_partition_twice_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"start.topic.t is '0:1500, 0:1720': it names a partition twice"):
+        flow(**{"mirrorlake.start.topic.t": "0:1500, 0:1720"})
+
+
+def test_a_property_of_the_cluster_that_is_only_read_from_is_named_in_a_warning() -> None:
+    given = {**BASE, "a.topics.exclude": "x", "b.topics": "y", "a.consumer.auto.offset.reset": "latest"}
+    found = {line.name: line for line in Properties(given).report() if line.name not in BASE}
+    assert {name: line.status for name, line in found.items()} == {
+        "a.topics.exclude": "unknown", "b.topics": "supported", "a.consumer.auto.offset.reset": "supported"
+    }  # fmt: skip
+    assert found["a.topics.exclude"].why == "no flow has the target a; set a->b.topics.exclude"
+    both = {line.name: line.status for line in Properties({**given, "b->a.enabled": "true"}).report()}
+    assert both["a.topics.exclude"] == "supported"
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

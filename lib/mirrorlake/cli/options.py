@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -47,12 +48,22 @@ def parameter(name: str, default: str, text: str, **settings: Any) -> Callable[[
     return click.option(
         f"--{name.replace('_', '-')}",
         name,
+        cls=_Parameter,
         default=default,
         show_default=bool(default),
         envvar=variable(name),
         help=text,
         **settings,
     )
+
+
+class _Parameter(click.Option):
+    """An option whose variable counts if it is empty, as it does for notebooks: `empty` means something for many."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        if isinstance(self.type, click.types.StringParamType) and isinstance(self.envvar, str):
+            return os.environ.get(self.envvar)
+        return super().resolve_envvar_value(ctx)
 
 
 class Number(click.FloatRange):
@@ -167,10 +178,11 @@ def choose(config: str, flows: str) -> ChosenFlows:
     enabled = properties.flows
     if not enabled:
         raise ConfigurationError(f"{config} enables no flow. Set <source>-><target>.enabled = true")
-    wanted = tuple(name.strip() for name in flows.split(",") if name.strip())
-    for name in wanted:
+    named = tuple(name.strip() for name in flows.split(",") if name.strip())
+    for name in named:
         _require_quoted(name)
-        properties.scope(name)
+    wanted = tuple(properties.scope(name).flow for name in named)
+    for name in wanted:
         if name not in enabled:
             raise ConfigurationError(f"flow {name} is not enabled in {config}; enabled: {', '.join(enabled)}")
     return ChosenFlows(properties, wanted or enabled)

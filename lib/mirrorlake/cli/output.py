@@ -50,10 +50,20 @@ def emit(command: str, values: Mapping[str, Any]) -> None:
     click.echo(text)
 
 
+def rows(found: Any) -> list[dict[str, Any]]:
+    """Returns the rows of a pandas frame for `emit`.
+
+    pandas makes floats of a column's whole numbers where a row has none; they become whole again.
+    """
+    whole = found.convert_dtypes(convert_string=False)
+    records: list[dict[str, Any]] = whole.to_dict("records")
+    return records
+
+
 def _of_json(value: Any) -> Any:
     """Returns a value without what JSON does not have.
 
-    NaN, of pandas for nothing, NaT and infinities become null; keys become text, and bytes hexadecimal digits.
+    NaN and NA, of pandas for nothing, NaT and infinities become null; keys become text, and bytes hexadecimal digits.
     """
     if isinstance(value, Mapping):
         return {key if isinstance(key, str) else str(key): _of_json(inner) for key, inner in value.items()}
@@ -63,7 +73,7 @@ def _of_json(value: Any) -> Any:
         return [_of_json(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return None if type(value).__name__ == "NaTType" else value
+    return None if type(value).__name__ in ("NaTType", "NAType") else value
 
 
 @contextmanager

@@ -113,5 +113,15 @@ def look_up(name: str, plain: str) -> PropertyUse:
     return PropertyUse(name, UseStatus.UNKNOWN, f"did you mean {near[0]}?" if near else "")
 
 
+def is_of_target(plain: str) -> bool:
+    """Returns True for a property that an alias in front of it gives to the flows with that target.
+
+    Those of clusters and of the source's consumer are given to the cluster itself. The flow back may be off, and still
+    emits heartbeats.
+    """
+    of_cluster = {option.name.removeprefix(ALIAS) for option in OPTIONS if option.name.startswith(ALIAS)}
+    return plain not in of_cluster and "consumer." not in plain and not plain.startswith("emit.heartbeats.")
+
+
 def _is_meant(known: str, plain: str) -> bool:
     return plain.startswith(known[:-1]) if known.endswith("*") else plain == known

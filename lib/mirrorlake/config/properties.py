@@ -34,6 +34,7 @@ DATABRICKS = "DATABRICKS_RUNTIME_VERSION"  # set in each process of that runtime
 CLIENT_PREFIXES = ("ssl.", "sasl.")
 OTLP_ENDPOINT, OTLP_HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 REGISTRY_URL, REGISTRY_USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
+RESOLVED_LATER = (OTLP_ENDPOINT, OTLP_HEADERS, REGISTRY_URL, REGISTRY_USER)
 CLIENT_PROPERTIES = frozenset(
     """
     bootstrap.servers security.protocol client.id client.dns.lookup request.timeout.ms connections.max.idle.ms
@@ -178,7 +179,13 @@ class Properties:
         plain = self._without_scope(name)
         if is_client_property(_without_role(plain)):
             return PropertyUse(name, UseStatus.SUPPORTED, "given to the clients of the cluster")
-        return known_properties.look_up(name, plain)
+        found = known_properties.look_up(name, plain)
+        alias = name.removesuffix(f".{plain}")
+        if found.status is UseStatus.SUPPORTED and alias in self.clusters and known_properties.is_of_target(plain):
+            flows = [flow for flow in self.flows if alias in flow.split(ARROW)]
+            if flows and not any(flow.endswith(f"{ARROW}{alias}") for flow in flows):
+                return PropertyUse(name, UseStatus.UNKNOWN, f"no flow has the target {alias}; set {flows[0]}.{plain}")
+        return found
 
     def _without_scope(self, name: str) -> str:
         for source in self.clusters:
@@ -229,12 +236,17 @@ class Scope:
     def _parsed(self, name: str, option: Option, text: str) -> Any:
         text = option.kind.normalize(text)
         try:
-            return option.kind.parse(text)
+            return option.kind.parse(self._resolved(name, text))
         except ValueError:
             raise ConfigurationError(
                 f"flow {self.flow}: property {name} is '{text}' in {self.properties.path}; allowed is "
                 f"{option.kind.allowed}"
             ) from None
+
+    def _resolved(self, name: str, text: str) -> str:
+        """Resolves references to config providers; those to secrets stay until a client needs them."""
+        is_kept = name in RESOLVED_LATER or secret_reference.is_secret(name)
+        return text if is_kept else secret_reference.resolve(name, text).strip()
 
     def source_consumer(self, name: str) -> str:
         """Reads a property of the consumer with which MirrorMaker 2 reads the source, wherever it may stand.

@@ -42,6 +42,8 @@ class StartSpec:
             return cls(StartWord(value))
         if OFFSETS.fullmatch(value):
             pairs = [tuple(map(int, pair.split(":"))) for pair in value.split(",")]
+            if len({partition for partition, _ in pairs}) < len(pairs):
+                raise ConfigurationError(f"property {name} is '{value}': it names a partition twice")
             return cls(offsets=tuple(sorted((partition, offset) for partition, offset in pairs)))
         try:
             when = datetime.fromisoformat(value)

@@ -42,7 +42,7 @@ def assess(config: str, flow: str, mb_per_s: str) -> int:
 
 
 def _values(found: Assessment) -> dict[str, Any]:
-    topics, groups = (table.to_dict("records") for table in (found.topics_table(), found.groups_table()))
+    topics, groups = (output.rows(table) for table in (found.topics_table(), found.groups_table()))
     return {**found.to_json(), "topic_list": topics, "group_list": groups}
 
 

@@ -91,8 +91,8 @@ def _failover(command: str, mode: str, given: Mapping[str, str]) -> int:
         job = Failover(spark, given["config"], loaded, running_with.ledger(spark), resources.expectations())
         result = job.carry_out(choice)
     if output.is_json():
-        lines = result.table().to_dict("records")
-        access = result.access_table().to_dict("records")
+        lines = output.rows(result.table())
+        access = output.rows(result.access_table())
         output.emit(command, {**result.to_json(), "lines": lines, "access": access})
     else:
         output.frame(result.table(), "No group has a position.", unless_zero=COSTS)
@@ -129,8 +129,8 @@ def failback(**given: str) -> int:
         result = job.carry_out(chosen, wanted["diverged"], wanted["export"], wanted["lost"])
         diverged = result.divergence.table()
     if output.is_json():
-        lines = result.table().to_dict("records")
-        output.emit("failback", {**result.to_json(), "diverged_records": diverged.to_dict("records"), "lines": lines})
+        lines = output.rows(result.table())
+        output.emit("failback", {**result.to_json(), "diverged_records": output.rows(diverged), "lines": lines})
         return ExitCode.OK
     output.frame(diverged, "The old source has no diverged records.")
     output.frame(result.lost_table(), "The old source has lost no mirrored records.")
