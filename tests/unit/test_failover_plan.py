@@ -160,7 +160,7 @@ def test_a_place_is_recomputed_from_the_piece_that_was_chosen() -> None:
 
 
 def test_a_place_in_a_later_piece_is_not_held_against_the_run_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rehearsal, "_first", lambda self, cluster, key, at, end: (at, 2_000, None, None, ()))
+    monkeypatch.setattr(Rehearsal, "_first", lambda self, cluster, key, at, *_: (at, 2_000, None, None, ()))
     run = {
         "topic": "t",
         "downstream_start": 51,
@@ -168,8 +168,9 @@ def test_a_place_in_a_later_piece_is_not_held_against_the_run_that_was_chosen(mo
         "last_timestamp": 1_000,
         "digest": None,
         "bytes": 1,
+        "inferred": None,
     }
-    rehearsal = Rehearsal(None, None, {("a.t", 0): 120}, None, {})
+    rehearsal = Rehearsal(None, None, {("a.t", 0): (0, 120, 120)}, None, {})
     before = replace(LINE, upstream_offset=50, later_start=20, downstream_offset=20)
     assert rehearsal.prove(before, run) == Proof.BOUNDS, "both sides have written at once: the record is another flow's"
     assert rehearsal.prove(replace(before, later_start=None, downstream_offset=51), run).startswith(

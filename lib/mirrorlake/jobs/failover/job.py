@@ -43,7 +43,7 @@ from mirrorlake.model.slot import ClosedFor
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.admin import Admin
-from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.topic_changes import ChangeOutcome
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import closed_for, promoted_topics
@@ -252,7 +252,7 @@ class Failover:
         rehearsal = Rehearsal(
             flow=self.flow,
             target=situation.target,
-            ends=self._ends(placed, situation.target),
+            bounds=self._bounds(placed, situation.target),
             source=situation.source,
             source_ends=situation.ends,
         )
@@ -401,7 +401,8 @@ class Failover:
         )
 
     def _pass_gate(self, lines: list[Line], target: Cluster, failover_id: str) -> None:
-        results = self._gate.evaluate(gate_frame(lines, self._ends(lines, target)), self.flow.name, failover_id)
+        ends = {key: end for key, (_, _, end) in self._bounds(lines, target).items()}
+        results = self._gate.evaluate(gate_frame(lines, ends), self.flow.name, failover_id)
         self.ledger.append("expectation_results", results)
         require(results, f"flow {self.flow.name}, failover {failover_id}", "no group was touched")
 
@@ -431,7 +432,12 @@ class Failover:
 
         return [replace(line, outcome=done(line)) for line in map(_decided, lines)]
 
-    def _ends(self, lines: list[Line], target: Cluster) -> dict[PartitionKey, int]:
+    def _bounds(self, lines: list[Line], target: Cluster) -> dict[PartitionKey, tuple[int, int, int]]:
+        """Returns the log start offset, the last stable offset and the high watermark of the lines' remote partitions.
+
+        Raises:
+            TargetError: the target does not tell those of a partition.
+        """
         keys = sorted(
             {
                 (line.target_topic, line.target_partition)
@@ -440,7 +446,14 @@ class Failover:
             }
         )
         target.refresh({topic for topic, _ in keys}, self.flow.connect_timeout_ms)
-        return target.offsets(keys, LATEST_TIMESTAMP, self.flow.connect_timeout_ms) if keys else {}
+        found, failed = target.log_bounds(keys)
+        for (topic, partition), reason in sorted(failed.items()):
+            raise TargetError(
+                f"flow {self.flow.name}: cluster {self.flow.target} does not tell the ends of {topic}-{partition}: "
+                f"{reason}. No group was touched. Bring its leader back, or fail the other groups over (groups = ...)",
+                retriable=True,
+            )
+        return found
 
     def _record(self, result: FailoverResult, choice: Choice) -> None:
         now = datetime.now(UTC).replace(tzinfo=None)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 NO_TOPIC = "the flow does not have this topic"
 NOT_YET = BLOCKS[BlockKind.NOT_MIRRORED_YET]
 SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared), and no flow back is enabled"
+CLOCKS_DIFFER_S = 300  # as clocks of machines do
 NO_LOSSES = Losses()
 GROUPS = "__consumer_offsets"
 LEADERLESS = "the partition has no leader, so that groups of it which the ledger does not know are missing in this plan"
@@ -468,6 +469,11 @@ def stale_by(line: Line, choice: Choice, now: datetime) -> str:
     if line.confirmed_at is None:
         return "the table cycles has no cycle of the checkpoint job, so nothing confirms the position"
     age_s = ((choice.at or now) - line.confirmed_at).total_seconds()
+    if age_s < -CLOCKS_DIFFER_S and choice.at is None:
+        return (
+            f"the checkpoint job has confirmed the position last at {line.confirmed_at:%Y-%m-%d %H:%M:%S}, "
+            f"{-age_s:,.0f} s from now: its clock is, or was, ahead"
+        )
     if age_s <= choice.max_position_age_s:
         return ""
     return (
