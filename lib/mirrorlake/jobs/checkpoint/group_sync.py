@@ -9,14 +9,19 @@ from dataclasses import replace
 from mirrorlake.config.flow import Flow
 from mirrorlake.jobs.checkpoint import target_groups
 from mirrorlake.jobs.checkpoint.history import History
+from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.checkpoint.unread import PATIENCE_MS, log_unread_groups
 from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
+from mirrorlake.protocol.group_offsets import GroupPositions
 from mirrorlake.protocol.network.response_error import is_denied
 from mirrorlake.reasons import KEPT, PositionReason
 from mirrorlake.state.closure import require_open_to_groups
+
+COMMITTED_AT_ONCE = 200  # groups
+FRESH_S = 1.0  # for how long what was read of the groups on the target may be acted on
 
 
 class GroupSync:
@@ -59,6 +64,7 @@ class GroupSync:
                 for row in checkpoints
             ]
         groups = sorted({row.group_id for row in movable})
+        read_at = time.monotonic()
         on_target, unread = target_groups.read_each_group(self._target, groups, PATIENCE_MS)
         self._say(unread)
         decided: list[Checkpoint] = []
@@ -81,8 +87,8 @@ class GroupSync:
                 target_key,
                 downstream_offset=row.downstream_offset,
                 upstream_offset=row.upstream_offset,
-                previous_upstream=before.upstream_offset if before else None,
-                last_synced=before.downstream_offset if before else None,
+                previous=before,
+                metadata=row.metadata or "",
             )
             reason = "; ".join(part for part in (row.reason, decision.reason) if part) or None
             decided.append(
@@ -106,14 +112,38 @@ class GroupSync:
                 replace(row, sync=SyncOutcome.HELD, reason=PositionReason.PROMOTED) if row.key in held else row
                 for row in decided
             ]
-        refusals = target_groups.commit(self._target, commits, self._flow, PATIENCE_MS) if commits else {}
+        refusals, changed = self._commit(commits, on_target, read_at)
         self._due = time.monotonic() + self._flow.sync_group_offsets_interval_s
         return [
-            replace(row, sync=SyncOutcome.REFUSED, reason=refusals[_place(row)])
-            if row.sync is SyncOutcome.COMMITTED and _place(row) in refusals
+            row
+            if row.sync is not SyncOutcome.COMMITTED
+            else replace(row, sync=SyncOutcome.WAITING)
+            if row.group_id in changed
+            else replace(row, sync=SyncOutcome.REFUSED, reason=refusals[_place(row)])
+            if _place(row) in refusals
             else row
             for row in decided
         ]
+
+    def _commit(
+        self, commits: Mapping[str, GroupPositions], on_target: Mapping[str, TargetGroup], read_at: float
+    ) -> tuple[dict[tuple[str, PartitionKey], str], set[str]]:
+        """Commits some groups at a time; returns the reasons of refused positions, and the groups that were left out.
+
+        Many groups on a far target take minutes. One that somebody has used since it was read must not be moved back,
+        so that a group that is not as it was is left to the next sync.
+        """
+        refusals: dict[tuple[str, PartitionKey], str] = {}
+        changed: set[str] = set()
+        names = sorted(commits)
+        for at in range(0, len(names), COMMITTED_AT_ONCE):
+            some = names[at : at + COMMITTED_AT_ONCE]
+            if time.monotonic() > read_at + FRESH_S:
+                now, _ = target_groups.read_each_group(self._target, some, PATIENCE_MS)
+                changed |= {group for group in some if now.get(group) != on_target[group]}
+            due = {group: commits[group] for group in some if group not in changed}
+            refusals |= target_groups.commit(self._target, due, self._flow, PATIENCE_MS) if due else {}
+        return refusals, changed
 
     def _say(self, unread: Mapping[str, Exception]) -> None:
         """Logs groups that the target does not tell about, when others are concerned than before."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mirrorlake.config.flow import Flow
@@ -35,6 +35,7 @@ class History:
         self._ledger, self._flow = ledger, flow
         self.known: dict[GroupKey, Checkpoint] = {}
         self.settled: dict[GroupKey, Checkpoint] = {}
+        self._newest = datetime.min
         # Incarnations of partitions with resets, as of the last `forget_lost_targets`.
         self._incarnations: dict[PartitionKey, int] | None = None
 
@@ -42,6 +43,7 @@ class History:
         """Reads the last row of every group and partition from the ledger, and the last row with a settled outcome
         (SETTLED)."""
         found = self._ledger.last_checkpoints(self._flow)
+        self._newest = max((row["known"].created_at for row in found), default=self._newest)
         gone = {
             row["known"].group_id: row["known"].created_at
             for row in found
@@ -55,6 +57,14 @@ class History:
             }
             for name in ("known", "settled")
         )
+
+    def next_time(self, now: datetime) -> datetime:
+        """Returns the time (UTC) of a new cycle: `now`, but later than all rows, as the newest one counts.
+
+        The clock of the machine may have been set back.
+        """
+        self._newest = max(now, self._newest + timedelta(microseconds=1))
+        return self._newest
 
     def note(self, synced: Iterable[Checkpoint], whole: Iterable[Checkpoint], gone: Iterable[str]) -> None:
         """Keeps the rows of one cycle for the next.

@@ -218,7 +218,7 @@ class CheckpointJob:
             rows.setdefault(row["kind"], []).append(row)
         clock.lap("read")
         cycle_id = f"{self._job_id}-{batch_id}"
-        now = datetime.now(UTC).replace(tzinfo=None)
+        now = self._history.next_time(datetime.now(UTC).replace(tzinfo=None))
         shared = sorted(row["group_id"] for row in rows.get("share", ()))
         listed = {row["group_id"] for row in rows.get("group", ())}
         unread = Unread.of(rows.get("unread", ()), listed)

@@ -7,9 +7,10 @@ changed. A group is never moved back, unless its owner reset it on the source an
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.ledger.checkpoint_row import Checkpoint
 from mirrorlake.model.status import SyncOutcome
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
@@ -26,10 +27,12 @@ from mirrorlake.reasons import PositionReason
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:
-    """A group on the target; an unknown group is idle and has no offsets."""
+    """A group on the target; an unknown group is idle and has no offsets. `metadata` are the texts committed with
+    them."""
 
     is_idle: bool
     offsets: Mapping[PartitionKey, int]
+    metadata: Mapping[PartitionKey, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,15 @@ def read_each_group(target: Cluster, groups: Iterable[str], timeout_ms: int) -> 
 
 
 def _joined(idle: Mapping[str, bool], offsets: Mapping[str, Iterable[Committed]]) -> dict[str, TargetGroup]:
-    return {
-        group: TargetGroup(idle[group], {(one.topic, one.partition): one.offset for one in of if one.offset >= 0})
-        for group, of in offsets.items()
-    }
+    found = {}
+    for group, of in offsets.items():
+        there = {(one.topic, one.partition): one for one in of if one.offset >= 0}
+        found[group] = TargetGroup(
+            idle[group],
+            {key: one.offset for key, one in there.items()},
+            {key: one.metadata for key, one in there.items()},
+        )
+    return found
 
 
 def decide(
@@ -69,8 +77,8 @@ def decide(
     key: PartitionKey,
     downstream_offset: int,
     upstream_offset: int,
-    previous_upstream: int | None,
-    last_synced: int | None,
+    previous: Checkpoint | None,
+    metadata: str = "",
 ) -> Decision:
     """Decides about one position.
 
@@ -79,21 +87,23 @@ def decide(
         key: topic and partition on the target.
         downstream_offset: offset that the group should have on the target.
         upstream_offset: committed offset of the group on the source.
-        previous_upstream: its source offset when it was last in step; None if it never was.
-        last_synced: its target offset at that time.
+        previous: the position when the group was last in step; None if it never was.
+        metadata: the text that the group has committed with its offset on the source.
     """
     current = group.offsets.get(key)
+    is_untouched = previous is not None and current == previous.downstream_offset
     if current == downstream_offset:
-        return Decision(SyncOutcome.IN_STEP, None)
+        # Kafka Streams keeps the time of the partition in it. One that the group has committed on the target stays.
+        there = group.metadata.get(key, "")
+        is_behind = is_untouched and previous is not None and there == (previous.metadata or "") != metadata
+        return Decision(SyncOutcome.COMMITTED if is_behind and group.is_idle else SyncOutcome.IN_STEP, None)
     if not group.is_idle:
         return Decision(SyncOutcome.HELD, PositionReason.MEMBERS)
     if current is None or current < downstream_offset:
         return Decision(SyncOutcome.COMMITTED, None)
-    if previous_upstream is not None and upstream_offset < previous_upstream and current == last_synced:
-        return Decision(
-            SyncOutcome.COMMITTED,
-            PositionReason.MOVED_BACK.about(before=previous_upstream, offset=upstream_offset),
-        )
+    before = previous.upstream_offset if previous is not None else None
+    if is_untouched and before is not None and upstream_offset < before:
+        return Decision(SyncOutcome.COMMITTED, PositionReason.MOVED_BACK.about(before=before, offset=upstream_offset))
     return Decision(SyncOutcome.HELD, PositionReason.AHEAD.about(offset=current))
 
 
