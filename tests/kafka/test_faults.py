@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_END, ElectionType, TopicPartition
+from confluent_kafka.admin import NewTopic
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 from kafka.protocol.admin.transactions import DescribeProducersRequest, ListTransactionsRequest
+from mirrorlake.errors import TargetError
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
@@ -222,6 +224,27 @@ def test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well(
     world.assert_equal(topic)
     world.assert_nothing_open()
     begun_again(world, topic)
+
+
+def test_partitions_that_a_coordinator_does_not_know_yet_are_added_once_it_does(
+    servers: tuple[str, str], older: LocalCluster, tmp_path: Path
+) -> None:
+    """The coordinator answers OPERATION_NOT_ATTEMPTED for those that it knows."""
+    world = World(servers[0], older.bootstrap_servers, tmp_path)
+    there, new = f"{world.alias}-there", f"{world.alias}-new"
+    keys = [*((there, partition) for partition in range(4)), (new, 0)]
+    world.target_admin.create_topics([NewTopic(there, 4, 1)])[there].result()
+    with closing(Cluster(world.flow.target_connection, "target", "tests", 30_000).connect()) as target:
+        producer = transaction.begin(target, f"{world.alias}-add", 20_000, 30_000)
+
+        def add(timeout_ms: int) -> None:
+            target.net.run(lambda: transaction.add_partitions(target, producer, keys, timeout_ms))
+
+        with pytest.raises(TargetError, match="UnknownTopicOrPartition") as caught:
+            add(1_000)
+        assert caught.value.retriable
+        world.target_admin.create_topics([NewTopic(new, 1, 1)])[new].result()
+        add(30_000)
 
 
 def test_a_flow_that_rests_until_its_producers_are_forgotten_and_its_copies_deleted_goes_on_where_it_was(

@@ -30,6 +30,7 @@ from mirrorlake.protocol.group_requests import delete_group, group_coordinators
 from mirrorlake.protocol.mm2_topics import Mm2Topic
 from mirrorlake.reasons import PositionReason
 
+from tests.conftest import CLEANER
 from tests.moving import IDENTITY, both_ways, failback, failover
 from tests.world import Record, World, config_of, configure, consume_as, eventually
 
@@ -356,7 +357,7 @@ def test_a_record_that_is_larger_than_the_source_allowed_before_arrives_once_the
 @pytest.fixture(scope="module")
 def fragile(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Starts a source of three brokers; the first is the controller, the others may lose data."""
-    properties = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    properties = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1", **CLEANER}
     cluster = LocalCluster(
         "fragile", tmp_path_factory.mktemp("fragile"), root / ".local/jars/kafka", size=3, properties=properties
     )
@@ -418,6 +419,43 @@ def elect_uncleanly(
     assert contents(after)[:100] == contents(before)[:100]
     assert len(after) == 180
     return topic, before, after
+
+
+def test_a_hole_that_compaction_has_left_across_an_election_is_no_truncation(
+    fragile_plain_world: World, fragile: LocalCluster
+) -> None:
+    """The micro-batch ends in the hole, whose end the epoch before it did not reach."""
+    world = fragile_plain_world
+    topic = topic_on(world, "hole", [2, 3])
+    often = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": "100"}
+    configure(world, topic, {"cleanup.policy": "compact", **often})
+    producer = Producer({"bootstrap.servers": world.source_servers, "linger.ms": 100, "log_level": 0})
+
+    def write(*keys: str) -> None:
+        for at in range(0, len(keys), 10):  # ten records in each batch
+            for key in keys[at : at + 10]:
+                producer.produce(topic, b"value", key.encode(), partition=0)
+            assert producer.flush(60) == 0
+
+    again = [f"again-{number}" for number in range(90)]
+    write(*(f"once-{number}" for number in range(10)), *again)
+    fragile.stop_broker(2)
+    try:
+        eventually(lambda: leader(world, topic) == 3, what="the election")
+        write(*again[:30])
+        write(*again)
+
+        def is_compacted() -> bool:
+            write("more")  # begins a segment, so that the one before is compacted
+            offsets = [offset for offset, _ in world.source_records(topic)[0]]
+            return offsets[9:11] == [9, 130]
+
+        eventually(is_compacted, 120, "compaction")
+        world.write_config(**{"mirrorlake.batch.max.records": "50"})
+        world.mirror()
+        world.assert_equal(topic)
+    finally:
+        fragile.start_broker(2)
 
 
 def test_an_unclean_election_that_truncates_the_source_stops_the_flow_even_when_the_log_has_grown_past_the_position(

@@ -27,7 +27,14 @@ from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.limits import Limits
 from mirrorlake.protocol.network.event_loop import EventLoop
 from mirrorlake.protocol.network.network_client import NetworkClient, Result
-from mirrorlake.protocol.network.response_error import ResponseError, WireError, check, may_pass
+from mirrorlake.protocol.network.response_error import (
+    ResponseError,
+    WireError,
+    check,
+    check_repeatable,
+    is_unauthorized,
+    may_pass,
+)
 from mirrorlake.protocol.requests.fetch import Fetched, fetch_request, fetched_partitions
 from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.requests.list_offsets import list_offsets_request, listed_offsets
@@ -43,6 +50,10 @@ OLDEST_BROKER = (2, 8)
 LISTING_S = 2.0
 LONGER = 1.5
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 0.05, 1.0
+
+
+Listed = dict[PartitionKey, tuple[int, int]]  # an offset, and the leader epoch
+Unlisted = dict[PartitionKey, Exception]
 
 
 class Cluster(NetworkClient):
@@ -169,7 +180,7 @@ class Cluster(NetworkClient):
             response = await self.send_any(
                 FindCoordinatorRequest[3](key=transactional_id, key_type=TRANSACTION_COORDINATOR)
             )
-            check(response.error_code, response.error_message or "")
+            check_repeatable(response.error_code, response.error_message or "")
             self._coordinators[transactional_id] = response.node_id
         return self._coordinators[transactional_id]
 
@@ -266,14 +277,15 @@ class Cluster(NetworkClient):
     ) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, str]]:
         """Lists the last stable offset and the leader epoch of each partition, and the reasons of those that have none.
 
-        A partition without a leader, or with one that does not answer within LISTING_S, holds up no other. A topic that
-        was deleted is left out of `topics` then. The epoch is -1 if the broker does not return one.
+        A partition without a leader, or with one that does not answer within LISTING_S, or that the principal may not
+        see any more, holds up no other. A topic that was deleted is left out of `topics` then. The epoch is -1 if the
+        broker does not return one.
 
         Raises:
-            SourceError, TargetError: no partition can be listed within `timeout_ms`, or the principal may not see one.
+            SourceError, TargetError: no partition can be listed within `timeout_ms`.
         """
         wanted = list(partitions)
-        found, failed = self._listed(lambda: self._each_listed(wanted, LATEST_TIMESTAMP))
+        found, failed = self._listed(lambda: self._each_listed(wanted, LATEST_TIMESTAMP), even_denied=True)
         if failed and not found:
             return self.call(
                 "listing offsets", lambda: self._list_offsets(wanted, LATEST_TIMESTAMP, READ_COMMITTED), timeout_ms
@@ -313,12 +325,17 @@ class Cluster(NetworkClient):
         found, _ = self._listed(lambda: self._list_each(wanted, LATEST_TIMESTAMP, READ_UNCOMMITTED, LISTING_S))
         return {key: offset for key, (offset, _) in found.items()}
 
-    def _listed(self, attempt: Callable[[], Awaitable[Result]]) -> Result:
+    def _listed(
+        self, attempt: Callable[[], Awaitable[tuple[Listed, Unlisted]]], *, even_denied: bool = False
+    ) -> tuple[Listed, Unlisted]:
         try:
-            result: Result = self.net.run(attempt)
+            found, failed = self.net.run(attempt)
+            for error in failed.values():
+                if is_unauthorized(error) and not even_denied:
+                    raise error
         except (ResponseError, WireError) as error:  # none that may pass: a right or a login that was revoked
             raise self.explained("listing offsets (needs DESCRIBE)", error) from None
-        return result
+        return found, failed
 
     async def _each_listed(
         self, partitions: list[PartitionKey], at: int, isolation: int = READ_COMMITTED, *, connects: bool = False
@@ -327,7 +344,7 @@ class Cluster(NetworkClient):
         found, failed = await self._list_each(partitions, at, isolation, LISTING_S, connects=connects)
         if failed:
             with contextlib.suppress(ResponseError, WireError):
-                await self.update_metadata(sorted({topic for topic, _ in failed}))
+                await self.update_metadata(sorted({topic for topic, _ in failed}), operations=True)
             again, failed = await self._list_each(list(failed), at, isolation, LISTING_S, connects=connects)
             found.update(again)
         return found, failed

@@ -32,7 +32,7 @@ from mirrorlake.protocol.network.response_error import (
     SilentBrokerError,
     WireError,
     check,
-    check_read,
+    check_repeatable,
     may_pass,
 )
 from mirrorlake.protocol.requests.grouping import by, portions
@@ -120,7 +120,7 @@ async def _list_groups(cluster: Cluster) -> tuple[dict[str, Group], list[Excepti
 
 def _listed(response: Any, version: int) -> dict[str, Group]:
     """Reads a response to ListGroups."""
-    check_read(response.error_code, "listing groups")
+    check_repeatable(response.error_code, "listing groups")
     return {
         group.group_id: Group(
             group.protocol_type,

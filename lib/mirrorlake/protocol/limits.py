@@ -60,6 +60,7 @@ class Limits:
         """Forgets what does not hold for another generation."""
         if generation != self.generation:
             self.refused.clear()
+            self.behind.clear()
             self.generation = generation
 
     @property

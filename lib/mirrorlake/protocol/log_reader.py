@@ -9,7 +9,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, FetchedLog
 from mirrorlake.protocol.cluster import READ_COMMITTED, Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
-from mirrorlake.protocol.network.response_error import ResponseError, check_read
+from mirrorlake.protocol.network.response_error import ResponseError, check_repeatable
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.grouping import by
 
@@ -62,7 +62,7 @@ async def read_stretch(
             isolation=isolation,
         )
         (partition,) = cluster.fetched(response)
-        check_read(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
+        check_repeatable(partition.error_code, f"{key[0]}-{key[1]} at offset {at}")
         before, stable_end = at, partition.last_stable_offset if isolation == READ_COMMITTED else -1
         for batch, is_aborted in _batches(partition, before, stable_end, even_damaged=even_damaged):
             at = batch.end_offset

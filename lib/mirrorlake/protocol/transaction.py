@@ -18,8 +18,8 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.error_codes import TRANSACTION_OVER
-from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.error_codes import TRANSACTION_OVER, ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError, check_repeatable, is_unauthorized
 
 PRODUCE_TIMEOUT_MS, END_TIMEOUT_MS = 30_000, 30_000
 TRANSACTION_LOG = "__transaction_state"
@@ -93,7 +93,7 @@ async def begin_async(target: Cluster, transactional_id: str, transaction_timeou
             ),
             node,
         )
-        check(response.error_code)
+        check_repeatable(response.error_code)
         return Producer(transactional_id, response.producer_id, response.producer_epoch)
 
     return await target.retry(
@@ -113,7 +113,8 @@ async def add_partitions(
         timeout_ms: the deadline of the request and its retries.
 
     Raises:
-        ResponseError: the transaction is over: fenced by a newer producer, or aborted after its timeout.
+        ResponseError: the transaction is over: fenced by a newer producer, or aborted after its timeout; or the
+            principal may not write to a topic.
         TargetError: any other error.
     """
     topics: dict[str, list[int]] = {}
@@ -134,15 +135,22 @@ async def add_partitions(
             ),
             node,
         )
-        for topic in response.results_by_topic_v3_and_below:
-            for partition in topic.results_by_partition:
-                try:
-                    check(partition.partition_error_code, f"{topic.name}-{partition.partition_index}")
-                except ResponseError as error:
-                    if error.code in TRANSACTION_OVER:
-                        over.append(error)
-                        return
-                    raise
+        errors = [
+            ResponseError(partition.partition_error_code, f"{topic.name}-{partition.partition_index}")
+            for topic in response.results_by_topic_v3_and_below
+            for partition in topic.results_by_partition
+            if partition.partition_error_code
+        ]
+        # A broker adds all partitions or none: those that it would have added have OPERATION_NOT_ATTEMPTED.
+        causes = [error for error in errors if error.code != ErrorCode.OPERATION_NOT_ATTEMPTED]
+        if not errors:
+            return
+        worst = max(causes or errors, key=lambda error: not error.retriable)
+        if worst.code in TRANSACTION_OVER or is_unauthorized(worst):
+            over.append(worst)
+            return
+        worst.retriable = worst.retriable or not causes or worst.code == ErrorCode.UNKNOWN
+        raise worst
 
     over: list[ResponseError] = []
     await target.retry(
@@ -221,7 +229,7 @@ async def end_async(target: Cluster, producer: Producer, *, commit: bool, timeou
             node,
         )
         try:
-            check(response.error_code)
+            check_repeatable(response.error_code)
         except ResponseError as error:
             if error.code in TRANSACTION_OVER:
                 return Outcome.DEAD

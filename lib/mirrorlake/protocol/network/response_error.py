@@ -46,8 +46,8 @@ def check(code: int, detail: str = "", key: PartitionKey | None = None) -> None:
         raise ResponseError(code, detail, key)
 
 
-def check_read(code: int, detail: str = "") -> None:
-    """Raises ResponseError for every error code except 0 of a request that only reads.
+def check_repeatable(code: int, detail: str = "") -> None:
+    """Raises ResponseError for every error code except 0 of a request that does no harm if it is repeated.
 
     UNKNOWN_SERVER_ERROR is retriable then, as for Kafka's consumers: a broker answers it to any unexpected exception.
     """

@@ -10,7 +10,7 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.network.response_error import check
+from mirrorlake.protocol.network.response_error import check_repeatable
 from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.requests.metadata import Topic, epoch_of
 
@@ -100,7 +100,7 @@ def fetched_partitions(response: Any, names: Mapping[str, str]) -> Iterator[Fetc
         response: the response.
         names: the names of topics, by topic id.
     """
-    check(response.error_code)
+    check_repeatable(response.error_code)
     for topic in response.responses:
         name = topic.topic or names[str(topic.topic_id)]
         for partition in topic.partitions:

@@ -8,7 +8,7 @@ from typing import Any
 from kafka.protocol.consumer import ListOffsetsRequest
 
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.network.response_error import ResponseError, check_read
+from mirrorlake.protocol.network.response_error import ResponseError, check_repeatable, is_unauthorized
 from mirrorlake.protocol.requests.grouping import by
 from mirrorlake.protocol.requests.metadata import Topic, epoch_of
 
@@ -40,10 +40,11 @@ def list_offsets_request(topics: Mapping[str, Topic], keys: Iterable[PartitionKe
 
 
 def listed_offsets(response: Any) -> tuple[dict[PartitionKey, tuple[int, int]], dict[PartitionKey, Exception]]:
-    """Returns the offset and the leader epoch of each partition, and the retriable errors of those that have none.
+    """Returns the offset and the leader epoch of each partition, and the errors of those that have none: retriable
+    ones, and missing permissions.
 
     Raises:
-        ResponseError: an error of a partition that is not retriable.
+        ResponseError: any other error of a partition.
     """
     found: dict[PartitionKey, tuple[int, int]] = {}
     failed: dict[PartitionKey, Exception] = {}
@@ -51,10 +52,10 @@ def listed_offsets(response: Any) -> tuple[dict[PartitionKey, tuple[int, int]], 
         for partition in topic.partitions:
             key = topic.name, partition.partition_index
             try:
-                check_read(partition.error_code, f"{topic.name}-{partition.partition_index}")
+                check_repeatable(partition.error_code, f"{topic.name}-{partition.partition_index}")
                 found[key] = partition.offset, partition.leader_epoch
             except ResponseError as error:
-                if not error.retriable:
+                if not (error.retriable or is_unauthorized(error)):
                     raise
                 failed[key] = error
     return found, failed

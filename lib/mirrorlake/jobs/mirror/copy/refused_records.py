@@ -50,11 +50,14 @@ def out_of_step(
     limits = target.limits
     for record in sorted(limits.refused):
         stretch = stretches.get(record[:2])
-        if stretch is None:
-            continue
+        if stretch is None or record != stretch.record_id(max(record[-1], stretch.upstream_from)):
+            continue  # passed over before
         here, there = _size_limit(source, stretch.topic), _size_limit(target, stretch.target_topic)
+        if there >= here:  # it has followed, and may fall behind again
+            limits.behind.pop((stretch.target_topic, here), None)
+            continue
         since = limits.behind.setdefault((stretch.target_topic, here), now_s)
-        if there < here and now_s < since + BEHIND_S:
+        if now_s < since + BEHIND_S:
             limits.refused.discard(record)
             return TargetError(
                 f"{place(stretch, flow)}, offset {record[-1]}: topic {stretch.target_topic} on cluster {flow.target} "

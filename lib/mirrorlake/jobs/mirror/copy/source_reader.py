@@ -243,14 +243,15 @@ class Intake:
             return True  # for a compacted log, a batch may end before the requested offset
         if batch.magic == 2:  # the first offset of an older batch is known only after opening it
             await self.gaps.pass_hole(stretch, batch.base_offset)
-        if self._is_full(stretch):
-            return False
-        await self._take(stretch, batch, is_aborted)
-        if log.is_ahead(batch):  # the leader would take it for that of a log that was truncated
-            log.believed_epoch = batch.leader_epoch
-        stretch.see_epoch(-1 if log.is_ahead(batch) else batch.leader_epoch, batch.base_offset)
-        self.bytes += len(batch.raw)
-        return True
+        is_full = self._is_full(stretch)
+        if not is_full:
+            await self._take(stretch, batch, is_aborted)
+            self.bytes += len(batch.raw)
+        if not is_full or stretch.upstream_next > before:  # behind a hole, in which the epoch before may have ended
+            if log.is_ahead(batch):  # the leader would take it for that of a log that was truncated
+                log.believed_epoch = batch.leader_epoch
+            stretch.see_epoch(-1 if log.is_ahead(batch) else batch.leader_epoch, batch.base_offset)
+        return not is_full
 
     def _is_full(self, stretch: Stretch) -> bool:
         """Returns True if the transaction should hold no more of a stretch."""
@@ -346,6 +347,7 @@ class Intake:
                 next_offset,
                 f"the batch is corrupt on cluster {self.flow.source} ({damage}). Check the cluster's disks",
             )
+            stretch.see_epoch(-1, -1)  # the batch may be the first of a later one
 
     def _nothing_to_copy(self, stretch: Stretch, batch: Batch, is_aborted: bool) -> GapKind | None:
         """Returns the reason why a batch has no record to copy, as far as its header shows, or None."""

@@ -16,7 +16,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.error_codes import UNAUTHORIZED, ErrorCode
 from mirrorlake.protocol.log_reader import First, read_each
-from mirrorlake.protocol.network.response_error import check
+from mirrorlake.protocol.network.response_error import check_repeatable
 
 
 def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], generation: int) -> None:
@@ -90,6 +90,6 @@ def _is_there(first: First, offset: int) -> bool:
         return False
     if first.error_code in UNAUTHORIZED:
         return True
-    check(first.error_code, f"{first.key[0]}-{first.key[1]} at offset {offset}")
+    check_repeatable(first.error_code, f"{first.key[0]}-{first.key[1]} at offset {offset}")
     assert first.batch is not None
     return first.batch.base_offset > offset or not first.is_aborted  # a batch behind it: compaction has removed it
