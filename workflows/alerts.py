@@ -74,7 +74,7 @@ ALERTS = (
         "mirror_behind",
         "Records wait to be mirrored for long. The view lag_now has the partitions, and why they wait.",
         "SELECT coalesce(max(lag_seconds) / 60, 0) AS value FROM {lag_now} "
-        "WHERE NOT is_stale AND state NOT IN ('paused', 'promoted')",
+        "WHERE measured_at > current_timestamp() - INTERVAL 2 HOURS AND state NOT IN ('paused', 'promoted')",
         None,
     ),
     Alert(
@@ -93,7 +93,8 @@ ALERTS = (
         "gate_failed",
         "A gate has refused a commit in the last hour. The table expectation_results has the expectation.",
         "SELECT count(DISTINCT cycle_id) AS value FROM {expectation_results} "
-        "WHERE NOT success AND evaluated_at > current_timestamp() - INTERVAL 1 HOUR",
+        "WHERE NOT success AND suite IN ('offset_syncs', 'checkpoints') "
+        "AND evaluated_at > current_timestamp() - INTERVAL 1 HOUR",
     ),
     Alert(
         "records_lost",

@@ -403,10 +403,19 @@ def test_a_flow_that_was_failed_over_changes_nothing_on_its_target(guarded: Worl
     failover(guarded, mode="promote", signed_by="ann", close="true")
     set_config(guarded.target_admin, remote, "retention.ms", "3600000")
     eventually(lambda: config_of(guarded.target_admin, remote)["retention.ms"] == "3600000")
+    guarded.write_config(**{"emit.heartbeats.enabled": "true"})
+
+    def heartbeats() -> list[object]:
+        if "heartbeats" not in guarded.target_admin.list_topics(timeout=10).topics:
+            return []
+        return [one for one in read_committed(guarded.target_servers, "heartbeats")[0] if guarded.alias in str(one)]
+
+    before = heartbeats()
     for start in (guarded.mirror, lambda: keep(guarded)):
         with pytest.raises(ConfigurationError, match="was failed over"):
             start()
     assert config_of(guarded.target_admin, remote)["retention.ms"] == "3600000"
+    assert heartbeats() == before
 
 
 def test_with_the_ledger_lost_a_failover_lists_what_still_denies_writing_with_the_command_that_ends_it(

@@ -187,12 +187,40 @@ class MirrorJob:
                 if self._canary is not None:
                     self._canary.finish()
                 # A failover that closes the flow waits for no measurement.
-                self._lag_keeper.finish(measures=failure is None and bool(self._generation) and not self._closed_for)
+                has_run = failure is None and bool(self._generation) and not self._closed_for
+                self._lag_keeper.finish(measures=has_run)
+                if has_run:
+                    self._progress.ended()
                 self._keeper.finish(failure)
                 self._failpoint("driver.ledger")
             finally:
                 self._places.close()
         return self._progress.result(self._generation, time.monotonic() - began, self._pause)
+
+    def _topics_to_mirror(
+        self, states: list[SlotState], promoted: frozenset[str], slots: int
+    ) -> tuple[dict[str, Topic], dict[str, int], dict[str, str]]:
+        """Returns the topics of the flow on the source, the partitions of those to mirror, and why the others can't be.
+
+        Raises:
+            ConfigurationError: no topic can be mirrored, or not at the rates of the flow, or one into itself.
+        """
+        flow, mirrored = self.flow, {topic for topic, _ in merge_positions(states)}
+        found = source_topics(self._source, flow, mirrored - promoted)
+        unnamed = flow.unnamed(found, mirrored)
+        if found and len(unnamed) == len(found):
+            raise ConfigurationError(next(iter(unnamed.values())))
+        topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
+        self._live.slots = min(slots, max(1, sum(topics.values())))
+        require_rates(flow, self._live.slots)
+        unmoved = [topic for topic, remote in flow.remote_topics(topics).items() if topic == remote]
+        if unmoved and self._source.cluster_id == self._target.cluster_id:
+            raise ConfigurationError(
+                f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself: source and target are the same "
+                "cluster, and the replication policy keeps the topic's name. Rename the remote topic, or exclude the "
+                "topic (topics.exclude)"
+            )
+        return found, topics, unnamed
 
     def _read_states(self) -> list[SlotState]:
         """Reads the states of the slots that an earlier job has left."""
@@ -299,31 +327,16 @@ class MirrorJob:
             )
         slots = flow.slots_on(self._engine.parallelism)
         transaction.require_transactions(self._target, timeout_ms, flow.transactional_id(0))
-        self.ledger.ensure_tables()
-        if self._canary is not None:
-            self._canary.prepare()
-        self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
         states = self._read_states()
         if not self._closed_for:
             require_open(flow, states)
         promoted = self._promoted(states)
-        mirrored = {topic for topic, _ in merge_positions(states)}
-        found = source_topics(self._source, flow, mirrored - promoted)
-        unnamed = flow.unnamed(found, mirrored)
-        if found and len(unnamed) == len(found):
-            raise ConfigurationError(next(iter(unnamed.values())))
-        topics = {name: topic.partitions for name, topic in found.items() if name not in unnamed}
-        self._live.slots = min(slots, max(1, sum(topics.values())))
-        require_rates(flow, self._live.slots)
-        remote_topics = flow.remote_topics(topics)
-        if self._source.cluster_id == self._target.cluster_id:
-            unmoved = [topic for topic, remote in remote_topics.items() if topic == remote]
-            if unmoved:
-                raise ConfigurationError(
-                    f"flow {flow.name}: topic {unmoved[0]} would be mirrored into itself: source and target are the "
-                    "same cluster, and the replication policy keeps the topic's name. Rename the remote topic, or "
-                    "exclude the topic (topics.exclude)"
-                )
+        self._topics_to_mirror(states, promoted, slots)  # what it refuses is refused before anything is created
+        self.ledger.ensure_tables()
+        if self._canary is not None:
+            self._canary.prepare()
+        self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
+        found, topics, unnamed = self._topics_to_mirror(states, promoted, slots)
         self._source_admin = Admin(flow.source_connection, "source", flow.name, timeout_ms)
         target_admin = Admin(flow.target_connection, "target", flow.name, timeout_ms)
         own = OwnTopics(flow, target_admin)
@@ -481,6 +494,7 @@ class MirrorJob:
                 self._sync(configs=True, acls=False)
             worst = max(outcome.failures, key=lambda failure: not failure.retriable)
             if not (worst.retriable and outcome.committed):
+                self._telemetry.health.failed(worst)
                 raise worst
             log.warning(
                 event(

@@ -103,7 +103,15 @@ class ProgressKeeper:
     def idle_if_due(self) -> None:
         """Records a cycle without records, if the last one was long ago."""
         if self._now() > self._noted_at + IDLE_NOTE_S:
-            self._note(f"{self._job_id}-idle", Progress(0, datetime.now(UTC), 0, 0, 0, 0, self._lag, 0.0, {}))
+            self._idle()
+
+    def ended(self) -> None:
+        """Records a cycle of a run that has committed nothing: it is a sign of the job, too."""
+        if not self._totals["batches"]:
+            self._idle()
+
+    def _idle(self) -> None:
+        self._note(f"{self._job_id}-idle", Progress(0, datetime.now(UTC), 0, 0, 0, 0, self._lag, 0.0, {}))
 
     def result(self, generation: int, seconds: float, paused: Pause | None) -> MirrorResult:
         """Returns the result of the job, which has opened that generation (0 if none) and run for that time."""
