@@ -169,8 +169,13 @@ def test_of_checkpoints_stays_what_held_then_and_the_last_row_that_left_the_targ
         checkpoint("g", "t", 0, (4, 4), "04:00:00", sync="held"),  # held at the beginning of what is kept
         checkpoint("g", "t", 0, (5, 5), "06:00:00", sync="held"),
         checkpoint("h", "t", 0, (1, 1), "01:00:00"),
+        checkpoint("old", "t", 0, (1, 1), "00:30:00"),
+        checkpoint("old", "t", 1, (1, 1), "00:40:00", sync="held"),
         checkpoint("old", None, None, (None, None), "01:00:00", status="deleted"),
         checkpoint("old", None, None, (None, None), "02:00:00", status="deleted"),
+        checkpoint("again", "t", 0, (1, 1), "01:00:00"),
+        checkpoint("again", None, None, (None, None), "02:00:00", status="deleted"),
+        checkpoint("again", "t", 0, (2, 2), "03:00:00"),
     ]
     ledger.append("checkpoints", [{**row, "source": "expiry"} for row in rows])
     expires = expiry.of_checkpoints(ledger, at("05:00:00"))
@@ -183,6 +188,8 @@ def test_of_checkpoints_stays_what_held_then_and_the_last_row_that_left_the_targ
         ("g", 5, 6),
         ("h", 1, 1),
         ("old", None, 2),
+        ("again", None, 2),
+        ("again", 2, 3),
     }
 
 

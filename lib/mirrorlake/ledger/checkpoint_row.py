@@ -79,14 +79,24 @@ def _word(words: type[StrEnum], word: str) -> str:
 
 
 def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:
-    """Finds the last row of every group and partition (`known`), and the last one with a settled outcome
-    (`settled`)."""
+    """Finds the last row of every group and partition (`known`), and the last one with a settled outcome (`settled`).
+
+    Positions of groups that were deleted since are left out: there may be millions of them.
+    """
     from pyspark.sql import functions as F
 
     newest = F.struct(*rows.columns)
     last = rows.groupBy("group_id", "topic", "partition").agg(
         F.max_by(newest, "created_at").alias("known"),
         F.max_by(newest, F.when(rows.sync.isin(*SETTLED), rows.created_at)).alias("settled"),
+    )
+    ended = (
+        rows.filter(rows.topic.isNull() & (rows.status == Status.DELETED))
+        .groupBy("group_id")
+        .agg(F.max("created_at").alias("ended_at"))
+    )
+    last = last.join(ended, "group_id", "left").filter(
+        "topic IS NULL OR ended_at IS NULL OR known.created_at >= ended_at"
     )
     return [
         {name: Checkpoint.from_row(row[name]) for name in ("known", "settled") if row[name] is not None}

@@ -11,7 +11,8 @@ expired part is answered with `before_mirror`. That offset is at most the smalle
 If the start of the log is unknown, nothing expires. The last run of a partition never expires. Resets never expire,
 because they show which earlier rows are void.
 
-Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. For each
+Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. Of a group
+that was deleted before, its deletion stays. For each
 position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row.
 
 Of counts, the last counting of each topic stays, and of an hour all rows or none. Of lag_samples, the newest row of
@@ -118,18 +119,33 @@ def of_map(ledger: Ledger, before: datetime, log_starts: Iterable[LogStart]) -> 
 
 
 def of_checkpoints(ledger: Ledger, before: datetime) -> Expiry:
-    """Selects the expired rows of checkpoints."""
+    """Selects the expired rows of checkpoints.
+
+    Of a group that was deleted before that time, no position was valid then: the row of its deletion stays.
+    """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     columns = ("source", "target", "group_id", "topic", "partition")
     rows = ledger.read("checkpoints")
-    needs = rows.groupBy(*columns).agg(
-        F.max(F.when(rows.created_at < F.expr(_time(before)), rows.created_at)).alias("then"),
-        F.max(F.when(rows.sync.isin(*SETTLED), rows.created_at)).alias("settled"),
+    is_old = rows.created_at < F.expr(_time(before))
+    is_end = rows.topic.isNull() & (rows.status == Status.DELETED)
+    of_group = Window.partitionBy("source", "target", "group_id")
+    needs = (
+        rows.groupBy(*columns)
+        .agg(
+            F.max(F.when(is_old, rows.created_at)).alias("then"),
+            F.max(F.when(rows.sync.isin(*SETTLED), rows.created_at)).alias("settled"),
+            F.max(F.when(is_old & is_end, rows.created_at)).alias("end"),
+        )
+        .withColumn("ended", F.max("end").over(of_group))
+        .drop("end")
     )
     same = " AND ".join(f"t.{column} <=> s.{column}" for column in columns)
+    is_expired = "t.created_at < s.then AND NOT t.created_at <=> s.settled"
+    is_of_ended = "t.topic IS NOT NULL AND t.created_at <= s.ended"
     return Expiry(
-        "checkpoints", f"{same} AND t.created_at < s.then AND NOT t.created_at <=> s.settled", needs.localCheckpoint()
+        "checkpoints", f"{same} AND ({is_expired} OR coalesce({is_of_ended}, false))", needs.localCheckpoint()
     )
 
 

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -169,6 +169,8 @@ class LedgerKeeper:
             self._is_urgent = False
             self._journal.write()
         self._journal.write_if_due()
+        if self._away is None:
+            self._report_dropped(self._journal.take_dropped())
         if self._query is None and self.flow.ledger_interval_s and self._clock() >= self._stream_due_at:
             self._place.close()
             self._query = self._ledger.stream_offset_syncs(
@@ -217,6 +219,21 @@ class LedgerKeeper:
             detail += f". Rows that were too many to be kept are missing: {rows}"
         log.info(event("ledger_back", flow=self.flow.name, away_s=seconds, attempts=away.attempts, dropped=dropped))
         self._metrics.ledger_away_seconds.labels(self.flow.name).set(0)
+        self._metrics.anomalies.labels(self.flow.name, AnomalyKind.LEDGER_AWAY).inc()
+        self.append(
+            "anomalies", [Anomaly.of_flow(self.flow, AnomalyKind.LEDGER_AWAY, AnomalyAction.OTHERS_GO_ON, detail)]
+        )
+
+    def _report_dropped(self, dropped: Mapping[str, int]) -> None:
+        """Records which rows have made room for newer ones while a table could not be written to for long."""
+        if not dropped:
+            return
+        rows = ", ".join(f"{count} of {table}" for table, count in sorted(dropped.items()))
+        detail = (
+            f"flow {self.flow.name}: another writer, such as maintenance, has held tables of the ledger for so long "
+            f"that rows were too many to be kept: {rows}. The ledger has all runs"
+        )
+        log.warning(event("ledger_rows_missing", flow=self.flow.name, rows=dict(dropped)))
         self._metrics.anomalies.labels(self.flow.name, AnomalyKind.LEDGER_AWAY).inc()
         self.append(
             "anomalies", [Anomaly.of_flow(self.flow, AnomalyKind.LEDGER_AWAY, AnomalyAction.OTHERS_GO_ON, detail)]

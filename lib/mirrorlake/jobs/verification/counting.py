@@ -231,7 +231,8 @@ class Counting:
         """Returns the columns of the table counts that all rows of a topic have in this counting."""
         before = last.get(one.topic)
         limits = [] if before is None or before.comparable_from_ms is None else [_time(before.comparable_from_ms)]
-        if one.topic in neutral or (before is None and self._begins_late(one.topic)):
+        has_new = before is None or not one.source.end.keys() <= before.source.offsets.keys()  # partitions
+        if one.topic in neutral or (has_new and self._begins_late(one.topic)):
             limits.append(counted_at)
         for part in (one.source, one.target):
             limits += [] if part.is_whole else [counted_at]

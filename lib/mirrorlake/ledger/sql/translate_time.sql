@@ -9,15 +9,17 @@
 --
 -- upstream_offset BIGINT: the run's first offset on the source; the mirrored end if no record is that late
 -- target_topic STRING: remote topic on the target
--- target_partition INT: partition on the target
--- downstream_offset BIGINT: the run's first offset on the target; the mirrored end if no record is that late
+-- target_partition INT: partition on the target; null if a transform spreads the records over several
+-- downstream_offset BIGINT: the run's first offset on the target; the mirrored end if no record is that late; null if the records are spread
 -- first_timestamp TIMESTAMP: smallest base timestamp of a batch of the run; null if no record is that late
 SELECT
-  coalesce(found.upstream_start, ending.upstream_end) AS upstream_offset, ending.target_topic, ending.target_partition,
-  coalesce(found.downstream_start, ending.downstream_end) AS downstream_offset, found.first_timestamp
+  coalesce(found.upstream_start, ending.upstream_end) AS upstream_offset, coalesce(found.target_topic, ending.target_topic) AS target_topic,
+  if(is_spread, NULL, ending.target_partition) AS target_partition,
+  if(is_spread, NULL, coalesce(found.downstream_start, ending.downstream_end)) AS downstream_offset, found.first_timestamp
 FROM (
-  SELECT min_by(struct(r.upstream_start, r.downstream_start, r.first_timestamp), r.upstream_start) FILTER (WHERE coalesce(r.last_timestamp >= q.at, true)) AS found,
-         max_by(struct(r.upstream_end, r.downstream_end, r.target_topic, r.target_partition), r.upstream_start) AS ending
+  SELECT min_by(struct(r.upstream_start, r.downstream_start, r.target_topic, r.first_timestamp), r.upstream_start) FILTER (WHERE coalesce(r.last_timestamp >= q.at, true)) AS found,
+         max_by(struct(r.upstream_end, r.downstream_end, r.target_topic, r.target_partition), r.upstream_start) AS ending,
+         coalesce(min(r.target_partition) < max(r.target_partition), false) AS is_spread
   FROM (
     SELECT translate_time.source AS source, translate_time.target AS target, translate_time.topic AS topic, translate_time.partition AS partition, translate_time.at AS at
   ) q
