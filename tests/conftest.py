@@ -91,6 +91,8 @@ def secured_clusters(root: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         running(SecuredCluster("target", base / "target", jars, properties=TARGET)) as target,
     ):
         yield source, target
+        for cluster in (source, target):  # nobody reads their directories any more
+            cluster.stop_broker(1, kill=True)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from mirrorlake.local.cluster import Broker, LocalCluster
+from mirrorlake.local.cluster import QUICK_START, Broker, LocalCluster
 from mirrorlake.local.ports import HOST, free_port
 
 ZOOKEEPER_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -36,7 +36,7 @@ class ZooKeeperCluster(LocalCluster):
         )
         with (self.directory / "zookeeper.log").open("ab") as log:
             self._zookeeper = subprocess.Popen(
-                ["java", "-Xmx256m", "-cp", f"{self.jars}/*", ZOOKEEPER_MAIN, str(config)],
+                ["java", "-Xmx256m", *QUICK_START, "-cp", f"{self.jars}/*", ZOOKEEPER_MAIN, str(config)],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

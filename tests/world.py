@@ -18,8 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from deltalake import DeltaTable
 from mirrorlake.config.flow import Flow
 from mirrorlake.failpoint import Failpoint, from_specification
@@ -375,15 +383,14 @@ class World:
         """Returns the rows of this flow in a table of the ledger."""
         if self.spark is None:
             return list(self.memory.rows.get(table, ()))
-        mine = (self.alias, self.target_alias)
-        return [row for row in self.table(table) if (row["source"], row["target"]) == mine]
+        return self.table(table, [("source", "=", self.alias), ("target", "=", self.target_alias)])
 
-    def table(self, name: str) -> list[dict[str, Any]]:
+    def table(self, name: str, filters: list[tuple[str, str, str]] | None = None) -> list[dict[str, Any]]:
         """Reads a table of the ledger by another implementation of Delta, which takes a tenth of Spark's time."""
         directory = Path(self.warehouse) / Path(self.warehouse).name / name
         if not directory.is_dir():
             self.ledger.ensure_tables()
-        table = DeltaTable(directory).to_pyarrow_table()
+        table = DeltaTable(directory).to_pyarrow_table(filters=filters)
         zoned = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
         for column in zoned:  # as Spark gives them
             table = table.set_column(
@@ -398,13 +405,22 @@ class World:
 
     def open_transactions(self) -> list[tuple[str, int]]:
         """Returns the partitions of the flow on the target in which a transaction is open."""
-        return [
-            (topic, partition)
+        asked = {
+            TopicPartition(topic, partition): OffsetSpec.latest()
             for topic, metadata in self.target_admin.list_topics(timeout=10).topics.items()
             if self.alias in topic
             for partition in metadata.partitions
-            if _offset(self.target_servers, topic, partition, 0) != _offset(self.target_servers, topic, partition, 1)
-        ]
+        }
+        ends, stable_ends = (
+            {
+                (at.topic, at.partition): future.result().offset
+                for at, future in self.target_admin.list_offsets(asked, isolation_level=level).items()
+            }
+            if asked
+            else {}
+            for level in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED)
+        )
+        return [key for key, end in ends.items() if stable_ends[key] != end]
 
     def assert_nothing_open(self) -> None:
         """Asserts that no transaction of the flow is open on the target, so that nothing holds back readers."""
@@ -583,7 +599,7 @@ def _to_the_end(consumer: Consumer, partitions: int) -> Iterator[Any]:
         assert time.monotonic() < deadline, (
             f"only {sorted(ended)} of {partitions} partitions could be read to their end"
         )
-        for message in consumer.consume(10_000, 0.2):
+        for message in consumer.consume(10_000, 0.05):
             if message.error() is None:
                 yield message
             elif message.error().code() == KafkaError._PARTITION_EOF:

@@ -572,4 +572,5 @@ def test_a_mirror_that_goes_on_meanwhile_is_no_difference(world: World) -> None:
     clients[0].join()
     assert all(result.total("differences") == 0 for result in results), [result.statement() for result in results]
     assert results[0].passed
-    assert sum(result.passed for result in results) >= 2, "nothing was mirrored meanwhile"
+    went_on = results[0].total("records") > 200 or sum(result.passed for result in results) >= 2
+    assert went_on, "nothing was mirrored meanwhile"
