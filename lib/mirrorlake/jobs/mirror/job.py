@@ -331,12 +331,15 @@ class MirrorJob:
         if not self._closed_for:
             require_open(flow, states)
         promoted = self._promoted(states)
-        self._topics_to_mirror(states, promoted, slots)  # what it refuses is refused before anything is created
+        # What this refuses is refused before anything is created.
+        found, topics, unnamed = self._topics_to_mirror(states, promoted, slots)
         self.ledger.ensure_tables()
         if self._canary is not None:
             self._canary.prepare()
         self._mm2.heartbeats_if_due()  # at least one in a run that ends with the last record
-        found, topics, unnamed = self._topics_to_mirror(states, promoted, slots)
+        beats = self._canary is not None or flow.emit_heartbeats_enabled or flow.emit_heartbeats_back
+        if beats and HEARTBEATS not in found:  # the first ones have made the topic
+            found, topics, unnamed = self._topics_to_mirror(states, promoted, slots)
         self._source_admin = Admin(flow.source_connection, "source", flow.name, timeout_ms)
         target_admin = Admin(flow.target_connection, "target", flow.name, timeout_ms)
         own = OwnTopics(flow, target_admin)
