@@ -45,6 +45,7 @@ class PropertyUse:
 
 ALIAS = "<alias>."
 NAMED = tuple(option.name.removeprefix(ALIAS) for option in OPTIONS if option not in CLIENTS)
+OF_CLUSTER = frozenset(option.name.removeprefix(ALIAS) for option in OPTIONS if option.name.startswith(ALIAS))
 ACTED_ON_BELOW = tuple(sorted({name.partition("<")[0] for name in NAMED if "<" in name}))
 ACTED_ON = frozenset(name for name in NAMED if not name.startswith(ACTED_ON_BELOW))
 
@@ -119,8 +120,7 @@ def is_of_target(plain: str) -> bool:
     Those of clusters and of the source's consumer are given to the cluster itself. The flow back may be off, and still
     emits heartbeats.
     """
-    of_cluster = {option.name.removeprefix(ALIAS) for option in OPTIONS if option.name.startswith(ALIAS)}
-    return plain not in of_cluster and "consumer." not in plain and not plain.startswith("emit.heartbeats.")
+    return plain not in OF_CLUSTER and "consumer." not in plain and not plain.startswith("emit.heartbeats.")
 
 
 def _is_meant(known: str, plain: str) -> bool:

@@ -78,6 +78,14 @@ def _word(words: type[StrEnum], word: str) -> str:
     return words(word) if word in {*words} else word
 
 
+def last_deletions(rows: DataFrame) -> DataFrame:
+    """Finds the time of the last deletion of each group that was ever deleted: group_id and ended_at."""
+    from pyspark.sql import functions as F
+
+    is_end = (F.col("status") == Status.DELETED) & F.col("topic").isNull()
+    return rows.filter(is_end).groupBy("group_id").agg(F.max("created_at").alias("ended_at"))
+
+
 def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:
     """Finds the last row of every group and partition (`known`), and the last one with a settled outcome (`settled`).
 
@@ -90,12 +98,7 @@ def last_checkpoints(rows: DataFrame) -> list[dict[str, Checkpoint]]:
         F.max_by(newest, "created_at").alias("known"),
         F.max_by(newest, F.when(rows.sync.isin(*SETTLED), rows.created_at)).alias("settled"),
     )
-    ended = (
-        rows.filter(rows.topic.isNull() & (rows.status == Status.DELETED))
-        .groupBy("group_id")
-        .agg(F.max("created_at").alias("ended_at"))
-    )
-    last = last.join(ended, "group_id", "left").filter(
+    last = last.join(last_deletions(rows), "group_id", "left").filter(
         "topic IS NULL OR ended_at IS NULL OR known.created_at >= ended_at"
     )
     return [

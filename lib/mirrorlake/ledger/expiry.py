@@ -11,9 +11,9 @@ expired part is answered with `before_mirror`. That offset is at most the smalle
 If the start of the log is unknown, nothing expires. The last run of a partition never expires. Resets never expire,
 because they show which earlier rows are void.
 
-Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. Of a group
-that was deleted before, its deletion stays. For each
-position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row.
+Of checkpoints, the rows stay that were valid at the beginning of the retention time, and all later ones. For each
+position, the last row whose sync outcome is settled stays, too. The checkpoint job recognises a rewind by that row. Of
+a group that was deleted before that time, the row of its deletion stays, and none of its positions.
 
 Of counts, the last counting of each topic stays, and of an hour all rows or none. Of lag_samples, the newest row of
 each flow stays; of cycles, that of each of its jobs. Of verifications, those stay that `incremental` continues from,
@@ -190,8 +190,7 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     """Selects the expired verifications, each as a whole, and their findings.
 
     Of each partition, the last `full` or `incremental` one stays that passed, and what has found a difference that
-    stands.
-    Other ranges that only the expired ones covered are unverified afterwards.
+    stands. Other ranges that only the expired ones covered are unverified afterwards.
     """
     from pyspark.sql import functions as F
 

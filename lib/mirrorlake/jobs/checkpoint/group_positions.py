@@ -10,7 +10,7 @@ from enum import StrEnum
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.name_filter import NameFilter
 from mirrorlake.ledger import views
-from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
+from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey, last_deletions
 from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.store import Ledger, rows_of_pair
 from mirrorlake.model.status import SETTLED, Status
@@ -153,12 +153,10 @@ def settled(ledger: Ledger, flow: Flow) -> dict[GroupKey, Checkpoint]:
     from pyspark.sql import functions as F
 
     rows = ledger.of_flow("checkpoints", flow)
-    is_end = (F.col("status") == Status.DELETED) & F.col("topic").isNull()
-    ended = rows.filter(is_end).groupBy("group_id").agg(F.max("created_at").alias("ended_at"))
     newest = F.max_by(F.struct(*rows.columns), "created_at").alias("row")
     found = (
         rows.filter(F.col("sync").isin(*SETTLED))
-        .join(ended, "group_id", "left")
+        .join(last_deletions(rows), "group_id", "left")
         .filter("ended_at IS NULL OR created_at > ended_at")
         .groupBy("group_id", "topic", "partition")
         .agg(newest)

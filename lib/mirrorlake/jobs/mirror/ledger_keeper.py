@@ -215,25 +215,22 @@ class LedgerKeeper:
             f"the flow was mirrored on: {away.first}. It has all runs again"
         )
         if dropped:
-            rows = ", ".join(f"{count} of {table}" for table, count in sorted(dropped.items()))
-            detail += f". Rows that were too many to be kept are missing: {rows}"
+            detail += f". Rows that were too many to be kept are missing: {_listed(dropped)}"
         log.info(event("ledger_back", flow=self.flow.name, away_s=seconds, attempts=away.attempts, dropped=dropped))
         self._metrics.ledger_away_seconds.labels(self.flow.name).set(0)
-        self._metrics.anomalies.labels(self.flow.name, AnomalyKind.LEDGER_AWAY).inc()
-        self.append(
-            "anomalies", [Anomaly.of_flow(self.flow, AnomalyKind.LEDGER_AWAY, AnomalyAction.OTHERS_GO_ON, detail)]
-        )
+        self._note_away(detail)
 
     def _report_dropped(self, dropped: Mapping[str, int]) -> None:
         """Records which rows have made room for newer ones while a table could not be written to for long."""
         if not dropped:
             return
-        rows = ", ".join(f"{count} of {table}" for table, count in sorted(dropped.items()))
-        detail = (
-            f"flow {self.flow.name}: another writer, such as maintenance, has held tables of the ledger for so long "
-            f"that rows were too many to be kept: {rows}. The ledger has all runs"
-        )
         log.warning(event("ledger_rows_missing", flow=self.flow.name, rows=dict(dropped)))
+        self._note_away(
+            f"flow {self.flow.name}: another writer, such as maintenance, has held tables of the ledger for so long "
+            f"that rows were too many to be kept: {_listed(dropped)}. The ledger has all runs"
+        )
+
+    def _note_away(self, detail: str) -> None:
         self._metrics.anomalies.labels(self.flow.name, AnomalyKind.LEDGER_AWAY).inc()
         self.append(
             "anomalies", [Anomaly.of_flow(self.flow, AnomalyKind.LEDGER_AWAY, AnomalyAction.OTHERS_GO_ON, detail)]
@@ -254,6 +251,10 @@ class LedgerKeeper:
         self._metrics.ledger_appends.labels(self.flow.name).inc()
         self._metrics.ledger_runs.labels(self.flow.name).inc(runs)
         self.count_runs(appended=runs)
+
+
+def _listed(rows: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of {table}" for table, count in sorted(rows.items()))
 
 
 class _Away:
