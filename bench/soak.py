@@ -163,8 +163,8 @@ def soak(minutes: float, *, leaks: bool) -> tuple[Series, list[str]]:
             restarts = stack.enter_context(Restarts(clusters))
             series, ended = watch(notebooks, 60 * minutes)
             print(
-                f"{minutes:g} minutes: {len(trickle.sent):,} records in a trickle, {bursts.count} bursts of "
-                f"{BURST.records:,}, {restarts.count} restarts of brokers"
+                f"{minutes:g} minutes: {len(trickle.sent):,} records in a trickle ({trickle.replaced} producers "
+                f"replaced), {bursts.count} bursts of {BURST.records:,}, {restarts.count} restarts of brokers"
             )
     return series, ended
 

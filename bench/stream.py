@@ -6,16 +6,20 @@ import struct
 import time
 from contextlib import suppress
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from bench.background import Background
 
 SENT = struct.Struct(">dQ")  # seconds since the epoch, and the record's number
 POLL_S = 0.05
+SILENT_S = 30.0  # longer than a restart of a broker takes
 
 
 class Trickle(Background):
     """Produces that many records per second to a topic, for the length of a block.
+
+    After a restart of its broker, librdkafka may send nothing for minutes. So a producer that delivers nothing for
+    SILENT_S is replaced; what it still had is not sent.
 
     Args:
         servers: the bootstrap servers.
@@ -26,12 +30,15 @@ class Trickle(Background):
 
     Attributes:
         sent: the send time of each record, in the order of their numbers.
+        replaced: the number of producers that were replaced.
     """
 
     def __init__(self, servers: str, topic: str, partitions: int, per_second: int, size: int = 512) -> None:
         super().__init__()
         self.sent: list[float] = []
-        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0})
+        self.replaced = 0
+        self._settings = {"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0}
+        self._producer, self._delivered_at = Producer(self._settings), time.monotonic()
         self._topic, self._partitions, self._per_second, self._padding = (
             topic,
             partitions,
@@ -51,11 +58,21 @@ class Trickle(Background):
                 time.sleep(due - now)
             number, at = len(self.sent), time.time()
             self._producer.produce(
-                self._topic, SENT.pack(at, number) + self._padding, partition=number % self._partitions
+                self._topic,
+                SENT.pack(at, number) + self._padding,
+                partition=number % self._partitions,
+                on_delivery=self._delivered,
             )
             self.sent.append(at)
             self._producer.poll(0)
             due += 1 / self._per_second
+            if time.monotonic() - self._delivered_at > SILENT_S:
+                self._producer, self._delivered_at = Producer(self._settings), time.monotonic()
+                self.replaced += 1
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            self._delivered_at = time.monotonic()
 
 
 class Reader(Background):

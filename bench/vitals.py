@@ -28,6 +28,7 @@ POOLS = ("block-manager-a", "block-manager-s")  # as far as Linux keeps a thread
 OWN_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")  # what makes the name of a file its own
 LONG_S = 300
 LARGEST = 100  # lines of a histogram, about 8 KiB
+FILES_OF_A_LINK = 3  # to a worker: the JVM has its socket, and an epoll and an eventfd to wait for it (PythonWorker)
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
 
 
@@ -106,6 +107,7 @@ class Notebook:
         workers = [one for one in family if one not in java and any(word in _words(one) for word in WORKERS)]
         driver = [one for one in family if "ipykernel" in _words(one)]
         others = [one for one in family if one not in workers]
+        links = _links(java, workers)
         memory = {
             "papermill_private": _sum([self.process], _anonymous) / MIB,
             "driver_private": _sum(driver, _anonymous) / MIB,
@@ -116,8 +118,8 @@ class Notebook:
         values |= {
             "workers": float(len(workers)),
             "threads": _sum([*driver, *java], _threads),
-            "connections": _sum(others, _connections) + _of_workers(workers, _connections),
-            "open_files": _sum(others, _open_files) + _of_workers(workers, _open_files),
+            "connections": _sum(others, _connections) + _of_workers(workers, _connections) - links,
+            "open_files": _sum(others, _open_files) + _of_workers(workers, _open_files) - FILES_OF_A_LINK * links,
             "temporary_files": float(_left_over(self.temporary)),
         }
         if self.output.exists():
@@ -195,6 +197,23 @@ def _of_workers(workers: Sequence[psutil.Process], measure: Callable[[psutil.Pro
             kind = parent if (parent := one.ppid()) in pids else -one.pid
             largest[kind] = max(largest.get(kind, 0.0), measure(one))
     return sum(largest.values())
+
+
+def _links(java: Sequence[psutil.Process], workers: Sequence[psutil.Process]) -> int:
+    """Returns the number of a JVM's connections that end at one of Spark's Python processes.
+
+    There is one for each process. They are counted as processes; more than those are a leak.
+    """
+    ends: set[tuple[int, int]] = set()
+    for one in workers:
+        with suppress(psutil.Error, OSError):
+            ends |= {ports[::-1] for ports in _ports(one)}
+    return int(_sum(java, lambda one: len(ends.intersection(_ports(one)))))
+
+
+def _ports(process: psutil.Process) -> list[tuple[int, int]]:
+    """Returns the ports of a process's connections, its own first; a JVM writes addresses in another way."""
+    return [(end.laddr.port, end.raddr.port) for end in process.net_connections("tcp") if end.raddr]
 
 
 def _own(worker: psutil.Process, workers: Sequence[psutil.Process]) -> int:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 
+import psutil
 import pytest
 
+from bench import vitals
 from bench.judge import Judgement, Verdict, by_window, floor, growth, judge
 from bench.soak import verdict
 
@@ -110,3 +115,18 @@ def test_the_slope_and_its_interval_are_those_of_theil_and_sen() -> None:
     points = by_window(series(lambda at: 300 + at / 1000, noise=2.0))
     slope, _, low, high = stats.theilslopes([value for _, value in points], [time / HOUR_S for time, _ in points], 0.95)
     assert growth(points) == pytest.approx((slope, low, high), rel=0.02)
+
+
+def test_only_connections_that_end_at_a_worker_are_left_out_of_the_files_of_a_jvm() -> None:
+    code = "import socket, sys; found = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); sys.stdin.read()"
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as own:
+        port = str(listener.getsockname()[1])
+        with subprocess.Popen([sys.executable, "-c", code, port], stdin=subprocess.PIPE) as worker:
+            kept = [listener.accept()[0], listener.accept()[0]]
+            me, other = psutil.Process(), psutil.Process(worker.pid)
+            assert vitals._links([me], [other]) == 1
+            assert vitals._links([me], []) == 0
+            worker.communicate()
+        assert vitals._links([me], [other]) == 0, "it has ended: what the JVM keeps of it counts"
+        for one in (own, *kept):
+            one.close()
