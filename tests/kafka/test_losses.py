@@ -308,6 +308,49 @@ def test_a_batch_that_would_take_too_much_memory_to_open_stops_the_flow_or_is_le
     plain_world.assert_accounted(topic)
 
 
+def test_records_without_a_key_from_before_a_topic_was_compacted_are_left_out_as_compaction_leaves_them_out(
+    plain_world: World,
+) -> None:
+    topic = plain_world.topic(partitions=2)
+    settings = {"bootstrap.servers": plain_world.source_servers, "linger.ms": 200, "log_level": 0}
+    for codec in ("none", "zstd"):
+        mixed = Producer({**settings, "compression.type": codec})
+        for number in range(300):
+            key = None if number % 3 == 0 else b"" if number == 1 else b"k%d" % number
+            mixed.produce(topic, b"v%d" % number, key, partition=0)
+        assert mixed.flush(30) == 0
+        mixed.produce(topic, b"alone", partition=1)
+        assert mixed.flush(30) == 0
+    plain_world.produce(topic, 40, 1, seed=7)
+    configure(plain_world, topic, {"cleanup.policy": "compact"})
+    kept = [record for _, record in plain_world.source_records(topic)[0] if record[0] is not None]
+    mirrored = plain_world.mirror()
+    assert mirrored.records == len(kept)
+    assert contents(plain_world.target_records(topic)[0]) == kept
+    assert {kind for *_, kind in plain_world.gaps(topic)} == {"compacted"}
+    plain_world.assert_accounted(topic)
+
+
+def test_a_record_without_a_key_stops_the_flow_where_only_the_remote_topic_is_compacted(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.write_config(**{"sync.topic.configs.enabled": "false"})
+    plain_world.produce(topic, 5, 1)
+    plain_world.mirror()
+    configure(plain_world, plain_world.remote(topic), {"cleanup.policy": "compact"}, target=True)
+    plain = Producer({"bootstrap.servers": plain_world.source_servers, "log_level": 0})
+    plain.produce(topic, b"no key", partition=0)
+    assert plain.flush(30) == 0
+    with pytest.raises(
+        TargetError,
+        match=rf"{topic}, partition 0, offset 5: the record has no key, and topic .* refuses it",
+    ):
+        plain_world.mirror()
+    assert [kind for kind, *_ in anomalies(plain_world, "stop")] == ["stopped"]
+    configure(plain_world, plain_world.remote(topic), {"cleanup.policy": "delete"}, target=True)
+    assert plain_world.mirror().records == 1
+    plain_world.assert_accounted(topic)
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 def test_a_lone_record_larger_than_the_remote_topic_allows_by_then_stops_the_flow_or_is_left_out(
     plain_world: World, codec: str

@@ -37,7 +37,7 @@ class GapKind(StrEnum):
 EXPLAINED: Mapping[GapKind, str] = {
     GapKind.MARKER: "transaction marker",
     GapKind.ABORTED: "records of an aborted transaction",
-    GapKind.COMPACTED: "removed by log compaction",
+    GapKind.COMPACTED: "removed by log compaction, or without a key, so that compaction removes it",
     GapKind.MIRRORED: "records that another flow had mirrored to the source",
     GapKind.FILTERED: "left out by the flow's transform",
     GapKind.DEAD_LETTER: "written to the dead-letter topic, as the flow's transform failed",

@@ -28,6 +28,7 @@ class Limits:
     Attributes:
         bytes: the largest size of a batch of several records, by topic.
         refused: single records that the cluster rejected, as `Stretch.record_id` names them.
+        keyed: remote topics that refuse records without a key, as they are compacted.
         behind: the time on the monotonic clock when a record was first refused by a remote topic whose size limit is
             behind that of the source, by remote topic and the source's limit.
         generation: the generation of the flow that they are of. A job that begins tries them again.
@@ -47,6 +48,7 @@ class Limits:
     window_bytes: int = 256 << 10
     bytes: dict[str, int] = field(default_factory=dict)
     refused: set[RecordId] = field(default_factory=set)
+    keyed: set[str] = field(default_factory=set)
     behind: dict[tuple[str, int], float] = field(default_factory=dict)
     generation: int = 0
     refused_lanes: dict[str, dict[Lane, float]] = field(default_factory=dict)
@@ -60,13 +62,14 @@ class Limits:
         """Forgets what does not hold for another generation."""
         if generation != self.generation:
             self.refused.clear()
+            self.keyed.clear()
             self.behind.clear()
             self.generation = generation
 
     @property
-    def known(self) -> tuple[frozenset[tuple[str, int]], int]:
+    def known(self) -> tuple[frozenset[tuple[str, int]], int, int]:
         """Returns what has been learnt, for comparison; it changes with each batch that is rejected."""
-        return frozenset(self.bytes.items()), len(self.refused)
+        return frozenset(self.bytes.items()), len(self.refused), len(self.keyed)
 
     def lower(self, topic: str, limit_bytes: int) -> None:
         """Lowers the limit of a topic to `limit_bytes`, unless it is lower already."""

@@ -47,6 +47,7 @@ def varint(value: int) -> bytes:
     return bytes(written)
 
 
+NO_KEY = varint(-1)  # the length of a key that is null
 SMALL = [varint(value) for value in range(1 << 14)]  # most lengths and deltas
 
 
@@ -57,6 +58,11 @@ class Record:
     offset: int
     timestamp: int
     rest: bytes
+
+    @property
+    def has_key(self) -> bool:
+        """True if the record has a key, which may be empty."""
+        return self.rest[:1] != NO_KEY
 
 
 def read_records(batch: Batch, limit_bytes: int = MOST_BYTES) -> Iterator[Record]:

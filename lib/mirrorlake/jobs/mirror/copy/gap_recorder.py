@@ -8,7 +8,7 @@ from __future__ import annotations
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import SourceError, TargetError
 from mirrorlake.jobs.mirror.copy.partition_copy import Stretch
-from mirrorlake.model.anomaly import about
+from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.protocol.batches.records import Record
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
@@ -56,6 +56,25 @@ class GapRecorder:
                 "DESCRIBE_CONFIGS). If the topic was compacted before, set cleanup.policy = compact while it is "
                 f"mirrored. Otherwise check the disks of cluster {self._flow.source}",
             )
+
+    async def pass_keyless(self, stretch: Stretch, offset: int) -> None:
+        """Leaves out a record without a key, which the target refuses, where compaction removes it on the source, too.
+
+        It was written before the topic was compacted. Brokers accept none later (`LogValidator`), and the cleaner keeps
+        none (`Cleaner.shouldRetainRecord`).
+
+        Raises:
+            TargetError: only the remote topic is compacted.
+        """
+        if not await self._is_compacted(stretch):
+            raise TargetError(
+                f"{place(stretch, self._flow)}, offset {offset}: the record has no key, and topic "
+                f"{stretch.target_topic} on cluster {self._flow.target} refuses it, as that topic is compacted. On "
+                f"cluster {self._flow.source}, the topic isn't (reading cleanup.policy needs DESCRIBE_CONFIGS). No "
+                "record was skipped. Set cleanup.policy = delete on the remote topic, or compact on the source",
+                anomaly=about(AnomalyKind.STOPPED, stretch.key, offset, offset + 1),
+            )
+        self.skip(stretch, offset + 1, GapKind.COMPACTED)
 
     async def out_of_range(self, stretch: Stretch) -> None:
         """Handles a position that is before the log's start or after its end."""

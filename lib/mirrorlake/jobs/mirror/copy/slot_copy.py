@@ -109,7 +109,7 @@ class SlotCopy:
             SourceError: the log differs from the plan, or the source can't be read.
             TargetError: the target can't be written, or its state is behind the plan.
             FencedError: a newer job has taken over the flow.
-            BatchRefusedError: a batch exceeds the target's limit; the next attempt makes smaller ones.
+            BatchRefusedError: the target refuses a batch; the next attempt makes batches that fit.
         """
         began, throttled, planned = self._clock(), self._throttled_ms(), list(ranges)
         producer = self._begin(planned)
@@ -505,13 +505,13 @@ def copy_slot(
                     **options,
                 )
                 return copy.run(planned, records)
-            except BatchRefusedError:  # the next attempt makes smaller batches
+            except BatchRefusedError:  # the next attempt makes batches that fit
                 if (error := copy.out_of_step()) is not None:
                     return error
                 if any(flow.transform_of(planned_range.topic) for planned_range in planned):
                     return TargetError(
-                        f"flow {flow.name}, slot {slot}: a batch was too large for its topic; the next attempt makes "
-                        "smaller batches",
+                        f"flow {flow.name}, slot {slot}: a topic refuses a batch, for its size or for records without "
+                        "a key; the next attempt makes batches that fit",
                         retriable=True,
                     )
                 if target.limits.known == known:

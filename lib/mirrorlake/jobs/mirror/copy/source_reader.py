@@ -285,7 +285,9 @@ class Intake:
         return len(numbers)
 
     def _is_special(self, stretch: Stretch, small: SmallBatches, numbers: range) -> bool:
-        """Returns True if single records of batches need attention: to be copied home, or too large for the target."""
+        """Returns True if single records of batches need attention: to be copied home, or refused by the target."""
+        if stretch.target_topic in self.limits.keyed:
+            return True
         start, end = small.first_offset(numbers[0]), small.end_offset(numbers[-1])
         return any(refill.key == stretch.key for refill in self.flow.refills) or any(
             (topic, partition, incarnation) == (*stretch.key, stretch.incarnation) and start <= offset < end
@@ -304,6 +306,7 @@ class Intake:
             and batch.base_offset == stretch.upstream_next
             and len(batch.raw) <= limit_bytes(self.limits, stretch)
             and stretch.record_id(batch.base_offset) not in self.limits.refused
+            and stretch.target_topic not in self.limits.keyed
         ):
             self.pack(stretch)
             stretch.take(batch)
@@ -401,7 +404,10 @@ class Intake:
         for record in records:
             if record.offset != stretch.upstream_next:
                 await self.gaps.pass_hole(stretch, record.offset)
-            self.add(stretch, record, batch.attributes & CODEC, stretch.partition)
+            if not record.has_key and stretch.target_topic in self.limits.keyed:
+                await self.gaps.pass_keyless(stretch, record.offset)
+            else:
+                self.add(stretch, record, batch.attributes & CODEC, stretch.partition)
         await self.gaps.pass_hole(stretch, end)
 
     def add(self, stretch: Stretch, record: Record, codec: int, target_partition: int) -> None:

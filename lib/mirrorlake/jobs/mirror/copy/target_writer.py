@@ -17,9 +17,11 @@ from mirrorlake.jobs.mirror.copy.throttle import Throttle
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
+from mirrorlake.protocol.batches.codecs import CorruptBatchError, OversizedBatchError
 from mirrorlake.protocol.batches.record_batch import Batch, next_sequence
+from mirrorlake.protocol.batches.records import read_records
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, READ_UNCOMMITTED, Cluster
-from mirrorlake.protocol.error_codes import TOO_LARGE
+from mirrorlake.protocol.error_codes import TOO_LARGE, ErrorCode
 from mirrorlake.protocol.log_reader import NothingThereError, read_stretch
 from mirrorlake.protocol.network.network_client import IN_FLIGHT, MOST_IN_FLIGHT
 from mirrorlake.protocol.network.response_error import ResponseError, is_unauthorized
@@ -34,9 +36,9 @@ REQUEST_BYTES = 16 << 20  # brokers refuse requests above socket.request.max.byt
 
 
 class BatchRefusedError(Exception):
-    """Raised when the target refuses a batch for its size.
+    """Raised when the target refuses a batch for its size, or for records without a key.
 
-    The cluster's `limits` have been updated, so that another attempt makes smaller batches.
+    The cluster's `limits` have been updated, so that another attempt makes batches that fit.
     """
 
 
@@ -168,7 +170,7 @@ class Outlet:
         """Waits until no request is in flight.
 
         Raises:
-            BatchRefusedError: a batch is larger than its topic allows.
+            BatchRefusedError: a batch is larger than its topic allows, or lacks keys that it needs.
             ResponseError, WireError: any other error; the transaction can't be committed.
         """
         for in_flight in self._in_flight.values():
@@ -232,9 +234,15 @@ class Outlet:
             if self._is_far:
                 self._adapt_window(sent_at, _size(batches), was_there=was_there)
         except ResponseError as error:
-            if error.code not in TOO_LARGE or error.key is None:
+            if error.key is None:
                 raise
-            await self._learn_limit(error.key[0], *batches[error.key])
+            topic, (writing, batch) = error.key[0], batches[error.key]
+            if error.code in TOO_LARGE:
+                await self._learn_limit(topic, writing, batch)
+            elif error.code == ErrorCode.INVALID_RECORD and await self._needs_keys(topic, writing, batch):
+                self.target.limits.keyed.add(topic)
+            else:
+                raise
             raise BatchRefusedError from error
 
     async def _send(self, where: Where, batches: Requested) -> None:
@@ -286,6 +294,19 @@ class Outlet:
         except ResponseError:
             configured = refused_bytes
         self.target.limits.lower(topic, configured if configured < refused_bytes else refused_bytes // 2)
+
+    async def _needs_keys(self, topic: str, writing: Writing, batch: Batch) -> bool:
+        """Returns True if a topic refuses a batch of this flow for its records without a key, for the first time."""
+        if not isinstance(writing, Stretch) or topic in self.target.limits.keyed:
+            return False
+        policy = await self.target.topic_config(topic, "cleanup.policy")
+        if policy is not None and "compact" not in policy:
+            return False
+        try:
+            records = read_records(batch, self.flow.batch_max_decompressed_bytes)
+            return not all(record.has_key for record in records)
+        except (CorruptBatchError, OversizedBatchError):
+            return False
 
     # -- other writers ------------------------------------------------------------------------------
 
