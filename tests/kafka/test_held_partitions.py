@@ -55,6 +55,11 @@ def remote_topics_on(world: World, places: dict[str, int]) -> None:
     eventually(lambda: {*places} <= {*world.target_admin.list_topics(timeout=5).topics})
 
 
+def leader(world: World, remote: str) -> int:
+    """Returns the node id of a remote topic's leader, -1 if it has none."""
+    return int(world.target_admin.list_topics(remote, timeout=5).topics[remote].partitions[0].leader)
+
+
 def arrived(world: World, topic: str) -> int:
     try:
         return len(world.target_records(topic)[0])
@@ -121,6 +126,34 @@ def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_w
     (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
     assert row["topic"] == dead
     assert "not known whether the topic holds records of others" in row["detail"]
+    world.assert_equal(alive, dead)
+
+
+def test_a_remote_partition_that_loses_its_leader_holds_back_only_itself(
+    servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
+) -> None:
+    world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
+    world.write_config(**{"mirrorlake.slots": "1"})
+    alive, dead = world.topic("alive", 1), world.topic("dead", 1)
+    remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2})
+    for topic in (alive, dead):
+        world.produce(topic, 20, 1)
+    with ExitStack() as stopped, world.mirroring():
+        eventually(lambda: arrived(world, alive) == arrived(world, dead) == 20, 60)
+        pair.stop_broker(2)
+        stopped.callback(pair.start_broker, 2)
+        eventually(lambda: leader(world, world.remote(dead)) == -1)
+        for count in (40, 60, 80):
+            for topic in (alive, dead):
+                world.produce(topic, 20, 1, seed=count)
+            eventually(lambda count=count: arrived(world, alive) == count, 30)
+        eventually(lambda: world.metric("held_partitions") == 1)
+        stopped.close()
+        eventually(lambda: arrived(world, dead) == 80, 90)
+        eventually(lambda: world.metric("held_partitions") == 0)
+    (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
+    assert (row["topic"], row["partition"], row["action"]) == (dead, 0, "the others go on")
+    assert f"the leader of {world.remote(dead)}-0 does not answer" in row["detail"]
     world.assert_equal(alive, dead)
 
 

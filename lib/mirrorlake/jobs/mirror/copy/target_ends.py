@@ -38,13 +38,20 @@ def require_ends(flow: Flow, target: Cluster, stretches: Iterable[Stretch], gene
         return
     checked = target.limits.ends_checked
     asked = {
-        (stretch.target_topic, stretch.partition): stretch
+        key: stretch
         for stretch in stretches
         if stretch.downstream_from and not flow.scatters(stretch.topic)
+        if checked.get(key := (stretch.target_topic, stretch.partition)) != generation
     }
+    for topic, partition in asked:
+        if target.topics[topic].leaders.get(partition, 0) < 0:  # the planner leaves it out, once a slot has failed
+            raise TargetError(
+                f"flow {flow.name}: partition {partition} of topic {topic} on cluster {flow.target} has no leader now",
+                retriable=True,
+            )
 
     async def first_lost() -> PartitionKey | None:
-        left = {key: one.downstream_from - 1 for key, one in asked.items() if checked.get(key) != generation}
+        left = {key: one.downstream_from - 1 for key, one in asked.items()}
         async for key, is_there in _looked_up(target, left):
             if not is_there:
                 return key

@@ -7,7 +7,7 @@ offsets. Planning reads no records of the source and has no side effects.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 
@@ -25,18 +25,20 @@ from mirrorlake.jobs.mirror.planning.stuck import StuckPartitions
 from mirrorlake.jobs.mirror.planning.turns import Turns
 from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
-from mirrorlake.model.copy_plan import Partition, make_plan, total_lag
+from mirrorlake.model.copy_plan import Partition, Range, make_plan, total_lag
 from mirrorlake.model.gap import GapKind
 from mirrorlake.model.merged_positions import MergedPositions
 from mirrorlake.model.slot import Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, Cluster, connect_both
 from mirrorlake.protocol.requests.metadata import Topic
+from mirrorlake.reasons import PartitionHeld
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.pause import PauseWatch
 
 RETRY_TOPICS_S = 5.0
+RETRY_LEADERS_S = 1.0
 RETRY_HELD_S = 30.0
 
 
@@ -60,6 +62,8 @@ class Planner:
         self._remote_ids: dict[str, str] = {}
         self._readiness = Readiness()
         self._looked_again = 0.0
+        self._leaderless: dict[PartitionKey, str] = {}  # whose remote partitions have no leader, and why they wait
+        self._leaders_due = 0.0
         self._generation = 0
         self._merged = MergedPositions()
         self._slot_of: dict[PartitionKey, int] = {}
@@ -179,7 +183,9 @@ class Planner:
             }
         )
         self._stuck.observe(states)
-        stuck = silent | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
+        leaderless = self._without_remote_leader(target, ranges)
+        ranges = [planned for planned in ranges if (planned.topic, planned.partition) not in leaderless]
+        stuck = silent | leaderless | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
         going = {(one.topic, one.partition) for one in due}
         lingering = {key for one in offered if (key := (one.topic, one.partition)) not in going}
         ranges = self._stuck.planned(
@@ -271,6 +277,28 @@ class Planner:
                 )
             )
         return offered, stable, self._stuck.silent(silent)
+
+    def _without_remote_leader(self, target: Cluster, ranges: Iterable[Range]) -> dict[PartitionKey, str]:
+        """Returns the reasons of the partitions whose remote partitions have no leader, among those of failing slots.
+
+        One such partition would fail the whole slot. It stays out of plans until the target names a leader.
+        """
+        failing = self._stuck.failing_slots
+        suspects = {(one.topic, one.partition) for one in ranges if one.slot in failing} | self._leaderless.keys()
+        if suspects and time.monotonic() >= self._leaders_due:
+            self._leaders_due = time.monotonic() + RETRY_LEADERS_S
+            remote = self.flow.remote_topics({topic for topic, _ in suspects})
+            found = target.refresh(set(remote.values()), self.flow.connect_timeout_ms)
+            leaders = {topic: found[name].leaders for topic, name in remote.items() if name in found}
+            self._leaderless = {}
+            for topic, partition in suspects:
+                known = leaders.get(topic, {})
+                needed = known if self.flow.scatters(topic) else {partition}
+                for index in (index for index in needed if known.get(index, 0) < 0):
+                    self._leaderless[topic, partition] = PartitionHeld.NO_LEADER.about(
+                        topic=remote[topic], partition=index, error=f"cluster {self.flow.target} names none"
+                    )
+        return self._leaderless
 
     def _changed(
         self, stable: Mapping[PartitionKey, int], positions: Mapping[PartitionKey, Position]

@@ -144,6 +144,11 @@ class StuckPartitions:
         return reasons
 
     @property
+    def failing_slots(self) -> Set[int]:
+        """Returns the slots whose last plan had no result."""
+        return self._failing.keys()
+
+    @property
     def resting(self) -> set[int]:
         """Returns the slots that have failed and rest, while others advance."""
         now = self._clock()
