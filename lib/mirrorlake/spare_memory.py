@@ -19,8 +19,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 EVERY_S = 60.0
-LARGE_BYTES = 256 << 10
-ARENAS = 4
+LARGE_BYTES = 256 << 10  # of a JVM
+DRIVER_LARGE_BYTES = 64 << 10  # such as the buffer in which a thread encodes its requests
+DRIVER_ARENAS = 1  # its threads run one at a time in any case
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of malloc.h
 
 
@@ -32,9 +33,9 @@ class SpareMemory:
 
     Args:
         now: monotonic clock, in seconds.
-        is_driver: True for a process that lives for long and copies little. Each piece of LARGE_BYTES or more comes
-            from the system then and goes back to it at once, and all threads share few arenas. Where batches are large,
-            this would cost time, because the system clears what it hands out.
+        is_driver: True for a process that lives for long and copies little. Each piece of DRIVER_LARGE_BYTES or more
+            comes from the system then and goes back to it at once, and all threads share one arena. Where batches are
+            large, this would cost time, because the system clears what it hands out.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic, *, is_driver: bool = False) -> None:
@@ -45,8 +46,8 @@ class SpareMemory:
         libc = ctypes.CDLL(None)
         self._trim: Callable[[int], int] = getattr(libc, "malloc_trim", lambda _: 0)  # of glibc alone
         if is_driver and hasattr(libc, "mallopt"):
-            libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-            libc.mallopt(M_ARENA_MAX, ARENAS)
+            libc.mallopt(M_MMAP_THRESHOLD, DRIVER_LARGE_BYTES)
+            libc.mallopt(M_ARENA_MAX, DRIVER_ARENAS)
 
     def give_back_if_due(self) -> None:
         """Gives it back, if EVERY_S have passed since the last time; takes some milliseconds."""
