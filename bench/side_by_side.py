@@ -158,7 +158,10 @@ def _rounds(case: Case, clusters: Clusters, results: Results, rounds: int, only:
     failures = 0
     if case.kind == "backlog":  # warms up the brokers' JVMs, so that the first contestant has no disadvantage
         first = CEILING if CEILING in case.contestants else MIRRORLAKE
-        case.measure(first, case.task(clusters, first, rounds))
+        try:
+            case.measure(first, case.task(clusters, first, rounds))
+        except Exception as error:  # the cases that follow are measured in any case
+            _say(f"  warming up: {type(error).__name__}: {error}")
         clusters.clean(keep=case.topic)
     for number in range(rounds):
         for contestant in _left(case, results, number, only):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, MirrorlakeError
 from mirrorlake.jobs.verification.completeness import Completeness, CountScope, CountStatus
 from mirrorlake.jobs.verification.counting import Counting
@@ -144,8 +144,8 @@ def test_records_in_excess_of_the_source_fail_and_two_countings_at_once_count_on
 
 def test_topics_whose_counts_need_not_be_equal_are_neutral(world: World) -> None:
     compacted = world.topic("compacted", 1, {"cleanup.policy": "compact"})
-    expired, replaced = world.topic("expired", 1), world.topic("replaced", 1)
-    for topic in (expired, replaced):
+    expired, replaced, grown = world.topic("expired", 1), world.topic("replaced", 1), world.topic("grown", 1)
+    for topic in (expired, replaced, grown):
         write(world.source_servers, topic, 10)
     producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
     producer.produce(compacted, b"v", b"k")
@@ -155,7 +155,7 @@ def test_topics_whose_counts_need_not_be_equal_are_neutral(world: World) -> None
     early = count(world)  # before the mirror: the log that begins at 4 may have lost records of any hour
     assert by_topic(early)[expired] == (CountStatus.NEUTRAL, 6, 0)
     assert by_topic(early)[compacted] == (CountStatus.NEUTRAL, 1, 0)
-    assert by_topic(early)[replaced] == (CountStatus.MISSING, 10, 0)
+    assert by_topic(early)[replaced] == by_topic(early)[grown] == (CountStatus.MISSING, 10, 0)
     reasons = {one.topic: one.reason for one in early.topics}
     assert "compacted on the source" in (reasons[compacted] or "")
     assert reasons[expired] == views.UNCOUNTED
@@ -165,9 +165,14 @@ def test_topics_whose_counts_need_not_be_equal_are_neutral(world: World) -> None
     world.source_admin.create_topics([NewTopic(replaced, 1, 1)])[replaced].result()
     eventually(lambda: replaced in world.source_admin.list_topics(timeout=5).topics)
     write(world.source_servers, replaced, 2)
+    world.write_config(**{"mirrorlake.start.new": "latest"})
+    world.source_admin.create_partitions([NewPartitions(grown, 2)])[grown].result()
+    eventually(lambda: len(world.source_admin.list_topics(grown, timeout=5).topics[grown].partitions) == 2)
+    write(world.source_servers, grown, 3, partition=1)
     again = count(world)
     assert by_topic(again)[replaced] == (CountStatus.NEUTRAL, 12, 0)
-    assert again.new_source_records == 2
+    assert by_topic(again)[grown] == (CountStatus.NEUTRAL, 13, 0), "what the new partition had may not be mirrored"
+    assert again.new_source_records == 5
     assert again.is_neutral
     again.require()
 

@@ -138,6 +138,9 @@ def test_a_partition_that_a_transform_has_spread_has_no_place_of_its_own(ledger:
     ).collect()
     assert [(row["target_partition"], row["downstream_offset"]) for row in found] == [(0, 1), (1, 1), (0, 6), (0, 7)]
     assert {row["status"] for row in found} == {"not_covered"}
+    at_a_time = "SELECT * FROM translate_time('spread', 'east', 't', 0, TIMESTAMP '2026-11-20 11:59:00')"
+    (place,) = spark.sql(at_a_time).collect()
+    assert (place["upstream_offset"], place["target_partition"], place["downstream_offset"]) == (0, None, None)
 
 
 def test_an_offset_of_a_topic_to_which_others_write_too_is_exact_only_if_they_do_no_longer(

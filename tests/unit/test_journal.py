@@ -6,10 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
 from mirrorlake.errors import LedgerError
+from mirrorlake.jobs.mirror.ledger_keeper import LedgerKeeper
 from mirrorlake.ledger import journal
 from mirrorlake.ledger.journal import Journal
 from mirrorlake.ledger.memory import MemoryLedger
+from mirrorlake.metrics import Metrics
+from mirrorlake.model.anomaly import AnomalyKind
 
 
 class Away(MemoryLedger):
@@ -57,3 +62,17 @@ def test_rows_that_are_large_wait_in_smaller_numbers() -> None:
             waiting.write()
     assert waiting.waiting() == {"lag_samples": 30}
     assert waiting.take_dropped() == {"lag_samples": 10}
+
+
+def test_a_mirror_job_records_which_rows_have_made_room_while_a_table_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_ROWS", 10)
+    clusters = {"clusters": "a, b", "a.bootstrap.servers": "a:9092", "b.bootstrap.servers": "b:9092"}
+    flow = Flow.from_properties(Properties({**clusters, "a->b.enabled": "true"}), "a->b")
+    ledger = MemoryLedger()
+    keeper = LedgerKeeper(flow, ledger, Metrics(), "job")
+    keeper.note("cycles", numbers(range(13)))
+    for _ in range(3):
+        keeper._tend()  # as its thread does
+    (row,) = ledger.rows["anomalies"]
+    assert row["kind"] == AnomalyKind.LEDGER_AWAY
+    assert row["detail"].endswith("3 of cycles. The ledger has all runs")

@@ -93,3 +93,14 @@ def test_an_idle_job_records_a_cycle_in_each_minute_with_its_lag() -> None:
     kept.now_s += IDLE_NOTE_S
     kept.keeper.idle_if_due()
     assert len(kept.cycles) == 3, "a micro-batch is a cycle, too"
+
+
+def test_a_run_that_has_committed_nothing_records_one_cycle_at_its_end() -> None:
+    kept = Kept()
+    kept.keeper.planned(lag_records=3)
+    kept.keeper.ended()
+    assert [(cycle.cycle_id, cycle.records, cycle.lag) for cycle in kept.cycles] == [("job-idle", 0, 3)]
+    busy = Kept()
+    busy.keeper.committed(1, 1, [reported()], dict.fromkeys(STAGES, 1.0), 0.0)
+    busy.keeper.ended()
+    assert [cycle.cycle_id for cycle in busy.cycles] == ["job-1"]
