@@ -107,7 +107,7 @@ class Notebook:
         workers = [one for one in family if one not in java and any(word in _words(one) for word in WORKERS)]
         driver = [one for one in family if "ipykernel" in _words(one)]
         others = [one for one in family if one not in workers]
-        links = _links(java, workers)
+        links = min(_links(java, workers), len(workers))
         memory = {
             "papermill_private": _sum([self.process], _anonymous) / MIB,
             "driver_private": _sum(driver, _anonymous) / MIB,

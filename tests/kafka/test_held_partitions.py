@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from kafka.protocol.metadata import ApiVersionsRequest
+from mirrorlake.errors import TargetError
 from mirrorlake.jobs.mirror.planning import readiness
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.protocol.cluster import Cluster
@@ -149,12 +150,25 @@ def test_a_remote_partition_that_loses_its_leader_holds_back_only_itself(
             eventually(lambda count=count: arrived(world, alive) == count, 30)
         eventually(lambda: world.metric("held_partitions") == 1)
         stopped.close()
+        eventually(lambda: leader(world, world.remote(dead)) == 2, 60)
         eventually(lambda: arrived(world, dead) == 80, 90)
         eventually(lambda: world.metric("held_partitions") == 0)
     (row,) = [row for row in world.rows("anomalies") if row["kind"] == "held"]
     assert (row["topic"], row["partition"], row["action"]) == (dead, 0, "the others go on")
     assert f"the leader of {world.remote(dead)}-0 does not answer" in row["detail"]
     world.assert_equal(alive, dead)
+    world.write_config(**{"mirrorlake.retry.timeout.ms": "3000"})
+    with ExitStack() as stopped:
+        pair.stop_broker(2)
+        stopped.callback(pair.start_broker, 2)
+        eventually(lambda: leader(world, world.remote(dead)) == -1)
+        for topic in (alive, dead):
+            world.produce(topic, 20, 1, seed=9)
+        with pytest.raises(TargetError, match="has no leader now"):  # a run that ends with what there is
+            world.mirror()
+        assert arrived(world, alive) == 100
+    eventually(lambda: leader(world, world.remote(dead)) == 2, 60)
+    assert world.mirror().records == 20
 
 
 def test_a_job_whose_only_topic_has_a_remote_partition_without_a_leader_tries_again_until_it_has_one(

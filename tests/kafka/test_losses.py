@@ -308,7 +308,7 @@ def test_a_batch_that_would_take_too_much_memory_to_open_stops_the_flow_or_is_le
     plain_world.assert_accounted(topic)
 
 
-def test_records_without_a_key_from_before_a_topic_was_compacted_are_left_out_as_compaction_leaves_them_out(
+def test_records_without_a_key_from_before_a_topic_was_compacted_stop_the_flow_or_are_left_out(
     plain_world: World,
 ) -> None:
     topic = plain_world.topic(partitions=2)
@@ -323,17 +323,28 @@ def test_records_without_a_key_from_before_a_topic_was_compacted_are_left_out_as
         assert mixed.flush(30) == 0
     plain_world.produce(topic, 40, 1, seed=7)
     configure(plain_world, topic, {"cleanup.policy": "compact"})
+    with pytest.raises(
+        SourceError, match=rf"{topic}, partition \d, offsets 0 to 1: the record was written before .* no key"
+    ):
+        plain_world.mirror()
+    (stopped,) = anomalies(plain_world, "stop")
+    assert (stopped[0], *stopped[3:]) == ("no_key", 0, 1)
+    go_on(plain_world)
     kept = [record for _, record in plain_world.source_records(topic)[0] if record[0] is not None]
-    mirrored = plain_world.mirror()
-    assert mirrored.records == len(kept)
+    assert plain_world.mirror().records == len(kept)
     assert contents(plain_world.target_records(topic)[0]) == kept
-    assert {kind for *_, kind in plain_world.gaps(topic)} == {"compacted"}
+    assert {kind for *_, kind in plain_world.gaps(topic)} == {"no_key"}
+    keyed = Producer(settings)
+    for number in range(10):  # such batches pass as they are
+        keyed.produce(topic, b"later", b"k%d" % number, partition=0)
+    assert keyed.flush(30) == 0
+    assert plain_world.mirror().records == 10
     plain_world.assert_accounted(topic)
 
 
-def test_a_record_without_a_key_stops_the_flow_where_only_the_remote_topic_is_compacted(plain_world: World) -> None:
+def test_a_record_without_a_key_waits_where_only_the_remote_topic_is_compacted(plain_world: World) -> None:
     topic = plain_world.topic(partitions=1)
-    plain_world.write_config(**{"sync.topic.configs.enabled": "false"})
+    plain_world.write_config(**{"sync.topic.configs.enabled": "false", "mirrorlake.retry.timeout.ms": "2000"})
     plain_world.produce(topic, 5, 1)
     plain_world.mirror()
     configure(plain_world, plain_world.remote(topic), {"cleanup.policy": "compact"}, target=True)
@@ -342,10 +353,9 @@ def test_a_record_without_a_key_stops_the_flow_where_only_the_remote_topic_is_co
     assert plain.flush(30) == 0
     with pytest.raises(
         TargetError,
-        match=rf"{topic}, partition 0, offset 5: the record has no key, and topic .* refuses it",
+        match=rf"{topic}, partition 0, offset 5: the record has no key, and topic .* refuses it, as compact",
     ):
         plain_world.mirror()
-    assert [kind for kind, *_ in anomalies(plain_world, "stop")] == ["stopped"]
     configure(plain_world, plain_world.remote(topic), {"cleanup.policy": "delete"}, target=True)
     assert plain_world.mirror().records == 1
     plain_world.assert_accounted(topic)

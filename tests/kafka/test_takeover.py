@@ -171,9 +171,9 @@ def test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_
     records = world.source_records(topic)[0]
     remote_topic(world, topic)
     foreign = [(0, (b"not", b"from there", None, (TIMESTAMP_CREATE_TIME, records[0][1][3][1])))]
-    copy(world, topic, 0, [*records[20:100], *records[80:120], *foreign, *records[150:200]])
+    copy(world, topic, 0, [*records[20:100], *records[80:120], *foreign, *records[150:200], *records[180:190]])
     (found,) = take_over(world).findings
-    assert (found.copied, found.repeated, found.missing, found.foreign) == (150, 20, 30, 1)
+    assert (found.copied, found.repeated, found.missing, found.foreign) == (150, 30, 30, 1)
     assert found.upstream_next == records[199][0] + 1
     rows = {row["kind"]: row for row in [row for row in world.table("anomalies") if row["source"] == world.alias]}
     assert (rows["missing"]["from_offset"], rows["missing"]["to_offset"], rows["missing"]["records"]) == (
@@ -181,7 +181,7 @@ def test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_
         records[149][0] + 1,
         30,
     )
-    assert (rows["repeated"]["records"], rows["foreign"]["records"]) == (20, 1)
+    assert (rows["repeated"]["records"], rows["foreign"]["records"]) == (30, 1)
     world.mirror()
     values = [record[1] for _, record in world.target_records(topic)[0]]
     assert values[-100:] == [record[1] for _, record in records[200:]]
@@ -190,7 +190,9 @@ def test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_
     log = [
         *range(20, 100),
         *range(80, 120),
-        *range(150, 300),
+        *range(150, 200),
+        *range(180, 190),
+        *range(200, 300),
     ]  # which record of the source each one on the target is, but for the foreign one
     for at, group in groups.items():
         first = min(copied for copied in log if copied >= at)
@@ -223,7 +225,9 @@ def test_where_retention_has_left_nothing_to_match_a_group_is_placed_behind_what
     world.target_admin.delete_records([deleted])[deleted].result()
     mirrormaker = MirrorMaker(world.flow, Admin(world.flow.target_connection, "target", world.flow_name))
     mirrormaker.ensure_topic()
-    mirrormaker.write({(topic, 0): 60})
+    mirrormaker.write({(topic, 0): 60, (topic, 1): 5})
+    mirrormaker.write({(topic, 1): 0})
+    assert mirrormaker.positions() == {(topic, 0): 60}, "what begins at the first record has no offset"
     (found,) = take_over(world).findings
     assert (found.upstream_next, found.runs) == (60, ())
     group = world.commit("g", {(topic, 0): found.upstream_next})
@@ -233,6 +237,43 @@ def test_where_retention_has_left_nothing_to_match_a_group_is_placed_behind_what
     assert failover(world).lines[0].downstream_offset == end
     world.mirror()
     assert world.target_records(topic)[0][0][0] == end
+
+
+def test_partitions_without_a_copy_begin_where_mirrormaker_2_would_begin(world: World) -> None:
+    topic = world.topic(partitions=3)
+    world.produce(topic, 60, partitions=3)
+    world.write_config(**{"mirrorlake.start": "latest"})
+    remote_topic(world, topic, 3)
+    before = world.source_records(topic)
+    copy(world, topic, 0, before[0])
+    mirrormaker = MirrorMaker(world.flow, Admin(world.flow.target_connection, "target", world.flow_name))
+    mirrormaker.ensure_topic()
+    mirrormaker.write({(topic, 1): 5})  # its remote topic was deleted, and created anew
+    found = {one.partition: one.upstream_next for one in take_over(world).findings}
+    assert found == {0: before[0][-1][0] + 1, 1: 5}
+    world.produce(topic, 30, partitions=3, seed=2)
+    world.mirror()
+    source, target = world.source_records(topic), world.target_records(topic)
+    for partition, first in ((1, 5), (2, before[2][-1][0] + 1)):
+        wanted = [record for offset, record in source[partition] if offset >= first]
+        assert [record for _, record in target[partition]] == wanted
+
+
+def test_a_flow_that_was_given_back_and_taken_over_without_a_record_between_keeps_its_map(world: World) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, partitions=1)
+    world.mirror()
+    hand_back(world.flow)
+    (found,) = take_over(world).findings
+    assert found.runs == ()
+    group = world.commit("g", {(topic, 0): 50})
+    world.checkpoint()
+    row = world.checkpoints()[group, topic, 0]
+    assert (row["status"], row["downstream_offset"], row["reason"]) == ("exact", 50, None)
+    assert failover(world).lines[0].blocks == ()
+    world.produce(topic, 10, partitions=1, seed=2)
+    world.mirror()
+    world.assert_equal(topic)
 
 
 def test_a_take_over_of_another_topic_leaves_promoted_ones_promoted(world: World) -> None:
@@ -318,6 +359,31 @@ def test_a_flow_that_was_given_back_is_not_mirrored(plain_world: World) -> None:
     with pytest.raises(ConfigurationError, match="was handed back to MirrorMaker 2"):
         plain_world.mirror()
     assert len(plain_world.target_records(topic)[0]) == 50
+
+
+def test_a_flow_that_mirrormaker_2_can_not_go_on_with_is_not_given_back(plain_world: World) -> None:
+    topic = plain_world.topic(partitions=1)
+    plain_world.produce(topic, 20, partitions=1)
+    plain_world.mirror()
+    as_it_is = dict(plain_world.properties)
+    for changes, why in (
+        (
+            {
+                "mirrorlake.transforms": "t",
+                "mirrorlake.transform.t.topics": topic,
+                "mirrorlake.transform.t.value": "key",
+            },
+            "has a transform",
+        ),
+        ({"mirrorlake.records": "local"}, "leaves out records that other flows have brought"),
+    ):
+        plain_world.write_config(**changes)
+        with pytest.raises(ConfigurationError, match=why):
+            hand_back(plain_world.flow)
+        plain_world.properties = dict(as_it_is)
+        plain_world.write_config()
+    plain_world.mirror()
+    assert hand_back(plain_world.flow).positions[0].upstream_next == 20
 
 
 def test_a_takeover_that_died_half_way_is_completed_by_the_next(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,9 @@ def test_an_open_transaction_of_an_earlier_attempt_is_waited_for_and_one_of_othe
         assert len(known) == 1
 
         def foreign(known_producers: set[int]) -> int | None:
-            return target.net.run(lambda: outlet._foreign_before(stretch, (remote, 0), end + 3, known_producers))
+            return target.net.run(
+                lambda: outlet._foreign_before(stretch, (remote, 0), end + 3, known_producers, are_expected=False)
+            )
 
         with pytest.raises(TargetError, match="not ended an earlier attempt's transaction yet") as caught:
             foreign(known)

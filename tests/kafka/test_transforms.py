@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError, SourceError
 from mirrorlake.model.copy_plan import Range
+from mirrorlake.protocol.admin import Admin
 from mirrorlake.transforms.frame import with_records
 
 from tests.world import World, configure, consume_as, eventually, read_committed
@@ -188,6 +189,40 @@ def test_a_record_that_a_transform_leaves_without_a_key_stops_no_flow_to_a_compa
     ((_, (key, _, headers, _)),) = read_committed(world.target_servers, letters)[0]
     assert key is None, "as the transform has made it"
     assert f"no key, and topic {world.remote(topic)} is compacted" in dict(headers)["mirrorlake.reason"].decode()
+    config = Admin(world.flow.target_connection, "target", "test").configs([letters])[letters]
+    assert (config["cleanup.policy"].value, config["retention.ms"].value) == ("delete", "-1"), "nothing else has them"
+
+
+def test_a_record_that_a_transform_makes_too_large_goes_to_the_dead_letters(world: World) -> None:
+    topic, letters = world.topic("growing", 1, {"max.message.bytes": "20000"}), f"{world.alias}-letters"
+    transform(world, "t", topic, value="concat(value, value)", on_error="dead-letter")
+    world.write_config(**{"mirrorlake.dead.letter.topic": letters, "mirrorlake.on.loss": "continue"})
+    large, producer = os.urandom(15_000), Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+    for value in (b"small", large, b"small"):
+        producer.produce(topic, value, b"k", partition=0)
+        assert producer.flush(30) == 0
+    assert world.mirror().records == 2
+    assert world.gaps(topic) == [(0, 1, 2, "dead_letter")]
+    ((_, (_, value, headers, _)),) = read_committed(world.target_servers, letters)[0]
+    assert value == large + large
+    assert "larger than topic" in dict(headers)["mirrorlake.reason"].decode()
+
+
+def test_a_record_without_a_key_from_before_a_topic_was_compacted_is_a_loss_also_with_a_transform(
+    world: World,
+) -> None:
+    topic = world.topic("keyed", 1)
+    transform(world, "t", topic, value="upper(CAST(value AS STRING))")
+    producer = Producer({"bootstrap.servers": world.source_servers, "log_level": 0})
+    for key in (b"k", None, b"l"):
+        producer.produce(topic, b"v", key, partition=0)
+    assert producer.flush(30) == 0
+    configure(world, topic, {"cleanup.policy": "compact"})
+    with pytest.raises(SourceError, match="offsets 1 to 2: the record was written before the topic was compacted"):
+        world.mirror()
+    world.write_config(**{"mirrorlake.on.loss": "continue"})
+    assert world.mirror().records == 2
+    assert world.gaps(topic) == [(0, 1, 2, "no_key")]
 
 
 def test_a_transformed_topic_whose_remote_topic_was_deleted_is_filled_again(world: World) -> None:

@@ -345,6 +345,13 @@ def test_what_no_record_can_have_is_a_failure(spark: Any) -> None:
         frame, how = records(spark, b"a", b"b"), transform(**{part: given})
         assert outcomes(applied(frame, how)) == [("failed", part, b"a"), ("kept", None, b"b")]
         assert explain_failure(frame, how, "x", 3, 0, f"{PROPERTY}{part}") == said
+    made = transform(headers="array(named_struct('key', CAST(value AS STRING), 'value', value))")
+    frame = records(spark, b"\xff", b"b")
+    assert outcomes(applied(frame, made)) == [("failed", "headers", b"\xff"), ("kept", None, b"b")]
+    said = "the expression gave a header whose key is not valid UTF-8"
+    assert explain_failure(frame, made, "x", 3, 0, f"{PROPERTY}headers") == said
+    theirs = f"{PROPERTY}value.schema.ids: schema id 9 is not in the registry of cluster a"
+    assert explain_failure(frame, made, "x", 3, 0, theirs) == theirs, "Spark has not refused it"
     (row,) = applied(records(spark, b"a"), transform(headers="CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"))
     assert (row["outcome"], row["headers"]) == ("kept", [])
 

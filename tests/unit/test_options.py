@@ -281,6 +281,28 @@ def test_what_has_changed_since_a_flow_was_read_is_a_change_also_for_a_reader_th
         assert not reader.flow.mirrors_topic("two")
 
 
+def test_a_topic_waits_for_the_transform_that_was_added_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
+    file = tmp_path / "mm2.properties"
+
+    def write(**changes: str) -> None:
+        file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, **changes}.items()))
+
+    write(**{"topics.exclude": "customers"})
+    live = reload.LiveFlow(file, Flow.load(file, "a->b"))
+    mask = {"mirrorlake.transform.mask.topics": "customers", "mirrorlake.transform.mask.value": "sha2(value, 256)"}
+    write(**{"mirrorlake.transforms": "mask"}, **mask)
+    (notice,) = live.poll()
+    assert (notice.event, notice.is_warning) == ("configuration_deferred", True)
+    assert "transforms takes effect when the job is started again, and all other changes with it" in notice.detail
+    assert not live.flow.mirrors_topic("customers")
+    write()
+    assert [notice.event for notice in live.poll()] == ["configuration_changed"]
+    assert live.flow.mirrors_topic("customers")
+
+
 def test_a_changed_file_takes_effect_where_its_properties_are_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

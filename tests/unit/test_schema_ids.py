@@ -11,7 +11,7 @@ import pytest
 from mirrorlake.config.properties import Properties
 from mirrorlake.config.registry import SchemaRegistry
 from mirrorlake.errors import SourceError
-from mirrorlake.transforms.schema_ids import RegistryClient, SchemaIdError, SchemaIds
+from mirrorlake.transforms.schema_ids import FAILED_S, RegistryClient, SchemaIdError, SchemaIds
 
 JSON, HTML = "application/json", "text/html"
 UNKNOWN = (404, JSON, b'{"error_code": 40403, "message": "Schema 7 not found"}')
@@ -98,3 +98,16 @@ def test_the_answer_of_a_proxy_is_about_no_record(
 def test_a_password_may_have_any_character(registry: Registry) -> None:
     assert RegistryClient(registry_of(registry, "ann:p\u20acss")).schema(7) is None
     assert registry.seen[0]["Authorization"].startswith("Basic ")
+
+
+def test_an_id_that_is_not_known_is_asked_for_once_in_a_while(registry: Registry) -> None:
+    made, now_s = registry_of(registry), [0.0]
+    ids = SchemaIds(made, made, clock=lambda: now_s[0])
+    for number in (7, 7, 8, 7, 8):
+        with pytest.raises(SchemaIdError, match=f"schema id {number} is not"):
+            ids.translated(b"\0\0\0\0%cx" % number, "t-value")
+    assert len(registry.seen) == 2
+    now_s[0] += FAILED_S
+    with pytest.raises(SchemaIdError):
+        ids.translated(b"\0\0\0\0\7x", "t-value")
+    assert len(registry.seen) == 3, "it may have been registered since"

@@ -111,6 +111,22 @@ def test_a_property_of_the_flow_wins_over_the_targets_and_the_files() -> None:
     assert flow(**{"a->b.mirrorlake.transforms": ""}).transforms == ()
 
 
+def test_what_could_not_be_masked_goes_to_no_third_cluster_whatever_its_topic_is_called() -> None:
+    file = {
+        "clusters": "a, b, c",
+        "c.bootstrap.servers": "c:9092",
+        "mirrorlake.dead.letter.topic": "dlq",
+        "b->c.enabled": "true",
+        "b->c.topics": ".*",
+    }
+    onward = Flow.from_properties(Properties({**BASE, **file}), "b->c")
+    assert not onward.mirrors_topic("dlq")
+    assert onward.mirrors_topic("orders")
+    assert flow(**file, **{"replication.policy.class": "IdentityReplicationPolicy"}).unnamed(
+        {"dlq", "orders"}
+    ).keys() == {"dlq"}, "the flow's own dead letters are there"
+
+
 def test_a_transform_that_no_flow_names_is_warned_of() -> None:
     assert flow(**{"mirrorlake.transforms": None}).warnings == (
         "transform gdpr is configured, but no flow names it in mirrorlake.transforms; it has no effect",
@@ -126,6 +142,7 @@ def test_a_transform_that_no_flow_names_is_warned_of() -> None:
         ({"mirrorlake.transforms": "gdpr, gdpr"}, "names gdpr twice"),
         ({"mirrorlake.transforms": "gdpr, slim"}, "property mirrorlake.transform.slim.topics is missing"),
         (of("topics", None), "property mirrorlake.transform.gdpr.topics is missing"),
+        (of("topics", ","), "mirrorlake.transform.gdpr.topics is ',', which names no topic"),
         (of("topics", "("), "property mirrorlake.transform.gdpr.topics: .* is not a valid regular expression"),
         (of("filter", "x"), "property mirrorlake.transform.gdpr.filter is unknown.* Allowed are topics, where, key"),
         (of("wehre", "x"), "mirrorlake.transform.gdpr.wehre is unknown; did you mean where?"),

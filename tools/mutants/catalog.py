@@ -459,9 +459,75 @@ COPYING = (
     Mutant(
         "a hole in a log that is not compacted is explained by compaction",
         f"{COPY}/gap_recorder.py",
-        "        if await self._is_compacted(stretch):\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
+        "        if await self.is_compacted(stretch):\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
         "        if stretch:\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
         (f"{MIRRORING}::test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record",),
+    ),
+    Mutant(
+        "a record without a key is passed over in silence",
+        f"{COPY}/gap_recorder.py",
+        "            self.lose(\n                stretch,\n                GapKind.NO_KEY,\n",
+        "            self.skip(stretch, offset + 1, GapKind.COMPACTED)\n            return\n            self.lose(\n"
+        "                stretch,\n                GapKind.NO_KEY,\n",
+        (f"{LOSSES}::test_records_without_a_key_from_before_a_topic_was_compacted_stop_the_flow_or_are_left_out",),
+    ),
+    Mutant(
+        "a remote partition without a leader fails its slot for ever",
+        f"{MIRROR}/planning/planner.py",
+        "        ranges = others if others or not self._until_now else ranges\n",
+        "",
+        ("tests/kafka/test_held_partitions.py::test_a_remote_partition_that_loses_its_leader_holds_back_only_itself",),
+    ),
+    Mutant(
+        "a run that ends with what there is ends well without a partition that has no leader",
+        f"{MIRROR}/planning/planner.py",
+        "        ranges = others if others or not self._until_now else ranges\n",
+        "        ranges = others\n",
+        ("tests/kafka/test_held_partitions.py::test_a_remote_partition_that_loses_its_leader_holds_back_only_itself",),
+    ),
+    Mutant(
+        "a topic is mirrored without the mask that came with it",
+        "config/reload.py",
+        "        if waiting := changed & TRANSFORMING:\n",
+        "        if waiting := set():\n",
+        ("tests/unit/test_options.py::test_a_topic_waits_for_the_transform_that_was_added_with_it",),
+    ),
+    Mutant(
+        "another flow mirrors dead letters",
+        "config/flow.py",
+        "            and topic not in self.dead_letters_on_source\n",
+        "",
+        (
+            "tests/unit/test_transform.py::test_what_could_not_be_masked_goes_to_no_third_cluster_whatever_its_topic_is_called",
+        ),
+    ),
+    Mutant(
+        "each record with an unknown schema id is asked for",
+        "transforms/schema_ids.py",
+        "            if self._clock() < until:\n",
+        "            if not until < 1e9:\n",
+        ("tests/unit/test_schema_ids.py::test_an_id_that_is_not_known_is_asked_for_once_in_a_while",),
+    ),
+    Mutant(
+        "what the mirror before has left behind the map stops a flow that was taken over",
+        f"{COPY}/slot_copy.py",
+        "            lambda: outlet.require_sole_writer(alone, before.all_producer_ids, taken_over)\n",
+        "            lambda: outlet.require_sole_writer(alone, before.all_producer_ids)\n",
+        (f"{TAKEOVERS}::test_what_another_mirror_has_lost_repeated_or_mixed_in_is_found_and_written_down",),
+    ),
+    Mutant(
+        "a map from before a hand-back lacks its end",
+        "jobs/migration/takeover.py",
+        "        if known is not None and not found.target_records and known.downstream_next:\n",
+        "        if known is None:\n",
+        (f"{TAKEOVERS}::test_a_flow_that_was_given_back_and_taken_over_without_a_record_between_keeps_its_map",),
+    ),
+    Mutant(
+        "a partition of which nothing was copied begins at its first record after a take-over",
+        "jobs/migration/takeover.py",
+        "            starts = () if known else first_positions(source, flow, self._compared_now.topics)\n",
+        "            starts = ()\n",
+        (f"{TAKEOVERS}::test_partitions_without_a_copy_begin_where_mirrormaker_2_would_begin",),
     ),
     Mutant(
         "a reset of a log is forgotten",
@@ -1008,8 +1074,9 @@ TAKING_OVER = (
     Mutant(
         "a group of a topic without a remote topic is given place 0",
         "translation/group_cache.py",
-        "        return absent | {key: PositionReason.NOT_BEGUN",
-        "        return {key: PositionReason.NOT_BEGUN",
+        "            elif remote not in bounds:\n                found[key] = PositionReason.NO_REMOTE\n"
+        "            elif bounds[remote][1]",
+        "            elif remote in bounds and bounds[remote][1]",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
@@ -1228,8 +1295,9 @@ TRANSLATING = (
     Mutant(
         "a group is given place 0 in a remote partition that another program has filled",
         "translation/group_cache.py",
-        "for key, remote in new.items() if ends.get(remote)}\n",
-        "for key, remote in new.items() if False}\n",
+        "            elif bounds[remote][1] and not self._flow.topics_shared:\n"
+        "                found[key] = PositionReason.NOT_BEGUN\n",
+        "",
         (f"{CHECKPOINTS}::test_a_group_waits_for_a_remote_topic_and_others_go_on",),
     ),
     Mutant(
@@ -1590,9 +1658,8 @@ FIELD_CONDITIONS = (
     Mutant(
         "a transaction that another job has ended is a failed request",
         "protocol/transaction.py",
-        "                    if error.code in TRANSACTION_OVER:\n                        over.append(error)\n"
-        "                        return\n",
-        "",
+        "        if worst.code in TRANSACTION_OVER or is_unauthorized(worst):\n",
+        "        if is_unauthorized(worst):\n",
         ("tests/kafka/test_faults.py::test_a_target_with_the_older_transaction_protocol_is_mirrored_to_as_well",),
     ),
     Mutant(
@@ -1979,7 +2046,7 @@ REACHING_CLUSTERS = (
     ),
     Mutant(
         "an unexpected error of a leader ends what reads its log",
-        "protocol/log_reader.py",
+        "protocol/network/response_error.py",
         "error.retriable or code == ErrorCode.UNKNOWN",
         "error.retriable",
         (f"{REQUESTS}::test_a_log_is_read_on_after_an_unexpected_error_of_its_leader",),
@@ -2019,7 +2086,7 @@ REACHING_CLUSTERS = (
     Mutant(
         "the buffers of a burst stay in a driver",
         "spare_memory.py",
-        "            libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)\n",
+        "            libc.mallopt(M_MMAP_THRESHOLD, DRIVER_LARGE_BYTES)\n",
         "",
         ("tests/unit/test_spare_memory.py::test_a_driver_gives_the_buffers_of_a_burst_back_at_once",),
     ),

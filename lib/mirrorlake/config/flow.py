@@ -29,6 +29,7 @@ from mirrorlake.refill import Refill
 CREATION = "target.topic.creation."
 CANARY_PREFIX = "mirrorlake.canary."
 STATE_CHANGES = "mirrorlake.state.changes.enabled"
+DEAD_LETTER_TOPIC = "mirrorlake.dead.letter.topic"
 LARGE_BATCH_BYTES = 1 << 20  # about max.message.bytes, by default
 OFFSET_SYNCS_PREFIX, OFFSET_SYNCS_SUFFIX = "mirrorlake.offset-syncs.", ".internal"
 
@@ -91,6 +92,7 @@ class Flow:
         minds_provenance: whether a task must look where records came from, because names do not tell.
         passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
         transforms: a topic takes the first transform whose filter takes it.
+        dead_letters_on_source: the dead-letter topics of flows whose target is this source; they are never mirrored.
         registries: the schema registries of source and target; None if no transform translates ids.
         warnings: lines for the operator about properties without effect.
         refills: records that are copied although another flow has brought them; never from properties.
@@ -176,6 +178,7 @@ class Flow:
     canary_objective_percent: int
     transforms: tuple[Transform, ...] = ()
     dead_letter_topic: str = ""
+    dead_letters_on_source: frozenset[str] = frozenset()
     remote_topics_writer: str = ""
     registries: tuple[SchemaRegistry, SchemaRegistry] | None = None
     warnings: tuple[str, ...] = ()
@@ -217,6 +220,7 @@ class Flow:
         return (
             (topic in self.topics or is_heartbeats)
             and not self.policy.is_internal_topic(topic)
+            and topic not in self.dead_letters_on_source
             and not self.policy.is_cycle(topic, self.target)
         )
 
@@ -286,7 +290,7 @@ class Flow:
         for topic in sorted(topics):
             name = self.policy.remote_topic(topic)
             same.setdefault(name, []).append(topic)
-            if not is_topic_name(name) or self.policy.is_internal_topic(name):
+            if not is_topic_name(name) or self.policy.is_internal_topic(name) or name == self.dead_letter_topic:
                 reasons[topic] = TopicHeld.NAME_NOT_VALID.about(
                     flow=self.name, topic=topic, remote=name, target=self.target
                 )
@@ -342,6 +346,11 @@ class Flow:
             registries=registries,
             remote_topics_writer=_remote_topics_writer(scope),
             dead_letter_topic=_dead_letter_topic(scope),
+            dead_letters_on_source=frozenset(
+                str(other.read(DEAD_LETTER_TOPIC))
+                for other in map(properties.scope, properties.flows)
+                if other.target == scope.source
+            ),
             warnings=(
                 *properties.warnings(),
                 *Transform.unused(scope),
@@ -498,10 +507,10 @@ def _remote_topics_writer(scope: Scope) -> str:
 
 
 def _dead_letter_topic(scope: Scope) -> str:
-    name = str(scope.read("mirrorlake.dead.letter.topic"))
+    name = str(scope.read(DEAD_LETTER_TOPIC))
     if not is_topic_name(name):
         raise ConfigurationError(
-            f"flow {scope.flow}: property mirrorlake.dead.letter.topic is '{name}', which is not a valid topic name (1 "
+            f"flow {scope.flow}: property {DEAD_LETTER_TOPIC} is '{name}', which is not a valid topic name (1 "
             "to 249 letters, digits, . _ -)"
         )
     return name

@@ -14,6 +14,8 @@ from mirrorlake.errors import ConfigurationError
 
 # The fields that a running job takes over. Connections, names, slots and state wait for a restart.
 LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
+# While one of these waits, so does everything: a topic must not be mirrored without the mask that came with it.
+TRANSFORMING = frozenset({"transforms", "registries", "dead_letter_topic"})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
 Stamp = tuple[int, int]  # when the file was changed, and its size
@@ -79,6 +81,12 @@ class LiveFlow:
         changed = {name for name in names if getattr(new, name) != getattr(self.flow, name)}
         if not changed:
             return []
+        if waiting := changed & TRANSFORMING:
+            detail = (
+                f"{self._config} has changed: {', '.join(sorted(waiting))} takes effect when the job is started again, "
+                "and all other changes with it, so that no topic is mirrored without its transform"
+            )
+            return [Notice("configuration_deferred", detail, is_warning=True)]
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
         return list(self._notices(changed))
 

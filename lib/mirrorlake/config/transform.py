@@ -115,9 +115,14 @@ class Transform:
                 f"flow {scope.flow}: property {prefix}topics is missing. Set it to the topics of transform {name}: "
                 "names and regexes, separated by commas"
             )
+        if not (topics := split_list(given["topics"])):
+            raise ConfigurationError(
+                f"flow {scope.flow}: property {prefix}topics is '{given['topics']}', which names no topic. Set it to "
+                f"the topics of transform {name}"
+            )
         transform = cls(
             name,
-            NameFilter(f"{prefix}topics", split_list(given["topics"])),
+            NameFilter(f"{prefix}topics", topics),
             where=given.get(WHERE, ""),
             key=given.get(KEY, ""),
             value=given.get(VALUE, ""),

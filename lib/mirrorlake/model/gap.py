@@ -28,6 +28,7 @@ class GapKind(StrEnum):
     HOLE = "hole"
     CORRUPT = "corrupt"
     TOO_LARGE = "too_large"
+    NO_KEY = "no_key"
     DROPPED = "dropped"
     TRUNCATED = "truncated"
     RECREATED = "recreated"
@@ -37,7 +38,7 @@ class GapKind(StrEnum):
 EXPLAINED: Mapping[GapKind, str] = {
     GapKind.MARKER: "transaction marker",
     GapKind.ABORTED: "records of an aborted transaction",
-    GapKind.COMPACTED: "removed by log compaction, or without a key, so that compaction removes it",
+    GapKind.COMPACTED: "removed by log compaction",
     GapKind.MIRRORED: "records that another flow had mirrored to the source",
     GapKind.FILTERED: "left out by the flow's transform",
     GapKind.DEAD_LETTER: "written to the dead-letter topic, as the flow's transform failed",
@@ -55,6 +56,7 @@ LOSS: Mapping[GapKind, str] = {
     GapKind.HOLE: "missing in the source's log, though the topic isn't compacted",
     GapKind.CORRUPT: "the batch is corrupt on the source (CRC)",
     GapKind.TOO_LARGE: "a record is larger than the remote topic allows",
+    GapKind.NO_KEY: "a record from before the topic was compacted has no key, so the remote topic refuses it",
     GapKind.DROPPED: "not mirrored before the failover, and left on the source at the failback (diverged = drop)",
     **RESETS,
 }

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.errors import ConfigurationError, TargetError
@@ -115,13 +115,13 @@ class MirrorMaker:
             }
         )
         for key, offset in positions.items():
-            if offset > 0:
+            if offset > 0 or key in known:  # without an offset, it begins at the first record
                 written = (
                     self._keys[key] if key in known else _key(self._connector or CONNECTOR, self._flow.source, *key)
                 )
                 producer.produce(
                     topic,
-                    json.dumps({"offset": offset - 1}, separators=(",", ":")),
+                    json.dumps({"offset": offset - 1}, separators=(",", ":")) if offset > 0 else None,
                     written,
                     on_delivery=lambda error, _: problems.append(error) if error else None,
                 )
@@ -149,7 +149,7 @@ class MirrorMaker:
             }
         )
         try:
-            consumer.assign([TopicPartition(topic, partition, 0) for partition in range(count)])
+            consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(count)])
             left, deadline = {*range(count)}, time.monotonic() + self._flow.connect_timeout_ms / 1000
             while left:
                 message = consumer.poll(POLL_S)

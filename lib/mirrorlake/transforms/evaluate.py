@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ SEEN_AS = "record"  # qualifier of a record's columns, for subqueries whose tabl
 HEADERS_TYPE = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 GUARD = "spark_partition_id() >= 0"  # condition of every attempt: always true, but the optimizer can't know it
 REGISTRY_BYTES = 5  # magic byte 0 and the schema id
+REPLACED = "\ufffd"  # what Java makes of bytes that are no UTF-8
 NO_DOCUMENT = "there is no JSON document"
 NO_SCHEMA_ID = "the data does not begin with a zero byte and a schema id of four bytes"
 CORRUPT_BATCH = re.compile(
@@ -116,6 +117,8 @@ def explain_failure(
 
     part = reason.removeprefix(transform.property_name(""))
     side, _, is_format = part.partition(".")
+    if part not in {*transform.expressions, *(f"{side}.format" for side in transform.formats)}:
+        return reason  # not Spark has refused the record: a schema registry, or what the target needs
     record = seen(
         records.filter((F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") == offset))
     )
@@ -321,16 +324,16 @@ def _is_bad(part: str, attempt: Column) -> Column:
     if part in (TIMESTAMP, PARTITION):
         return attempt["it"].isNull()
     if part == HEADERS:
-        return attempt.isNull() | F.exists(attempt["it"], lambda header: header["key"].isNull())
+        return attempt.isNull() | F.exists(
+            attempt["it"], lambda header: header["key"].isNull() | ~F.is_valid_utf8(header["key"])
+        )
     return attempt.isNull()
 
 
 def _what_is_wrong(part: str, value: Any) -> str:
     if part in (TIMESTAMP, PARTITION) and value is None:
         return "the expression gave NULL"
-    headers: Iterable[Any] = (value or ()) if part == HEADERS else ()
-    return (
-        "the expression gave a header whose key is NULL"
-        if any(header is None or header["key"] is None for header in headers)
-        else ""
-    )
+    keys = [header and header["key"] for header in (value or ())] if part == HEADERS else []
+    if None in keys:
+        return "the expression gave a header whose key is NULL"
+    return "the expression gave a header whose key is not valid UTF-8" if any(REPLACED in key for key in keys) else ""

@@ -9,9 +9,12 @@ existing id if the schema is already known. This id replaces the four bytes.
 from __future__ import annotations
 
 import struct
+import time
+from collections.abc import Callable
 from typing import Any
 
 import requests
+from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 
 from mirrorlake.config import secret_reference
@@ -21,6 +24,7 @@ from mirrorlake.errors import MirrorlakeError, SourceError, TargetError
 MAGIC = 0
 PREFIX = struct.Struct(">bI")  # magic byte and id
 TIMEOUT_S = 10
+FAILED_S, MOST_FAILED = 60.0, 10_000
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 OK, NOT_FOUND = 200, 404
 UNKNOWN_ID = 40_403  # the code of an error in the body of a 404; others come from a gateway
@@ -37,6 +41,9 @@ class RegistryClient:
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
+        self._session = requests.Session()
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(max_retries=1))  # the registry may have closed an idle connection
 
     def schema(self, schema_id: int) -> dict[str, object] | None:
         """Returns a schema in the registry's form (schema, schemaType, references), or None if the id is unknown."""
@@ -62,7 +69,7 @@ class RegistryClient:
         ).partition(":")
         auth = HTTPBasicAuth(user.encode(), password.encode()) if user else None  # as text, only Latin-1 is possible
         try:
-            response = requests.request(
+            response = self._session.request(
                 method,
                 self._registry.url + path,
                 json=body,
@@ -101,12 +108,19 @@ def _object(response: requests.Response) -> dict[str, object] | None:
 
 
 class SchemaIds:
-    """Maps the schema ids of the source's registry to those of the target's; caches each id."""
+    """Maps the schema ids of the source's registry to those of the target's.
 
-    def __init__(self, source: SchemaRegistry, target: SchemaRegistry) -> None:
+    Caches each id, and for FAILED_S the reason why it has no counterpart.
+    """
+
+    def __init__(
+        self, source: SchemaRegistry, target: SchemaRegistry, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._source, self._target = RegistryClient(source), RegistryClient(target)
         self._source_alias = source.alias
         self._known: dict[tuple[int, str], int] = {}
+        self._failed: dict[tuple[int, str], tuple[float, str]] = {}  # until when, and why
+        self._clock = clock
 
     def translated(self, data: bytes | None, subject: str) -> bytes | None:
         """Replaces the schema id in bytes of the wire format by the target's id of the same schema; null stays null.
@@ -121,9 +135,19 @@ class SchemaIds:
         if len(data) < PREFIX.size or data[0] != MAGIC:
             raise SchemaIdError("the data does not begin with a zero byte and a schema id of four bytes")
         _, schema_id = PREFIX.unpack_from(data)
-        if (schema_id, subject) not in self._known:
-            self._known[schema_id, subject] = self._look_up(schema_id, subject)
-        return PREFIX.pack(MAGIC, self._known[schema_id, subject]) + data[PREFIX.size :]
+        key = schema_id, subject
+        if key not in self._known:
+            until, why = self._failed.get(key, (0.0, ""))
+            if self._clock() < until:
+                raise SchemaIdError(why)
+            try:
+                self._known[key] = self._look_up(schema_id, subject)
+            except SchemaIdError as error:
+                if len(self._failed) >= MOST_FAILED:  # of data that have no schema id, each may look like another one
+                    self._failed.clear()
+                self._failed[key] = self._clock() + FAILED_S, str(error)
+                raise
+        return PREFIX.pack(MAGIC, self._known[key]) + data[PREFIX.size :]
 
     def _look_up(self, schema_id: int, subject: str) -> int:
         schema = self._source.schema(schema_id)

@@ -4,6 +4,7 @@ offsets."""
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.replication_policy import RenameReplicationPolicy
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.log import ending, event
-from mirrorlake.model.slot import ClosedFor, merge_positions
+from mirrorlake.model.slot import ClosedFor, Position, merge_positions
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.connect_offsets import MirrorMaker
@@ -69,8 +70,8 @@ def hand_back(flow: Flow, *, connector: str = "", dry_run: bool = False) -> Hand
         dry_run: if true, nothing is changed.
 
     Raises:
-        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, there is nothing to hand back, or the
-            flow or topics of it were failed over.
+        ConfigurationError: MirrorMaker 2 can't rename topics like this flow, transform records, or leave out those
+            that others have brought; there is nothing to hand back; or the flow or topics of it were failed over.
         TargetError: MirrorMaker 2 runs, or its offsets can't be written.
     """
     with ending(log, "handback", flow=flow.name):
@@ -106,6 +107,9 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
                 f"flow {flow.name}: topic {promoted[0]} was promoted, and MirrorMaker 2 would copy records onto it. "
                 "Promote it on the flow back first, or exclude it here and from MirrorMaker 2 (topics.exclude)"
             )
+        _require_a_counterpart(
+            flow, {topic for topic, _ in merge_positions(states.values()) if flow.mirrors_topic(topic)}
+        )
         theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
         if not dry_run:
             mirrormaker.ensure_topic()
@@ -114,7 +118,7 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
         positions = merge_positions(states.values())
         ahead = theirs if was_closed else {}  # for a repeated hand-back: MirrorMaker 2 may have run since the first
         result = tuple(
-            Handback(*key, position.target_topic, max(position.upstream_next, ahead.get(key, 0)), theirs.get(key))
+            Handback(*key, position.target_topic, _next(position, ahead.get(key, 0)), theirs.get(key))
             for key, position in sorted(positions.items())
             if flow.mirrors_topic(key[0])
         )
@@ -132,3 +136,25 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
     finally:
         target.close()
     return HandbackResult(flow.name, generation, result)
+
+
+def _next(position: Position, ahead: int) -> int:
+    """Returns where MirrorMaker 2 continues; where it was already may be of a log that was replaced since."""
+    return position.upstream_next if position.incarnation else max(position.upstream_next, ahead)
+
+
+def _require_a_counterpart(flow: Flow, topics: Set[str]) -> None:
+    """Raises ConfigurationError if MirrorMaker 2 would copy what this flow has left out or changed."""
+    changed = next((topic for topic in sorted(topics) if flow.transform_of(topic)), None)
+    if changed is not None:
+        raise ConfigurationError(
+            f"flow {flow.name}: topic {changed} has a transform, and MirrorMaker 2 would copy its records unchanged. "
+            "Exclude the topic here and from MirrorMaker 2 (topics.exclude). Nothing was changed"
+        )
+    if flow.topics_shared or flow.records == "local":
+        raise ConfigurationError(
+            f"flow {flow.name} leaves out records that other flows have brought, which MirrorMaker 2 can't do: it "
+            f"would copy them, and those of {flow.target}->{flow.source} would go round for ever. Disable the flow "
+            "back and mirrorlake.topics.shared, leave mirrorlake.records out, and hand the flow back then. Nothing was "
+            "changed"
+        )

@@ -26,6 +26,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError, SourceError, 
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.migration.finding import LogFinding, map_frame
 from mirrorlake.jobs.migration.log_comparison import FOUND, GAPS_SHOWN, NO_RECORDS, compare, find, with_hash
+from mirrorlake.jobs.mirror.planning.start_offsets import first_positions
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.ledger.anomaly import Anomaly
 from mirrorlake.ledger.store import Ledger
@@ -102,11 +103,13 @@ class Compared:
         keys: on the source.
         remotes: remote topic of each topic of the flow.
         known: positions that the flow has mirrored itself.
+        topics: topics of the flow, on the source.
     """
 
     keys: list[PartitionKey]
     remotes: Mapping[str, str]
     known: Mapping[PartitionKey, Position]
+    topics: Mapping[str, Topic]
 
     def remote(self, key: PartitionKey) -> PartitionKey:
         """Returns the remote partition of a source partition."""
@@ -176,7 +179,7 @@ class Takeover:
 
     def _compare(self, source: Cluster, target: Cluster) -> list[LogFinding]:
         flow, compared = self.flow, self._compared(source, target)
-        keys = compared.keys
+        self._compared_now, keys = compared, compared.keys
         if not keys:
             reason = "no remote topic holds records that are not known here"
             log.info(event("nothing_to_take_over", flow=flow.name, reason=reason))
@@ -187,13 +190,12 @@ class Takeover:
         first, end = self._source_bounds(source, compared)
         seen = self._seen(target, compared, first, end)
         nothing = find(NO_RECORDS, NO_RECORDS)
-        next_offsets = self._mirrormaker.positions()
         findings = [
             self._finding(
                 key,
                 compared.remotes[key[0]],
                 values={**seen.get(key, nothing)},
-                mirrormaker_next=next_offsets.get(key),
+                mirrormaker_next=self._next_offsets.get(key),
                 first=first[key],
                 end=end[key],
                 known=compared.known.get(key),
@@ -229,8 +231,10 @@ class Takeover:
         self._topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         self._target_topic_ids = {name: topic.topic_id for name, topic in there.items()}
         self._ends = self._settled_ends(target, [(remotes[topic], partition) for topic, partition in keys])
-        held = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in known]
-        return Compared(held, remotes, known)
+        self._next_offsets = self._mirrormaker.positions()
+        copied = known.keys() | self._next_offsets.keys()
+        held = [key for key in keys if self._ends[remotes[key[0]], key[1]] > 0 or key in copied]
+        return Compared(held, remotes, known, topics)
 
     def _require_same(self, before: str, now: Topic | None, cluster: str, name: str) -> None:
         """Raises TargetError if a topic is not the one of which the flow's map tells."""
@@ -437,18 +441,26 @@ class Takeover:
             for found in findings
         )
         runs = tuple(run for found in findings for run in found.runs)
+        mine = {found.key for found in findings}
+        anomalies = [row for found in findings for row in self._anomalies(found)]
+        self.ledger.append("anomalies", anomalies)  # first, as they can't be found once the flow is open
+
+        def beginning(known: Mapping[PartitionKey, Position]) -> Beginning:
+            """Returns what to begin with; what MirrorMaker 2 has not begun, starts as the configuration says."""
+            starts = () if known else first_positions(source, flow, self._compared_now.topics)
+            others = tuple(one for one in starts if (one.topic, one.partition) not in mine)
+            return Beginning((*positions, *others), runs, reopens=ClosedFor.HANDBACK)
+
         generation = begin_generation(
             flow,
             source.cluster_id,
             target=target,
             slots=slots,
-            beginning=lambda known: Beginning(positions, runs, reopens=ClosedFor.HANDBACK),
+            beginning=beginning,
         )
         self.ledger.catch_up(flow, partitions)
-        anomalies = [row for found in findings for row in self._anomalies(found)]
         for row in anomalies:
             of_process().anomalies.labels(flow.name, row.kind).inc()
-        self.ledger.append("anomalies", anomalies)
         log.info(
             event(
                 "flow_taken_over",
@@ -461,8 +473,16 @@ class Takeover:
         return generation
 
     def _downstream_next(self, found: LogFinding) -> int:
-        """Returns the end of the map; without a map, all records on the target are older than the flow."""
-        return found.runs[-1].downstream_end if found.runs else self._ends[found.target_topic, found.partition]
+        """Returns the end of the map; without a map, all records on the target are older than the flow.
+
+        Where MirrorMaker 2 has added none since a hand-back, the map from before it still ends there.
+        """
+        if found.runs:
+            return found.runs[-1].downstream_end
+        known = self._compared_now.known.get(found.key)
+        if known is not None and not found.target_records and known.downstream_next:
+            return known.downstream_next
+        return self._ends[found.target_topic, found.partition]
 
     def _anomalies(self, found: LogFinding) -> Iterator[Anomaly]:
         """Yields the anomalies of one partition."""

@@ -24,7 +24,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.reload import LiveFlow, Notice
 from mirrorlake.config.replication_policy import HEARTBEATS
-from mirrorlake.config.start import StartSpec
 from mirrorlake.config.transform import DEAD_LETTER
 from mirrorlake.errors import (
     ConfigurationError,
@@ -53,7 +52,7 @@ from mirrorlake.jobs.mirror.observation.progress_keeper import ProgressKeeper
 from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.slow_slots import SlowSlots
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
-from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
+from mirrorlake.jobs.mirror.planning.start_offsets import first_positions
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.jobs.mirror.topics.topology import Topology
 from mirrorlake.ledger.anomaly import Anomaly
@@ -61,7 +60,7 @@ from mirrorlake.ledger.memory import MemoryLedger
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.metrics import Metrics, of_process
-from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
+from mirrorlake.model.slot import ClosedFor, SlotState, merge_positions
 from mirrorlake.protocol import mm2_topics, transaction
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
@@ -357,11 +356,15 @@ class MirrorJob:
             target=self._target,
             slots=slots,
             beginning=lambda known: Beginning(
-                () if known else tuple(self._first_positions({name: found[name] for name in topics})),
+                () if known else tuple(first_positions(self._source, flow, {name: found[name] for name in topics})),
                 closes=self._closed_for,
             ),
             failpoint=self._failpoint,
         )
+        for transform in flow.transforms:
+            if not any(flow.transform_of(topic) is transform for topic in topics):
+                wanted = ", ".join(transform.topics.include)
+                log.warning(event("transform_without_topics", flow=flow.name, transform=transform.name, topics=wanted))
         log.info(
             event(
                 "generation_opened",
@@ -375,30 +378,6 @@ class MirrorJob:
         self._metrics.generation.labels(flow.name).set(self._generation)
         self._keeper.start(sync_partitions)
         self._telemetry.health.ready()
-
-    def _first_positions(self, topics: Mapping[str, Topic]) -> Iterator[Position]:
-        """Yields the start positions of partitions that exist when the flow starts for the first time.
-
-        Partitions that start at their earliest offset at any time are left out.
-        """
-        start = self.flow.start
-        specs = {
-            (name, partition): start.of(name, is_first=True)
-            for name, topic in topics.items()
-            for partition in topic.leaders
-        }
-        wanted = {key: spec for key, spec in specs.items() if spec != StartSpec() or not start.is_earliest_always}
-        for (name, partition), offset in find_starts(self._source, wanted, self.flow.connect_timeout_ms).items():
-            yield Position(
-                topic=name,
-                partition=partition,
-                topic_id=topics[name].topic_id,
-                target_topic=self.flow.policy.remote_topic(name),
-                target_partition=partition,
-                upstream_next=offset,
-                downstream_next=0,
-                slot=0,
-            )
 
     def _ensure_topics(
         self, topics: dict[str, int], held: Mapping[str, str] | None = None, passing: Set[str] = frozenset()

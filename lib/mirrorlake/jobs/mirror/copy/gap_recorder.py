@@ -45,7 +45,7 @@ class GapRecorder:
         """Skips a hole: explained by compaction in compacted topics, a loss in others."""
         if end <= stretch.upstream_next:
             return
-        if await self._is_compacted(stretch):
+        if await self.is_compacted(stretch):
             self.skip(stretch, end, GapKind.COMPACTED)
         else:
             self.lose(
@@ -58,23 +58,36 @@ class GapRecorder:
             )
 
     async def pass_keyless(self, stretch: Stretch, offset: int) -> None:
-        """Leaves out a record without a key, which the target refuses, where compaction removes it on the source, too.
+        """Skips a record without a key, which a compacted topic on the target refuses, or stops the flow.
 
         It was written before the topic was compacted. Brokers accept none later (`LogValidator`), and the cleaner keeps
         none (`Cleaner.shouldRetainRecord`).
 
         Raises:
-            TargetError: only the remote topic is compacted.
+            SourceError: the flow does not continue after losses.
+            TargetError: the source's topic is not compacted. Retriable: the remote topic may follow it.
         """
-        if not await self._is_compacted(stretch):
-            raise TargetError(
-                f"{place(stretch, self._flow)}, offset {offset}: the record has no key, and topic "
-                f"{stretch.target_topic} on cluster {self._flow.target} refuses it, as that topic is compacted. On "
-                f"cluster {self._flow.source}, the topic isn't (reading cleanup.policy needs DESCRIBE_CONFIGS). No "
-                "record was skipped. Set cleanup.policy = delete on the remote topic, or compact on the source",
-                anomaly=about(AnomalyKind.STOPPED, stretch.key, offset, offset + 1),
+        if await self.is_compacted(stretch):
+            self.lose(
+                stretch,
+                GapKind.NO_KEY,
+                offset + 1,
+                f"the record was written before the topic was compacted, and has no key. Topic {stretch.target_topic} "
+                f"on cluster {self._flow.target} is compacted, too, and refuses it. Set cleanup.policy = delete if the "
+                "topic must not be compacted, or pause it (mirrorlake.topics.paused) until compaction has removed such "
+                "records",
             )
-        self.skip(stretch, offset + 1, GapKind.COMPACTED)
+            return
+        self._limits.keyed.discard(stretch.target_topic)
+        raise TargetError(
+            f"{place(stretch, self._flow)}, offset {offset}: the record has no key, and topic {stretch.target_topic} "
+            f"on cluster {self._flow.target} refuses it, as compacted topics do. On cluster {self._flow.source}, the "
+            "topic isn't compacted (reading cleanup.policy needs DESCRIBE_CONFIGS). No record was skipped. Set "
+            "cleanup.policy = delete on the remote topic",
+            retriable=True,
+            out_of_step=True,
+            anomaly=about(AnomalyKind.STOPPED, stretch.key, offset, offset + 1),
+        )
 
     async def out_of_range(self, stretch: Stretch) -> None:
         """Handles a position that is before the log's start or after its end."""
@@ -106,7 +119,7 @@ class GapRecorder:
         topic, compaction may have removed that batch. In any other, everything read with that epoch is in question.
         """
         if start >= stretch.upstream_next:
-            if await self._is_compacted(stretch):
+            if await self.is_compacted(stretch):
                 stretch.see_epoch(-1, -1)
                 return
             start = min(stretch.epoch_from, stretch.upstream_next) if stretch.epoch_from >= 0 else stretch.upstream_next
@@ -159,7 +172,8 @@ class GapRecorder:
             )
         self.skip(stretch, record.offset + 1, GapKind.TOO_LARGE)
 
-    async def _is_compacted(self, stretch: Stretch) -> bool:
+    async def is_compacted(self, stretch: Stretch) -> bool:
+        """Returns True if the source compacts the topic, as far as its configuration may be read."""
         if stretch.topic not in self._compacted:
             self._compacted[stretch.topic] = "compact" in (
                 await self._source.topic_config(stretch.topic, "cleanup.policy") or ""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -116,7 +117,6 @@ class SlotCopy:
         self._failpoint("task.initialised")
         state, self._state_end = committed_state(self.flow, self.target, self.slot, self.generation)
         self._stretches = stretches_left(self.flow, state, planned)
-        self.target.limits.begin(self.generation)
         end_behind_refused(self.flow, self.target.limits, self._stretches)
         self._failpoint("task.compared")
         if not self._stretches:
@@ -319,7 +319,7 @@ class SlotCopy:
             stretch.target_topic: self.target.topics[stretch.target_topic].partitions
             for stretch in self._transformed.values()
         }
-        compacted = set()
+        compacted = self.target.limits.keyed & partitions.keys()
         for topic in partitions:  # the records arrive only once, so the limit must be known before
             config = await self.target.topic_configs(topic, LARGEST_MESSAGE, "cleanup.policy")
             if "compact" in (config.get("cleanup.policy") or ""):
@@ -344,7 +344,7 @@ class SlotCopy:
                 has_turn or await self._throttle.allows(topics, self.source.net.sleep, deadline)
             )
             has_turn = False
-            if self._waits_for_rate or not await transformed.accept(some) or self._clock() >= deadline:
+            if self._waits_for_rate or not await transformed.accept(some, lambda: self._clock() >= deadline):
                 is_everything = False
                 break
             await outlet.produce([*self._transformed.values(), transformed.dead_letters])
@@ -390,7 +390,11 @@ class SlotCopy:
             return
         # If a transform chooses partitions, records of several slots alternate in a partition.
         alone = [stretch for stretch in stretches if not self.flow.scatters(stretch.topic)]
-        self._warnings += self.target.net.run(lambda: outlet.require_sole_writer(alone, before.all_producer_ids))
+        # A take-over knows no leader epoch: it has read records by Spark. Each copied batch has one.
+        taken_over = {key for key, one in before.owned().items() if one.leader_epoch < 0 and one.downstream_next > 0}
+        self._warnings += self.target.net.run(
+            lambda: outlet.require_sole_writer(alone, before.all_producer_ids, taken_over)
+        )
 
     def _write_state(self, before: SlotState, producer: transaction.Producer) -> None:
         """Writes the slot's new state into the open transaction, and waits until the target has appended it."""
@@ -466,6 +470,23 @@ def schema_ids(registries: tuple[SchemaRegistry, SchemaRegistry] | None) -> Sche
     return None if registries is None else SchemaIds(*registries)
 
 
+@dataclass
+class _Delivered:
+    """The transformed records of a slot, which Spark delivers once.
+
+    Attributes:
+        is_begun: True once an attempt has taken some of them, so that no other can follow in this task.
+    """
+
+    records: Iterable[Sequence[TransformedRecord]]
+    is_begun: bool = False
+
+    def __iter__(self) -> Iterator[Sequence[TransformedRecord]]:
+        for some in self.records:
+            self.is_begun = True
+            yield some
+
+
 def copy_slot(
     flow: Flow,
     connections: Callable[[], tuple[Cluster, Cluster, Provenance | None]],
@@ -488,10 +509,11 @@ def copy_slot(
         records: transformed records of these ranges; see `SlotCopy.run`.
         **options: further arguments of `SlotCopy`.
     """
-    planned = list(ranges)
+    planned, delivered = list(ranges), _Delivered(records)
     try:
         while True:
             source, target, provenance = connections()
+            target.limits.begin(generation)
             known = target.limits.known
             try:
                 copy = SlotCopy(
@@ -504,11 +526,11 @@ def copy_slot(
                     generation=generation,
                     **options,
                 )
-                return copy.run(planned, records)
+                return copy.run(planned, delivered)
             except BatchRefusedError:  # the next attempt makes batches that fit
                 if (error := copy.out_of_step()) is not None:
                     return error
-                if any(flow.transform_of(planned_range.topic) for planned_range in planned):
+                if delivered.is_begun:
                     return TargetError(
                         f"flow {flow.name}, slot {slot}: a topic refuses a batch, for its size or for records without "
                         "a key; the next attempt makes batches that fit",

@@ -7,6 +7,7 @@ others are re-encoded. A loss stops the flow, or is recorded and skipped (`mirro
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from crc32c import crc32c
@@ -306,12 +307,20 @@ class Intake:
             and batch.base_offset == stretch.upstream_next
             and len(batch.raw) <= limit_bytes(self.limits, stretch)
             and stretch.record_id(batch.base_offset) not in self.limits.refused
-            and stretch.target_topic not in self.limits.keyed
+            and self._has_keys(stretch, batch)
         ):
             self.pack(stretch)
             stretch.take(batch)
         else:
             await self._open(stretch, batch)
+
+    def _has_keys(self, stretch: Stretch, batch: Batch) -> bool:
+        """Returns True unless the remote topic would refuse a record of the batch as it has no key."""
+        if stretch.target_topic not in self.limits.keyed:
+            return True
+        with suppress(CorruptBatchError, OversizedBatchError):
+            return all(one.has_key for one in read_records(batch, self.flow.batch_max_decompressed_bytes))
+        return True
 
     def _may_be_whole(self, stretch: Stretch, batch: Batch, damage: str, sightings: int = SIGHTINGS) -> bool:
         """Returns True until the same damage has been fetched so many times.

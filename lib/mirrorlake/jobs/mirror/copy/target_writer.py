@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from typing import Any, Protocol
 
 from mirrorlake.config.flow import Flow
@@ -239,7 +239,7 @@ class Outlet:
             topic, (writing, batch) = error.key[0], batches[error.key]
             if error.code in TOO_LARGE:
                 await self._learn_limit(topic, writing, batch)
-            elif error.code == ErrorCode.INVALID_RECORD and await self._needs_keys(topic, writing, batch):
+            elif error.code == ErrorCode.INVALID_RECORD and self._lacks_keys(topic, writing, batch):
                 self.target.limits.keyed.add(topic)
             else:
                 raise
@@ -295,12 +295,9 @@ class Outlet:
             configured = refused_bytes
         self.target.limits.lower(topic, configured if configured < refused_bytes else refused_bytes // 2)
 
-    async def _needs_keys(self, topic: str, writing: Writing, batch: Batch) -> bool:
-        """Returns True if a topic refuses a batch of this flow for its records without a key, for the first time."""
+    def _lacks_keys(self, topic: str, writing: Writing, batch: Batch) -> bool:
+        """Returns True if a batch of this flow has records without a key, which its topic is not known to refuse."""
         if not isinstance(writing, Stretch) or topic in self.target.limits.keyed:
-            return False
-        policy = await self.target.topic_config(topic, "cleanup.policy")
-        if policy is not None and "compact" not in policy:
             return False
         try:
             records = read_records(batch, self.flow.batch_max_decompressed_bytes)
@@ -310,10 +307,17 @@ class Outlet:
 
     # -- other writers ------------------------------------------------------------------------------
 
-    async def require_sole_writer(self, stretches: Iterable[Stretch], known_producers: Collection[int]) -> list[str]:
+    async def require_sole_writer(
+        self,
+        stretches: Iterable[Stretch],
+        known_producers: Collection[int],
+        taken_over: Set[PartitionKey] = frozenset(),
+    ) -> list[str]:
         """Checks the target's offsets between this flow's records, for foreign records and for its own.
 
         On shared topics foreign records are no error. At most CHECKED_BYTES of them are read there for each partition.
+        Neither are those behind a map that was taken over, of which nothing was copied since: the mirror before has
+        left them, and the take-over has recorded them.
 
         Returns:
             Descriptions of foreign records, if the flow continues after losses.
@@ -323,7 +327,7 @@ class Outlet:
         """
         found = []
         for stretch in stretches:
-            foreign = await self._foreign(stretch, known_producers)
+            foreign = await self._foreign(stretch, known_producers, is_taken_over=stretch.key in taken_over)
             if foreign is None:
                 continue
             detail = (
@@ -341,14 +345,20 @@ class Outlet:
             found.append(detail)
         return found
 
-    async def _foreign(self, stretch: Stretch, known_producers: Collection[int]) -> int | None:
+    async def _foreign(self, stretch: Stretch, known_producers: Collection[int], *, is_taken_over: bool) -> int | None:
         """Returns the first offset of a foreign committed record between this flow's records, or None."""
         key, end = (stretch.target_topic, stretch.partition), stretch.downstream_from
         for run in stretch.runs:
             if end == stretch.downstream_from:
                 # Before this transaction there may be markers, and records of aborted attempts.
                 if run.downstream_start > end + 1:
-                    foreign = await self._foreign_before(stretch, key, run.downstream_start, known_producers)
+                    foreign = await self._foreign_before(
+                        stretch,
+                        key,
+                        run.downstream_start,
+                        known_producers,
+                        are_expected=is_taken_over or self.flow.topics_shared,
+                    )
                     if foreign is not None:
                         return foreign
             elif run.downstream_start > end and not self.flow.topics_shared:
@@ -357,7 +367,7 @@ class Outlet:
         return None
 
     async def _foreign_before(
-        self, stretch: Stretch, key: PartitionKey, end: int, known_producers: Collection[int]
+        self, stretch: Stretch, key: PartitionKey, end: int, known_producers: Collection[int], *, are_expected: bool
     ) -> int | None:
         """Reads the target from the position on; raises TargetError for committed records of this flow."""
         first = (await self.target.list_offsets([key], EARLIEST_TIMESTAMP))[key]
@@ -369,7 +379,7 @@ class Outlet:
                     continue
                 if batch.producer_id in known_producers:
                     raise self._state_is_older(stretch, batch.base_offset)
-                if not self.flow.topics_shared:
+                if not are_expected:
                     return batch.base_offset
                 if read_bytes > CHECKED_BYTES:
                     return None

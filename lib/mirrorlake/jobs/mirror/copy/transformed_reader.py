@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from mirrorlake.config.flow import Flow
@@ -145,9 +145,16 @@ class TransformedIntake:
             if stretch.incarnation != before or any(reset.kind != GapKind.RECREATED for reset in stretch.resets):
                 stretch.planned_end = stretch.upstream_next
 
-    async def accept(self, records: Iterable[TransformedRecord]) -> bool:
-        """Processes records in the order of partitions and offsets; returns false when the transaction should hold
-        no more."""
+    async def accept(self, records: Iterable[TransformedRecord], is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Processes records in the order of partitions and offsets.
+
+        Args:
+            records: the records.
+            is_over: returns True once the time of the attempt is used up; schema registries may be slow.
+
+        Returns:
+            False when the transaction should hold no more.
+        """
         for record in records:
             key = (record.topic, record.partition)
             while key in self._open and next(iter(self._open)) != key:
@@ -156,8 +163,8 @@ class TransformedIntake:
             if stretch is None or stretch.is_done or record.offset < stretch.upstream_next:
                 continue  # committed by an earlier attempt
             if await self._go_to(stretch, record.offset):
-                self._take(stretch, record)
-            if self._intake.is_full:
+                await self._take(stretch, record)
+            if self._intake.is_full or is_over():
                 return False
         return True
 
@@ -177,16 +184,26 @@ class TransformedIntake:
 
     # -- one record ---------------------------------------------------------------------------------
 
-    def _take(self, stretch: Stretch, record: TransformedRecord) -> None:
+    async def _take(self, stretch: Stretch, record: TransformedRecord) -> None:
         transform = self.flow.transform_of(stretch.topic)
         assert transform is not None
         self._intake.bytes += len(record.key or b"") + len(record.value or b"")
         if record.outcome == FILTERED:
             self._intake.gaps.skip(stretch, record.offset + 1, GapKind.FILTERED)
             return
+        is_refused = record.key is None and stretch.target_topic in self._compacted
+        if is_refused and not transform.key and transform.on_error != DEAD_LETTER:
+            await self._intake.gaps.pass_keyless(stretch, record.offset)  # no expression is to blame
+            return
         reason = record.reason if record.outcome == FAILED else self._why_not(stretch, record)
         if reason is None and transform.translated_ids:
             record, reason = self._with_ids(stretch, record, transform)
+        is_too_large = stretch.record_id(record.offset) in self._intake.limits.refused
+        if reason is None and is_too_large and transform.on_error == DEAD_LETTER:
+            reason = (
+                f"the record is larger than topic {stretch.target_topic} allows (max.message.bytes), compressed as "
+                f"{transform.property_name('compression.type')} says"
+            )
         if reason is None:
             content = Record(
                 record.offset, record.timestamp_ms or 0, rest_of(record.key, record.value, _headers(record))

@@ -21,7 +21,7 @@ from mirrorlake.jobs.mirror.planning.plan import HandledPlan, MirrorPlan
 from mirrorlake.jobs.mirror.planning.readiness import WAIT_S, Readiness
 from mirrorlake.jobs.mirror.planning.source_topics import source_topics
 from mirrorlake.jobs.mirror.planning.start_offsets import find_starts
-from mirrorlake.jobs.mirror.planning.stuck import StuckPartitions
+from mirrorlake.jobs.mirror.planning.stuck import SILENT_S, StuckPartitions
 from mirrorlake.jobs.mirror.planning.turns import Turns
 from mirrorlake.jobs.mirror.planning.uncommitted import Uncommitted
 from mirrorlake.model.anomaly import about
@@ -62,7 +62,7 @@ class Planner:
         self._remote_ids: dict[str, str] = {}
         self._readiness = Readiness()
         self._looked_again = 0.0
-        self._leaderless: dict[PartitionKey, str] = {}  # whose remote partitions have no leader, and why they wait
+        self._leaderless: dict[PartitionKey, tuple[float, str]] = {}  # on the target: since when, and why they wait
         self._leaders_due = 0.0
         self._generation = 0
         self._merged = MergedPositions()
@@ -183,9 +183,13 @@ class Planner:
             }
         )
         self._stuck.observe(states)
-        leaderless = self._without_remote_leader(target, ranges)
-        ranges = [planned for planned in ranges if (planned.topic, planned.partition) not in leaderless]
-        stuck = silent | leaderless | self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
+        leaderless = self._without_remote_leader(target, ranges, offered)
+        others = [planned for planned in ranges if (planned.topic, planned.partition) not in leaderless]
+        # A run that ends with what there is must not end well without them: it tries them until its time is over.
+        ranges = others if others or not self._until_now else ranges
+        long_since = time.monotonic() - SILENT_S
+        stuck = silent | {key: why for key, why in leaderless.items() if self._leaderless[key][0] <= long_since}
+        stuck |= self._stuck.failing(ranges, self.flow.retry_timeout_ms / 1_000)
         going = {(one.topic, one.partition) for one in due}
         lingering = {key for one in offered if (key := (one.topic, one.partition)) not in going}
         ranges = self._stuck.planned(
@@ -278,27 +282,35 @@ class Planner:
             )
         return offered, stable, self._stuck.silent(silent)
 
-    def _without_remote_leader(self, target: Cluster, ranges: Iterable[Range]) -> dict[PartitionKey, str]:
+    def _without_remote_leader(
+        self, target: Cluster, ranges: Iterable[Range], offered: Iterable[Partition]
+    ) -> dict[PartitionKey, str]:
         """Returns the reasons of the partitions whose remote partitions have no leader, among those of failing slots.
 
         One such partition would fail the whole slot. It stays out of plans until the target names a leader.
         """
-        failing = self._stuck.failing_slots
-        suspects = {(one.topic, one.partition) for one in ranges if one.slot in failing} | self._leaderless.keys()
-        if suspects and time.monotonic() >= self._leaders_due:
-            self._leaders_due = time.monotonic() + RETRY_LEADERS_S
-            remote = self.flow.remote_topics({topic for topic, _ in suspects})
-            found = target.refresh(set(remote.values()), self.flow.connect_timeout_ms)
-            leaders = {topic: found[name].leaders for topic, name in remote.items() if name in found}
-            self._leaderless = {}
-            for topic, partition in suspects:
-                known = leaders.get(topic, {})
-                needed = known if self.flow.scatters(topic) else {partition}
-                for index in (index for index in needed if known.get(index, 0) < 0):
-                    self._leaderless[topic, partition] = PartitionHeld.NO_LEADER.about(
-                        topic=remote[topic], partition=index, error=f"cluster {self.flow.target} names none"
-                    )
-        return self._leaderless
+        now, failing = time.monotonic(), self._stuck.failing_slots
+        left_out = self._leaderless.keys() & {(one.topic, one.partition) for one in offered}
+        suspects = {(one.topic, one.partition) for one in ranges if one.slot in failing} | left_out
+        if now >= self._leaders_due or not suspects:
+            self._leaders_due = now + RETRY_LEADERS_S
+            found = self._without_leader(target, suspects) if suspects else {}
+            self._leaderless = {key: self._leaderless.get(key, (now, why)) for key, why in found.items()}
+        return {key: why for key, (_, why) in self._leaderless.items()}
+
+    def _without_leader(self, target: Cluster, partitions: Set[PartitionKey]) -> dict[PartitionKey, str]:
+        """Asks the target for the leaders of remote partitions; returns why partitions of the source wait for one."""
+        remote = self.flow.remote_topics({topic for topic, _ in partitions})
+        known = target.refresh(set(remote.values()), self.flow.connect_timeout_ms, operations=True)
+        found = {}
+        for topic, partition in partitions:
+            leaders = known[remote[topic]].leaders if remote[topic] in known else {}
+            needed = leaders if self.flow.scatters(topic) else {partition}
+            for index in (index for index in needed if leaders.get(index, 0) < 0):
+                found[topic, partition] = PartitionHeld.NO_LEADER.about(
+                    topic=remote[topic], partition=index, error=f"cluster {self.flow.target} names none"
+                )
+        return found
 
     def _changed(
         self, stable: Mapping[PartitionKey, int], positions: Mapping[PartitionKey, Position]

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec, StartWord
 from mirrorlake.errors import SourceError
+from mirrorlake.model.slot import NO_SLOT, Position
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
+from mirrorlake.protocol.requests.metadata import Topic
+
+
+def first_positions(source: Cluster, flow: Flow, topics: Mapping[str, Topic]) -> Iterator[Position]:
+    """Yields the start positions of partitions that exist when a flow starts for the first time.
+
+    Partitions that start at their earliest offset at any time are left out.
+
+    Args:
+        source: the source of the flow.
+        flow: the flow.
+        topics: the topics that it mirrors.
+
+    Raises:
+        SourceError: a given offset is outside of the log.
+    """
+    specs = {
+        (name, partition): flow.start.of(name, is_first=True)
+        for name, topic in topics.items()
+        for partition in topic.leaders
+    }
+    wanted = {key: spec for key, spec in specs.items() if spec != StartSpec() or not flow.start.is_earliest_always}
+    for (name, partition), offset in find_starts(source, wanted, flow.connect_timeout_ms).items():
+        yield Position(
+            topic=name,
+            partition=partition,
+            topic_id=topics[name].topic_id,
+            target_topic=flow.policy.remote_topic(name),
+            target_partition=partition,
+            upstream_next=offset,
+            downstream_next=0,
+            slot=NO_SLOT,
+        )
 
 
 def find_starts(source: Cluster, specs: Mapping[PartitionKey, StartSpec], timeout_ms: int) -> dict[PartitionKey, int]:

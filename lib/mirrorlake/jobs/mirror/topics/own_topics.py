@@ -121,7 +121,8 @@ class OwnTopics:
             syncs = self.flow.offset_syncs_topic
             needed = remote_config(self._target.configs([syncs]).get(syncs, ()))
             config = {name: value for name, value in needed.items() if name != "compression.type"}
-            config["max.message.bytes"] = TOPIC_CONFIG["max.message.bytes"]
+            kept = ("max.message.bytes", "cleanup.policy", "retention.ms", "retention.bytes")
+            config |= {name: TOPIC_CONFIG[name] for name in kept}
             refusals = self._target.create([NewTopic(topic, 1, self.flow.replication_factor, config=config)])
             if refusals:
                 raise refusals[topic]
