@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from datetime import UTC, date, datetime, timedelta
@@ -15,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
@@ -32,6 +33,7 @@ from mirrorlake.jobs.inspection.history import FlowHistory, histories
 from mirrorlake.jobs.inspection.stored_lag import newest
 from mirrorlake.ledger.local_tables import LocalTables
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
+from mirrorlake.model.slot import Position
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text()
@@ -397,18 +399,61 @@ def test_the_newest_measurement_is_read_without_the_partitions_of_all_others(
     assert read == [1, 1]
 
 
+def _state(slot: int, age_s: float, commits: bool = True) -> Any:
+    """Returns the last state of a slot that owns one partition: that of a commit, or of a start."""
+    position = Position("t", slot, "", "a.t", slot, 0, 0, slot)
+    runs = ("a run",) if commits else ()
+    created_ms = 1_000 * (time.time() - age_s)
+    return SimpleNamespace(
+        slot=slot, created_ms=created_ms, generation=1, closed=False, positions=(position,), runs=runs, gaps=()
+    )
+
+
+def _judge(states: list[Any], *partitions: PartitionLag) -> overview.FlowOverview:
+    flow = cast("Any", SimpleNamespace(name="a->b", source="a", paused=False))
+    return overview._judged(flow, states, None, FlowLag("a", "b", datetime(2026, 11, 20), partitions))
+
+
 @pytest.mark.parametrize(
-    ("state", "condition"),
-    [(PartitionState.MIRRORING, overview.Condition.STALLED), (PartitionState.PAUSED, overview.Condition.BEHIND)],
+    ("states", "partition", "condition"),
+    [
+        ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0), "stalled"),
+        ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.PAUSED, lag=5, lag_seconds=9_000.0), "behind"),
+        ([(0, 1, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0), "behind"),
+        # Started again and again, it commits nothing.
+        (
+            [(0, 30, False)],
+            PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0),
+            "stalled",
+        ),
+        (
+            [(0, 2, False)],
+            PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0),
+            "behind",
+        ),
+        # The commits of another slot say nothing of this one.
+        (
+            [(0, 1, True), (1, 9_000, True)],
+            PartitionLag("t", 1, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0),
+            "stalled",
+        ),
+        # A timestamp that can't be right says nothing of the age.
+        ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=None), "stalled"),
+        ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=20.0), "behind"),
+        ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=0), "ok"),
+    ],
 )
-def test_a_flow_does_not_stall_because_one_of_its_topics_is_paused(
-    state: PartitionState, condition: overview.Condition
+def test_a_flow_stalls_if_a_record_is_old_and_its_own_slot_commits_nothing(
+    states: list[tuple[int, float, bool]], partition: PartitionLag, condition: str
 ) -> None:
-    flow = SimpleNamespace(name="a->b", paused=False)
-    opening = SimpleNamespace(created_ms=0, generation=1, closed=False)
-    waiting = PartitionLag("t", 0, state, lag=5, lag_seconds=9_000.0)
-    lag = FlowLag("a", "b", datetime(2026, 11, 20), (waiting, PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)))
-    assert overview._judged(flow, [opening], None, lag).condition is condition
+    idle = PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)
+    assert _judge([_state(*one) for one in states], partition, idle).condition == condition
+
+
+def test_what_waits_for_an_open_transaction_is_said() -> None:
+    hanging = PartitionLag("t", 0, PartitionState.MIRRORING, lag=0, uncommitted=30)
+    found = _judge([_state(0, 60)], hanging)
+    assert (found.condition, found.detail) == ("ok", "30 offsets wait for open transactions on a")
 
 
 def test_no_second_signal_leaves_the_jvm_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def _card(flow: FlowReport, report: Report) -> str:
         "none"
         if flow.positions is None
         else f"{flow.positions:,} positions"
-        + (f", {flow.unfinished:,} of them clamped" if flow.unfinished else ", all exact")
+        + (f", {flow.unfinished:,} of them clamped" if flow.unfinished else ", none clamped")
     )
     lines = {
         "mirrored": f"{flow.records:,} records, {_bytes(flow.bytes)}",

@@ -8,6 +8,7 @@ import click
 
 from mirrorlake.cli import options, output, running
 from mirrorlake.cli.exit_code import ExitCode
+from mirrorlake.errors import MirrorlakeError
 
 if TYPE_CHECKING:
     from mirrorlake.jobs.inspection.assessment.assess import Assessment
@@ -25,20 +26,31 @@ def assess(config: str, flow: str, mb_per_s: str) -> int:
     """Assess the source of a flow before its first run.
 
     Topics, sizes, groups, access, what is left out and why, duration. Reads the source, and changes nothing. Exits with
-    8 if no topic would be mirrored.
+    8 if no topic would be mirrored, or if one of several flows can't be assessed.
     """
     from mirrorlake.jobs.inspection.assessment.assess import assess as assess_flow
     from mirrorlake.jobs.inspection.assessment.assess import throughput
 
     running.set_up_log("ERROR")
     mb, chosen = throughput(mb_per_s), options.choose(config, flow)
-    found = [assess_flow(options.load_flow(config, name), mb) for name in chosen.names]
+    found: list[Assessment] = []
+    failures: dict[str, MirrorlakeError] = {}
+    for name in chosen.names:
+        try:
+            found.append(assess_flow(options.load_flow(config, name), mb))
+        except MirrorlakeError as error:
+            failures[name] = error
+    if failures and not found:
+        raise next(iter(failures.values()))
+    missing = {name: error.message for name, error in failures.items()}
     if output.is_json():
-        output.emit("assess", {"flows": [_values(one) for one in found]})
+        output.emit("assess", {"flows": [_values(one) for one in found], "not_assessed": missing})
     else:
         for one in found:
             _show(one, config)
-    return ExitCode.OK if all(one.mirrored for one in found) else ExitCode.FINDINGS
+        for name, why in missing.items():
+            output.say(f"not assessed: {name}: {options.typed(why, config)}")
+    return ExitCode.OK if all(one.mirrored for one in found) and not failures else ExitCode.FINDINGS
 
 
 def _values(found: Assessment) -> dict[str, Any]:

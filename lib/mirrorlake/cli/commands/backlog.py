@@ -49,7 +49,11 @@ def lag(
         failures = {
             name: trouble or f"warehouse {warehouse} has no measurement" for name in missing if name not in known
         }
-    waiting = [row for row in rows if shows_all or row["lag"] or row["state"] not in ("mirroring", "promoted")]
+    waiting = [
+        row
+        for row in rows
+        if shows_all or row["lag"] or row["uncommitted"] or row["state"] not in ("mirroring", "promoted")
+    ]
     waiting.sort(key=_badness)
     code = ExitCode.FINDINGS if failures else ExitCode.OK
     if output.is_json():

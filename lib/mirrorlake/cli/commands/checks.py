@@ -64,9 +64,18 @@ def _show(found: Sequence[DoctorFinding]) -> None:
 @options.warehouse
 @options.schema
 @options.parameter("deadline", "15", "longest time of each look, in seconds", type=options.SECONDS)
+@options.parameter(
+    "stalled_after",
+    "300",
+    "age in seconds, of a record that waits and of its slot's last commit, from which on a flow has stalled: more than "
+    "the interval of a scheduled mirror",
+    type=options.SECONDS,
+)
 @options.parameter("hours", "24", "how far back to look in the tables", type=options.Number(0, 87_600, min_open=True))
 @options.common
-def status(config: str, flow: str, warehouse: str, schema: str, deadline: float, hours: float) -> int:
+def status(
+    config: str, flow: str, warehouse: str, schema: str, deadline: float, stalled_after: float, hours: float
+) -> int:
     """Show all flows, worst first, with what to do next.
 
     It asks the clusters, and reads a local warehouse if there is one. Exits with 8 if a flow needs attention.
@@ -86,7 +95,7 @@ def status(config: str, flow: str, warehouse: str, schema: str, deadline: float,
             not_read = f"no schema {schema} in warehouse {warehouse}"
     except LedgerError as error:
         not_read = error.message
-    found = overview(chosen.properties, chosen.names, known, deadline)
+    found = overview(chosen.properties, chosen.names, known, deadline, stalled_after)
     attention = [one for one in found if one.condition in ATTENTION]
     code = ExitCode.FINDINGS if attention else ExitCode.OK
     if output.is_json():

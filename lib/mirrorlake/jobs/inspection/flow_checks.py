@@ -124,7 +124,8 @@ def target_permissions(at: Peers) -> Looks:
     """Compares what the principal may do on the target with what the flow needs: topics, transactions."""
     flow, source, target, timeout_ms = at.flow, at.source, at.target, at.timeout_ms
     here = [name for name in source.refresh(None, timeout_ms) if flow.mirrors_topic(name)]
-    named = [name for name in here if name not in flow.unnamed(here)]
+    unnamed = flow.unnamed(here)
+    named = [name for name in here if name not in unnamed]
     remote = set(flow.remote_topics(named).values())
     syncs, pauses = flow.offset_syncs_topic, pause_topic(flow.source)
     there = target.refresh([*sorted(remote), syncs, pauses], timeout_ms, operations=True)
@@ -295,13 +296,10 @@ def state(at: Peers) -> Looks:
             f"topic{_s(promoted)} {_some(promoted)} were promoted, and are not mirrored",
             "Promote them on the flow back to open them",
         )
-    stable = newest.created_ms / 1_000
-    yield ok(
-        Check.STATE,
-        flow.name,
-        f"generation {newest.generation}, {newest.slots} slots, last commit "
-        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(stable))} UTC",
-    )
+    committed_ms = max((one.created_ms for one in states if one.runs or one.gaps), default=0)
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(committed_ms / 1_000))
+    last = f"last commit {moment} UTC" if committed_ms else "no commit since the job has started"
+    yield ok(Check.STATE, flow.name, f"generation {newest.generation}, {newest.slots} slots, {last}")
 
 
 def _whose(flow: Flow, source: Cluster, states: list[SlotState]) -> Looks:
@@ -374,7 +372,8 @@ def space(at: Peers) -> Looks:
         for name, count in one.topics.items():
             if name in brokers:
                 brokers[name] += count
-    there = sum(count for one in dirs for name, count in one.topics.items() if name in set(wanted.values()))
+    remotes = set(wanted.values())
+    there = sum(count for one in dirs for name, count in one.topics.items() if name in remotes)
     needed = max(0, sum(brokers.values()) - there)
     text = (
         f"disks of {flow.target}: {free / 2**30:,.1f} of {total / 2**30:,.1f} GiB free; topics of the flow take "

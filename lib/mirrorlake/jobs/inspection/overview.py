@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import partial
+from math import inf
 from typing import Any
 
 from mirrorlake.config.flow import Flow
@@ -19,14 +20,16 @@ from mirrorlake.jobs.inspection.bounded import bounded
 from mirrorlake.jobs.inspection.clusters import ClusterFacts, connected, connections_of, contact, timeout_ms
 from mirrorlake.jobs.inspection.history import FlowHistory
 from mirrorlake.jobs.mirror.lag_meter import measure
-from mirrorlake.model.partition_lag import FlowLag, PartitionState
-from mirrorlake.model.slot import ClosedFor, SlotState
+from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
+from mirrorlake.model.slot import ClosedFor, SlotState, merge_positions
+from mirrorlake.partition_key import PartitionKey
 from mirrorlake.state.closure import closed_for
 from mirrorlake.state.offset_syncs import read_all_states
 from mirrorlake.state.pause import Pause, read_pause
 
 DEADLINE_S = 15.0
-STALLED_S = 300.0  # without a commit, while a record waits that is as old
+STALLED_S = 300.0  # without a commit of its slot, while a record waits that is as old; by default
+STARTING_S = 15.0  # in which a job that has just started commits for the first time
 STUCK = frozenset({PartitionState.HELD, PartitionState.REPLACED, PartitionState.SILENT})
 
 
@@ -48,14 +51,16 @@ class Condition(StrEnum):
 MEANINGS: Mapping[Condition, str] = {
     Condition.DOWN: "a cluster of the flow can't be used",
     Condition.PROBLEM: "the flow can't work as it is: the configuration, the states, a failed gate or verification",
-    Condition.STALLED: f"records wait, and nothing was committed for more than {STALLED_S / 60:.0f} minutes",
+    Condition.STALLED: f"records wait that nobody has copied for more than {STALLED_S / 60:.0f} minutes "
+    "(`--stalled-after`): their slot commits nothing",
     Condition.UNKNOWN: "the clusters have not answered in time",
     Condition.CLOSED: "the flow was failed over, or handed back to MirrorMaker 2",
     Condition.PAUSED: "the flow is paused, by an operator or by its property file",
     Condition.NEW: "the flow has never run",
     Condition.STANDBY: "the flow was failed over, and the one the other way has mirrored since",
     Condition.BEHIND: "records wait, and commits go on",
-    Condition.OK: "everything that the source has is mirrored",
+    Condition.OK: "everything that is committed on the source is mirrored; `what` names what waits there for an open "
+    "transaction",
 }
 ORDER = {condition: number for number, condition in enumerate(Condition)}
 ATTENTION = frozenset(Condition) - {Condition.OK, Condition.BEHIND, Condition.STANDBY}
@@ -77,7 +82,7 @@ class FlowOverview:
         partitions, behind: the partitions of the source, and those with a lag.
         oldest_s: age of the oldest record that waits.
         generation: the number of the last job start.
-        committed_s: seconds since the newest state of a slot was written.
+        committed_s: seconds since the last commit with runs or gaps; None if a start was the last thing of every slot.
         pause: the pause that an operator has recorded.
         history: what the tables say; None if they were not read.
     """
@@ -110,6 +115,7 @@ def overview(
     names: Sequence[str],
     histories: Mapping[str, FlowHistory],
     deadline_s: float = DEADLINE_S,
+    stalled_s: float = STALLED_S,
 ) -> list[FlowOverview]:
     """Looks at flows, and returns them worst first.
 
@@ -118,6 +124,7 @@ def overview(
         names: the flows, which the file enables.
         histories: what the tables say, by flow.
         deadline_s: the longest time of each look.
+        stalled_s: the age of a record that waits, and of its slot's last commit, from which on the flow has stalled.
     """
     found = dict[str, FlowOverview]()
     flows = []
@@ -128,7 +135,13 @@ def overview(
             found[name] = FlowOverview(name, Condition.PROBLEM, error.message, f"Correct {properties.path}")
     facts = contact(connections_of(flows), deadline_s)
     looks = {
-        flow.name: partial(_look, flow, has_source=not facts[flow.source].error, limit_ms=timeout_ms(deadline_s))
+        flow.name: partial(
+            _look,
+            flow,
+            has_source=not facts[flow.source].error,
+            limit_ms=timeout_ms(deadline_s),
+            stalled_s=stalled_s,
+        )
         for flow in flows
         if not facts[flow.target].error
     }
@@ -190,16 +203,21 @@ def _down(flow: Flow, facts: Mapping[str, ClusterFacts], known: FlowOverview | N
     return replace(known or FlowOverview(flow.name, Condition.DOWN), condition=Condition.DOWN, detail=detail, next=step)
 
 
-def _look(flow: Flow, *, has_source: bool, limit_ms: int) -> FlowOverview:
+def _look(flow: Flow, *, has_source: bool, limit_ms: int, stalled_s: float) -> FlowOverview:
     with connected(flow.target_connection, "target", limit_ms) as target:
         states = list(read_all_states(target, flow.offset_syncs_topic, limit_ms).values())
         pause = read_pause(target, flow, limit_ms)
     found = measure(replace(flow, connect_timeout_ms=limit_ms)) if has_source else None
-    return _judged(flow, states, pause, found)
+    return _judged(flow, states, pause, found, stalled_s)
 
 
-def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found: FlowLag | None) -> FlowOverview:
-    newest = max(states, key=lambda one: one.created_ms, default=None)
+def _judged(
+    flow: Flow, states: Sequence[SlotState], pause: Pause | None, found: FlowLag | None, stalled_s: float = STALLED_S
+) -> FlowOverview:
+    now_s = time.time()
+    ages = {one.slot: now_s - one.created_ms / 1_000 for one in states}
+    commits = {one.slot: ages[one.slot] for one in states if one.runs or one.gaps}
+    started_s = min(ages.values(), default=0.0)
     partitions = [one for one in found.partitions if one.state is not PartitionState.PROMOTED] if found else []
     one = FlowOverview(
         flow.name,
@@ -209,7 +227,7 @@ def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found:
         behind=sum(each.is_behind for each in partitions) if found else None,
         oldest_s=max((each.lag_seconds or 0.0 for each in partitions), default=0.0) or None,
         generation=max((state.generation for state in states), default=None),
-        committed_s=time.time() - newest.created_ms / 1_000 if newest else None,
+        committed_s=min(commits.values(), default=None),
         pause=pause,
     )
     start = f"mirrorlake mirror --flow '{flow.name}'"
@@ -243,17 +261,39 @@ def _judged(flow: Flow, states: Sequence[SlotState], pause: Pause | None, found:
             next=f"mirrorlake lag --flow '{flow.name}' shows all of them",
         )
     copied = found.copied if found else []  # topics that the property file pauses wait as they were told
-    oldest_s = max((each.lag_seconds or 0.0 for each in copied), default=0.0)
-    if one.lag and min(one.committed_s or 0, oldest_s) > STALLED_S:
+    slots = {key: position.slot for key, position in merge_positions(states).items()}
+    at_least_s = 0.0 if started_s < STARTING_S else inf  # of a slot that has committed nothing since
+    stalled = [
+        each
+        for each in copied
+        if each.lag and _idle_s(each, slots, {**dict.fromkeys(ages, at_least_s), **commits}) > stalled_s
+    ]
+    waiting = f"{one.lag:,} offsets wait in {one.behind:,} partitions" if one.lag else ""
+    if stalled:
+        since = "" if commits else f"; the job has started {started_s:,.0f} s ago, and committed nothing since"
         return replace(
             one,
             condition=Condition.STALLED,
-            detail=f"{one.lag:,} offsets wait in {one.behind:,} partitions",
-            next=f"Start the mirror job, or read its log: {start}",
+            detail=f"{waiting}, {len(stalled):,} of them for long{since}",
+            next=f"Read the log of the mirror job. If none runs, start it: {start}",
         )
-    if one.lag:
-        return replace(one, condition=Condition.BEHIND, detail=f"{one.lag:,} offsets wait in {one.behind:,} partitions")
-    return one
+    open_ones = f"{found.uncommitted:,} offsets wait for open transactions on {flow.source}" if found else ""
+    return replace(
+        one,
+        condition=Condition.BEHIND if one.lag else Condition.OK,
+        detail="; ".join(filter(None, (waiting, open_ones if found and found.uncommitted else ""))),
+    )
+
+
+def _idle_s(one: PartitionLag, slots: Mapping[PartitionKey, int], commits: Mapping[int, float]) -> float:
+    """Returns for how long a partition has waited without a commit of its slot; of any, if it has no slot yet.
+
+    A record whose age is not known may be of any age.
+    """
+    waits_s = inf if one.lag_seconds is None else one.lag_seconds
+    slot = slots.get((one.topic, one.partition))
+    idle_s = min(commits.values(), default=inf) if slot is None else commits.get(slot, inf)
+    return min(waits_s, idle_s)
 
 
 def _with_history(one: FlowOverview, history: FlowHistory | None) -> FlowOverview:

@@ -102,6 +102,11 @@ class Assessment:
             )
         if opened:
             found.append(f"{len(opened):,} topics can't pass through unopened, which takes more CPU: {_some(opened)}")
+        if unknown := [one.topic for one in self.mirrored if one.size is None]:
+            found.append(
+                f"The sizes of {len(unknown):,} topics are not known, so that size and duration are too small: "
+                f"{_some(unknown)}. Grant DESCRIBE on the CLUSTER of the source, so that its brokers list them"
+            )
         if with_members:
             found.append(
                 f"{len(with_members):,} groups have members. Their offsets are synced while they run here; a group "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -83,9 +84,12 @@ def assess_topics(flow: Flow, source: Cluster, timeout_ms: int) -> list[TopicAss
     batches = _sample(source, ends, timeout_ms)
     sizes = _sizes(source, timeout_ms)
     policies = _cleanup_policies(flow, taken)
+    held = Counter[str]()
+    for (name, _), (first, end) in ends.items():
+        held[name] += end - first
     found = []
     for name in sorted(there, key=lambda name: (bool(reasons[name]), name)):
-        offsets = sum(end - first for key, (first, end) in ends.items() if key[0] == name)
+        offsets = held[name]
         batch = batches.get(name)
         size, is_estimated = sizes.get(name), False
         if size is None and batch is not None and batch.records:
