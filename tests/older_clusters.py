@@ -55,6 +55,10 @@ class ZooKeeperCluster(LocalCluster):
     def _prepare_storage(self, home: Path) -> None:
         """Needs no formatting."""
 
+    def is_own(self, cluster_id: str) -> bool:
+        """ZooKeeper gives the id."""
+        return True
+
     def _server_properties(self, broker: Broker) -> dict[str, str]:
         kraft = ("process.roles", "node.id", "controller.quorum.voters", "controller.listener.names")
         properties = {name: value for name, value in super()._server_properties(broker).items() if name not in kraft}

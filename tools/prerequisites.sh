@@ -13,7 +13,7 @@ if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (
 elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
   need "Python's venv module" "Debian/Ubuntu: apt install python3-venv"
 fi
-java_version=$(java -version 2>&1 | sed -n '1s/.*version "\([0-9]*\).*/\1/p')
+java_version=$("${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
 if [ -z "$java_version" ] || [ "$java_version" -lt 17 ]; then
   need "Java 17 (found: ${java_version:-none})" "Debian 12 and Ubuntu: apt install openjdk-17-jdk-headless; Debian 13: apt install openjdk-21-jdk-headless; macOS: brew install openjdk@17"
 fi

@@ -13,6 +13,7 @@ from pathlib import Path
 from mirrorlake import resources
 from mirrorlake.jobs.inspection.finding import Check, DoctorFinding, ok, problem, warning
 from mirrorlake.local.jars import SETUP, have_jars
+from mirrorlake.local.java import java_command
 
 MACHINE = "this machine"
 JAVA = 17
@@ -30,8 +31,7 @@ def examine(warehouse: str) -> Iterator[DoctorFinding]:
 
 def _java() -> DoctorFinding:
     needed = f"Java {JAVA} or newer"
-    home = os.environ.get("JAVA_HOME")  # Spark takes the one there, if it is set, and no other
-    command = str(Path(home) / "bin/java") if home else shutil.which("java")
+    home, command = os.environ.get("JAVA_HOME"), java_command()
     if command is None:
         return problem(Check.JAVA, MACHINE, "java is not on the PATH", f"Install {needed}")
     remedy = f"Let JAVA_HOME name {needed}, or unset it" if home else f"Install {needed}"

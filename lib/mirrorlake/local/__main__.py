@@ -16,7 +16,7 @@ from pathlib import Path
 from mirrorlake import resources
 from mirrorlake.errors import MirrorlakeError
 from mirrorlake.local.cluster import LocalCluster
-from mirrorlake.local.jars import fetch_jars, have_jars
+from mirrorlake.local.jars import alone, fetch_jars, have_jars
 from mirrorlake.log import configure
 
 PORTS = {"a": 19092, "b": 29092}
@@ -72,8 +72,13 @@ def stop(root: Path) -> dict[str, str]:
         the bootstrap servers of each cluster that runs now: none.
     """
     for name, cluster in local_clusters(root).items():
+        if not cluster.directory.exists():
+            print(f"no cluster {name} here ({cluster.directory})")
+            continue
         cluster.stop()
         print(f"cluster {name} is stopped")
+    for directory in sorted((root / ".local/demo/clusters").glob("*")):  # left by a demo that was killed
+        LocalCluster(directory.name, directory, root / ".local/jars/kafka").stop()
     return {}
 
 
@@ -87,11 +92,12 @@ def set_up(root: Path) -> None:
 
 def jars(root: Path) -> None:
     """Fetches the jars of Spark and Kafka, unless they are there."""
-    if have_jars(root, resources.pom()):
-        (root / ".local/jars/.ready").touch()  # for make: pom.xml may be newer, and the same
-        return
-    print(f"setting up: jars for Spark and Kafka into {root / '.local/jars'} (a minute)", flush=True)
-    fetch_jars(root, resources.pom())
+    with alone(root):
+        if have_jars(root, resources.pom()):
+            (root / ".local/jars/.ready").touch()  # for make: pom.xml may be newer, and the same
+            return
+        print(f"setting up: jars for Spark and Kafka into {root / '.local/jars'} (a minute)", flush=True)
+        fetch_jars(root, resources.pom())
 
 
 def archive(root: Path) -> None:
@@ -102,9 +108,10 @@ def archive(root: Path) -> None:
     from mirrorlake.local.class_archive import make_archives
 
     print("setting up: class archives, so that Spark and Kafka start faster (half a minute)", flush=True)
-    made = make_archives(root)
-    print(f"  {', '.join(path.name for path in made) or 'none: this Java makes no archives'}")
-    (root / ".local/jars/.archived").touch()
+    with alone(root):
+        made = make_archives(root)
+        print(f"  {', '.join(path.name for path in made) or 'none: this Java makes no archives'}")
+        (root / ".local/jars/.archived").touch()
 
 
 COMMANDS: dict[str, Callable[[Path], object]] = {

@@ -26,9 +26,11 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from javaproperties import join_key_value
 
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.jars import SETUP
+from mirrorlake.local.java import java_command
 from mirrorlake.local.ports import HOST, free_port
 
 Setting = str | int | float | bool  # of librdkafka
@@ -137,9 +139,18 @@ class LocalCluster:
             self._format()
         for broker in self.brokers:
             if not _is_alive(broker.pid):
+                self._require_port(broker)
                 self._launch(broker)
         self.wait_ready()
         return self
+
+    def _require_port(self, broker: Broker) -> None:
+        """Raises ConfigurationError if another program has taken the port of a broker while that was stopped."""
+        if free_port(broker.port) != broker.port:
+            raise ConfigurationError(
+                f"cluster {self.name}: port {broker.port} of its broker {broker.node_id} is in use by another program, "
+                f"or by another cluster of mirrorlake. Stop that one, or delete {self.directory} to begin anew"
+            )
 
     def stop(self) -> None:
         """Stops every broker cleanly (SIGKILL after a deadline). Data and logs stay. It is safe to call it twice."""
@@ -220,7 +231,13 @@ class LocalCluster:
                 )
             try:
                 admin = AdminClient(client)
-                found = len(admin.list_topics(timeout=2).brokers)
+                metadata = admin.list_topics(timeout=2)
+                if not self.is_own(str(metadata.cluster_id)):
+                    raise ConfigurationError(
+                        f"cluster {self.name}: another Kafka cluster (id {metadata.cluster_id}) answers at "
+                        f"{self.bootstrap_servers}. Stop that one, or delete {self.directory} to begin anew"
+                    )
+                found = len(metadata.brokers)
                 if found < len(self.brokers):
                     problem = f"{found} of {len(self.brokers)} brokers have joined"
                     time.sleep(0.1)
@@ -242,6 +259,10 @@ class LocalCluster:
             f"cluster {self.name} is not ready after {READY_DEADLINE_S} s: {problem}\n{self._log_tail(self.brokers[0])}"
         )
 
+    def is_own(self, cluster_id: str) -> bool:
+        """Tells whether an id is that of this cluster."""
+        return cluster_id == self.cluster_id
+
     @property
     def client_properties(self) -> dict[str, str]:
         """Returns the properties of librdkafka clients besides bootstrap servers; secured clusters override it."""
@@ -257,6 +278,7 @@ class LocalCluster:
         self.controller_port = free_port()
         for broker in self.brokers:
             home = self._home(broker)
+            shutil.rmtree(home, ignore_errors=True)  # what an interrupted start has left
             (home / "data").mkdir(parents=True)
             (home / "log4j2.properties").write_text(LOG4J)
             self._configure(broker)
@@ -266,7 +288,7 @@ class LocalCluster:
     def _configure(self, broker: Broker) -> None:
         properties = self._server_properties(broker)
         (self._home(broker) / "server.properties").write_text(
-            "".join(f"{key}={value}\n" for key, value in properties.items())
+            "".join(f"{join_key_value(key, value)}\n" for key, value in properties.items())  # Java reads Latin-1
         )
 
     def _prepare_storage(self, home: Path) -> None:
@@ -336,7 +358,7 @@ class LocalCluster:
 
     def _java(self, home: Path, heap_mib: int, options: Sequence[str] = ()) -> list[str]:
         return [
-            "java",
+            java_command() or "java",
             f"-Xms{heap_mib}m",
             f"-Xmx{heap_mib}m",
             "-Djava.awt.headless=true",

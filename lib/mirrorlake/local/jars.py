@@ -6,15 +6,19 @@ jars.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mirrorlake import resources
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.hadoop_defaults import DEFAULTS, write_defaults
+from mirrorlake.local.java import java_command
 
 SETUP = f"run `{'make setup' if resources.checkout() else 'python -m mirrorlake.local setup'}` first"
 PROFILES = ("spark", "kafka")
@@ -28,6 +32,15 @@ def have_jars(root: Path, pom: Path) -> bool:
     return marker.is_file() and marker.read_text() == _digest(pom)
 
 
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Lets one process at a time change `.local/jars`; the next one waits."""
+    (root / ".local").mkdir(parents=True, exist_ok=True)
+    with (root / ".local/jars.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def fetch_jars(root: Path, pom: Path) -> None:
     """Replaces everything below `.local/jars` by the jars of the Maven project.
 
@@ -38,7 +51,8 @@ def fetch_jars(root: Path, pom: Path) -> None:
     Raises:
         ConfigurationError: Java or Maven is missing, or Maven fails; the message has the beginning of its output.
     """
-    missing = [name for name, command in (("Java 17", "java"), ("Maven", "mvn")) if shutil.which(command) is None]
+    commands = {"Java 17": java_command(), "Maven": shutil.which("mvn")}
+    missing = [name for name, command in commands.items() if command is None]
     if missing:
         raise ConfigurationError(f"{' and '.join(missing)} not found on the PATH; install what is missing")
     jars = (root / ".local/jars").resolve()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import resources
 from mirrorlake.config.secret_reference import REDACTED
-from mirrorlake.errors import ConfigurationError
+from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.local.cluster import with_archive
 from mirrorlake.local.hadoop_defaults import defaults_jar
 from mirrorlake.local.jars import SETUP
@@ -200,9 +202,13 @@ def local_session(
     except (OSError, PySparkRuntimeError) as error:
         if isinstance(error, PySparkRuntimeError) and error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
-        raise ConfigurationError(
-            f"Spark's JVM does not start: {_first_line(log, start)}. It needs Java 17 or newer, on the PATH or where "
-            f"JAVA_HOME says; see {log}"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        said = _first_line(log, start)
+        kind = MirrorlakeError if MAY_PASS.search(said) else ConfigurationError  # a service is started again then
+        raise kind(
+            f"Spark's JVM does not start: {said}. It needs Java 17 or newer, on the PATH or where JAVA_HOME says, and "
+            f"SPARK_DRIVER_MEMORY for its heap; see {log}"
         ) from None
 
 
@@ -260,11 +266,16 @@ def _delete_oldest(logs: Path) -> None:
             one.unlink(missing_ok=True)
 
 
+NOTHING = "it says nothing"
+# Of what a JVM says that does not start.
+MAY_PASS = re.compile(f"insufficient memory|allocate memory|Could not reserve|[Kk]illed|{NOTHING}")
+
+
 def _first_line(log: Path, start: int) -> str:
     """Returns the first line from a position on that the JVM, or the script that starts it, has written."""
     lines = log.read_bytes()[start:].decode(errors="replace").splitlines() if log.exists() else []
     told = (line.strip() for line in lines if line.strip() and not line.startswith("Picked up "))  # its variables
-    return printable(next(told, "it says nothing"), LONGEST_LINE)
+    return printable(next(told, NOTHING), LONGEST_LINE)
 
 
 @contextmanager

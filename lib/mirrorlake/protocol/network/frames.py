@@ -55,7 +55,7 @@ WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLW
 if kafka.__version__ != WRITTEN_FOR:
     raise ConfigurationError(
         f"kafka-python {kafka.__version__} is installed, but mirrorlake extends private parts of version "
-        f"{WRITTEN_FOR}. Install the versions of requirements.txt"
+        f"{WRITTEN_FOR}: pip install kafka-python=={WRITTEN_FOR}"
     )
 
 
