@@ -373,7 +373,7 @@ def test_a_flow_that_mirrormaker_2_can_not_go_on_with_is_not_given_back(plain_wo
                 "mirrorlake.transform.t.topics": topic,
                 "mirrorlake.transform.t.value": "key",
             },
-            "has a transform",
+            "has transform t,",
         ),
         ({"mirrorlake.records": "local"}, "leaves out records that other flows have brought"),
     ):

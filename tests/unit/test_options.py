@@ -133,6 +133,7 @@ def test_the_defaults_of_a_flow() -> None:
         "transforms": (),
         "remote_topics_writer": "",
         "dead_letter_topic": "mirrorlake.dead-letters.a",
+        "dead_letters_on_source": frozenset(),
         "registries": None,
         "warnings": (),
         "refills": (),
@@ -180,6 +181,7 @@ def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
         "target",
         "source_connection",
         "target_connection",
+        "dead_letters_on_source",
         "emit_heartbeats_back",
         "minds_provenance",
         "ignores_pause",
@@ -242,6 +244,7 @@ def test_what_a_running_job_takes_over() -> None:
         "batch_max_records",
         "batch_memory_bytes",
         "config_properties_excluded",
+        "dead_letters_on_source",
         "fetch_connections",
         "linger_ms",
         "max_bytes_per_s",
@@ -296,8 +299,20 @@ def test_a_topic_waits_for_the_transform_that_was_added_with_it(
     write(**{"mirrorlake.transforms": "mask"}, **mask)
     (notice,) = live.poll()
     assert (notice.event, notice.is_warning) == ("configuration_deferred", True)
-    assert "transforms takes effect when the job is started again, and all other changes with it" in notice.detail
+    assert (
+        "transforms takes effect when the job is started again, and all other changes with it that may let more"
+        in notice.detail
+    )
     assert not live.flow.mirrors_topic("customers")
+    write(**{"mirrorlake.transforms": "mask", "mirrorlake.topics.paused": "one", "mirrorlake.paused": "true"}, **mask)
+    changed, deferred = live.poll()
+    assert (changed.event, deferred.event) == ("configuration_changed", "configuration_deferred")
+    assert live.flow.paused, "what holds back more takes effect at once"
+    assert live.flow.topics_paused.include == ("one",)
+    assert not live.flow.mirrors_topic("customers")
+    write(**{"mirrorlake.transforms": "mask"}, **mask)
+    assert [notice.event for notice in live.poll()] == ["configuration_deferred"]
+    assert live.flow.paused, "and less does not"
     write()
     assert [notice.event for notice in live.poll()] == ["configuration_changed"]
     assert live.flow.mirrors_topic("customers")

@@ -127,7 +127,7 @@ def test_transformed_records_are_paid_for_too(
 
         async def begin(self) -> None: ...
 
-        async def accept(self, records: int) -> bool:
+        async def accept(self, records: int, _: object) -> bool:
             accepted.append(records)
             return True
 

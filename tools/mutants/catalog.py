@@ -488,8 +488,8 @@ COPYING = (
     Mutant(
         "a topic is mirrored without the mask that came with it",
         "config/reload.py",
-        "        if waiting := changed & TRANSFORMING:\n",
-        "        if waiting := set():\n",
+        "        if (waiting := changed & TRANSFORMING) and (new.transforms or self.flow.transforms):\n",
+        "        if (waiting := changed & TRANSFORMING) and not waiting:\n",
         ("tests/unit/test_options.py::test_a_topic_waits_for_the_transform_that_was_added_with_it",),
     ),
     Mutant(
@@ -518,7 +518,7 @@ COPYING = (
     Mutant(
         "a map from before a hand-back lacks its end",
         "jobs/migration/takeover.py",
-        "        if known is not None and not found.target_records and known.downstream_next:\n",
+        "        if known is not None and found.upstream_next == known.upstream_next and known.downstream_next:\n",
         "        if known is None:\n",
         (f"{TAKEOVERS}::test_a_flow_that_was_given_back_and_taken_over_without_a_record_between_keeps_its_map",),
     ),
@@ -1082,7 +1082,7 @@ TAKING_OVER = (
     Mutant(
         "an error that ends an attempt ends the job",
         f"{MIRROR}/copy/slot_copy.py",
-        "            may_pass = is_unauthorized(error) or error.code in ATTEMPT_OVER\n",
+        "            may_pass = is_unauthorized(error) or error.code in (*ATTEMPT_OVER, ErrorCode.INVALID_RECORD)\n",
         "            may_pass = is_unauthorized(error)\n",
         (f"{EXACTLY_ONCE}::test_an_attempt_whose_sequence_a_broker_refuses_is_aborted_and_done_again",),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -346,11 +347,7 @@ class Flow:
             registries=registries,
             remote_topics_writer=_remote_topics_writer(scope),
             dead_letter_topic=_dead_letter_topic(scope),
-            dead_letters_on_source=frozenset(
-                str(other.read(DEAD_LETTER_TOPIC))
-                for other in map(properties.scope, properties.flows)
-                if other.target == scope.source
-            ),
+            dead_letters_on_source=_dead_letters_on(properties, scope.source),
             warnings=(
                 *properties.warnings(),
                 *Transform.unused(scope),
@@ -514,3 +511,12 @@ def _dead_letter_topic(scope: Scope) -> str:
             "to 249 letters, digits, . _ -)"
         )
     return name
+
+
+def _dead_letters_on(properties: Properties, alias: str) -> frozenset[str]:
+    """Returns the dead-letter topics of the file's flows to a cluster."""
+    found = set()
+    for flow in map(properties.scope, properties.flows):
+        with suppress(ConfigurationError):  # it is that flow's error
+            found |= {str(flow.read(DEAD_LETTER_TOPIC))} if flow.target == alias else set()
+    return frozenset(found)

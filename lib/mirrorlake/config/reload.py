@@ -13,9 +13,10 @@ from mirrorlake.config.options import OPTIONS
 from mirrorlake.errors import ConfigurationError
 
 # The fields that a running job takes over. Connections, names, slots and state wait for a restart.
-LIVE = frozenset({"warnings", *(option.field for option in OPTIONS if option.is_live)})
-# While one of these waits, so does everything: a topic must not be mirrored without the mask that came with it.
+LIVE = frozenset({"warnings", "dead_letters_on_source", *(option.field for option in OPTIONS if option.is_live)})
+# While one of these waits, so does what lets more pass: no topic may be mirrored without the mask that came with it.
 TRANSFORMING = frozenset({"transforms", "registries", "dead_letter_topic"})
+RATES = frozenset({"max_bytes_per_s", "backfill_max_bytes_per_s"})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
 Stamp = tuple[int, int]  # when the file was changed, and its size
@@ -81,12 +82,15 @@ class LiveFlow:
         changed = {name for name in names if getattr(new, name) != getattr(self.flow, name)}
         if not changed:
             return []
-        if waiting := changed & TRANSFORMING:
+        if (waiting := changed & TRANSFORMING) and (new.transforms or self.flow.transforms):
+            at_once = changed & _holding_back(self.flow, new)
+            self.flow = replace(self.flow, **{name: getattr(new, name) for name in at_once})
             detail = (
                 f"{self._config} has changed: {', '.join(sorted(waiting))} takes effect when the job is started again, "
-                "and all other changes with it, so that no topic is mirrored without its transform"
+                "and all other changes with it that may let more pass, so that no topic is mirrored without its "
+                "transform"
             )
-            return [Notice("configuration_deferred", detail, is_warning=True)]
+            return [*self._notices(at_once), Notice("configuration_deferred", detail, is_warning=True)]
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
         return list(self._notices(changed))
 
@@ -104,3 +108,10 @@ class LiveFlow:
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_size
+
+
+def _holding_back(old: Flow, new: Flow) -> frozenset[str]:
+    """Returns the fields by which a changed file lets nothing pass that did not pass before."""
+    before, after = old.topics_paused, new.topics_paused
+    pauses_more = {*before.include} <= {*after.include} and {*after.exclude} <= {*before.exclude}
+    return RATES | ({"paused"} if new.paused else set()) | ({"topics_paused"} if pauses_more else set())

@@ -29,6 +29,7 @@ VERSION, READ_VERSIONS = 4, (1, 2, 3, 4)
 FIRST_WITH_COLUMNS = 4
 NO_STATE = "another program has written it. Only the flow's own principal should have WRITE on the topic"
 NO_SLOT = -1  # of a position that no slot owns yet
+TAKEN_OVER = -2  # in the place of an offset
 SHARED_POSITIONS = 500  # that are decoded once where several states have the same ones, as opening states do
 
 # Fields that are written as differences to another one.
@@ -65,6 +66,9 @@ class Position:
     Three fields reveal that a log was replaced; they are empty or -1 if unknown. `leader_epoch` is the epoch of the
     batch that was read last, and `epoch_from` the offset at which that epoch began. `target_topic_id` is the id of the
     topic that was written.
+
+    In a position that a take-over has found, `epoch_from` is TAKEN_OVER until the flow has copied records itself: what
+    is on the target behind the position was there before.
     """
 
     topic: str

@@ -11,10 +11,10 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import requests
-from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 
 from mirrorlake.config import secret_reference
@@ -42,8 +42,6 @@ class RegistryClient:
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
         self._session = requests.Session()
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=1))  # the registry may have closed an idle connection
 
     def schema(self, schema_id: int) -> dict[str, object] | None:
         """Returns a schema in the registry's form (schema, schemaType, references), or None if the id is unknown."""
@@ -68,16 +66,18 @@ class RegistryClient:
             f"{self._registry.alias}.schema.registry.basic.auth.user.info", self._registry.user_info
         ).partition(":")
         auth = HTTPBasicAuth(user.encode(), password.encode()) if user else None  # as text, only Latin-1 is possible
+        send = partial(
+            self._session.request,
+            method,
+            self._registry.url + path,
+            json=body,
+            auth=auth,
+            timeout=TIMEOUT_S,
+            allow_redirects=False,  # a POST would become a GET, and the credentials go elsewhere
+            headers={"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE},
+        )
         try:
-            response = self._session.request(
-                method,
-                self._registry.url + path,
-                json=body,
-                auth=auth,
-                timeout=TIMEOUT_S,
-                allow_redirects=False,  # a POST would become a GET, and the credentials go elsewhere
-                headers={"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE},
-            )
+            response = _sent(send)
         except requests.RequestException as error:
             raise self._error(f"can't be reached ({type(error).__name__})", retriable=True) from None
         status, answer = response.status_code, _object(response)
@@ -96,6 +96,16 @@ class RegistryClient:
             f"{self._registry.alias}.schema.registry.url, its user info and the schemas",
             retriable=retriable,
         )
+
+
+def _sent(send: Callable[[], requests.Response]) -> requests.Response:
+    """Sends a request; once more if the registry has closed the connection, which it may do to an idle one."""
+    try:
+        return send()
+    except requests.Timeout:
+        raise
+    except requests.ConnectionError:
+        return send()
 
 
 def _object(response: requests.Response) -> dict[str, object] | None:

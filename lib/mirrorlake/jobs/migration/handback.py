@@ -4,7 +4,6 @@ offsets."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +106,7 @@ def _hand_back(flow: Flow, connector: str, *, dry_run: bool) -> HandbackResult:
                 f"flow {flow.name}: topic {promoted[0]} was promoted, and MirrorMaker 2 would copy records onto it. "
                 "Promote it on the flow back first, or exclude it here and from MirrorMaker 2 (topics.exclude)"
             )
-        _require_a_counterpart(
-            flow, {topic for topic, _ in merge_positions(states.values()) if flow.mirrors_topic(topic)}
-        )
+        _require_a_counterpart(flow)
         theirs, generation, was_closed = mirrormaker.positions(), 0, is_closed(states.values())
         if not dry_run:
             mirrormaker.ensure_topic()
@@ -143,15 +140,16 @@ def _next(position: Position, ahead: int) -> int:
     return position.upstream_next if position.incarnation else max(position.upstream_next, ahead)
 
 
-def _require_a_counterpart(flow: Flow, topics: Set[str]) -> None:
-    """Raises ConfigurationError if MirrorMaker 2 would copy what this flow has left out or changed."""
-    changed = next((topic for topic in sorted(topics) if flow.transform_of(topic)), None)
-    if changed is not None:
+def _require_a_counterpart(flow: Flow) -> None:
+    """Raises ConfigurationError if MirrorMaker 2 would copy what this flow leaves out or changes."""
+    if flow.transforms:
+        name = flow.transforms[0].name
         raise ConfigurationError(
-            f"flow {flow.name}: topic {changed} has a transform, and MirrorMaker 2 would copy its records unchanged. "
-            "Exclude the topic here and from MirrorMaker 2 (topics.exclude). Nothing was changed"
+            f"flow {flow.name} has transform {name}, and MirrorMaker 2 would copy records of its topics unchanged. "
+            "Exclude these topics here and from MirrorMaker 2 (topics.exclude), and leave mirrorlake.transforms out. "
+            "Nothing was changed"
         )
-    if flow.topics_shared or flow.records == "local":
+    if flow.records == "local" or (flow.topics_shared and flow.minds_provenance):
         raise ConfigurationError(
             f"flow {flow.name} leaves out records that other flows have brought, which MirrorMaker 2 can't do: it "
             f"would copy them, and those of {flow.target}->{flow.source} would go round for ever. Disable the flow "

@@ -17,7 +17,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ from mirrorlake.log import ending, event
 from mirrorlake.metrics import of_process
 from mirrorlake.model.anomaly import AnomalyAction, AnomalyKind
 from mirrorlake.model.run import Run
-from mirrorlake.model.slot import NO_SLOT, ClosedFor, Position, merge_positions
+from mirrorlake.model.slot import NO_SLOT, TAKEN_OVER, ClosedFor, Position, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.admin import Admin
@@ -437,6 +437,7 @@ class Takeover:
                 downstream_next=self._downstream_next(found),
                 slot=NO_SLOT,
                 target_topic_id=self._target_topic_ids[found.target_topic],
+                epoch_from=TAKEN_OVER,
             )
             for found in findings
         )
@@ -448,7 +449,11 @@ class Takeover:
         def beginning(known: Mapping[PartitionKey, Position]) -> Beginning:
             """Returns what to begin with; what MirrorMaker 2 has not begun, starts as the configuration says."""
             starts = () if known else first_positions(source, flow, self._compared_now.topics)
-            others = tuple(one for one in starts if (one.topic, one.partition) not in mine)
+            others = [
+                replace(one, upstream_next=min(one.upstream_next, self._next_offsets.get(key, one.upstream_next)))
+                for one in starts
+                if (key := (one.topic, one.partition)) not in mine
+            ]
             return Beginning((*positions, *others), runs, reopens=ClosedFor.HANDBACK)
 
         generation = begin_generation(
@@ -480,7 +485,7 @@ class Takeover:
         if found.runs:
             return found.runs[-1].downstream_end
         known = self._compared_now.known.get(found.key)
-        if known is not None and not found.target_records and known.downstream_next:
+        if known is not None and found.upstream_next == known.upstream_next and known.downstream_next:
             return known.downstream_next
         return self._ends[found.target_topic, found.partition]
 

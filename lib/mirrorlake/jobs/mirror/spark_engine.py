@@ -239,7 +239,8 @@ class SparkTasks:
             found = explain_failure(
                 record, transform, topic=topic, partition=partition, offset=offset, reason=str(what["reason"])
             )
-            error.message += f". Spark says: {found}. Notebook transform shows the records"
+            says = "" if found == what["reason"] else f". Spark says: {found}"
+            error.message += f"{says}. Notebook transform shows the records"
         return SourceError(error.message, anomaly=what)
 
 

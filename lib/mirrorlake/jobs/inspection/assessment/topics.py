@@ -56,6 +56,8 @@ def why_left_out(flow: Flow, name: str, topic: Topic, unnamed: Mapping[str, str]
     """Returns the reason for which a flow does not mirror a topic; empty if it does."""
     if flow.policy.is_internal_topic(name):
         return "internal: a topic of Kafka, MirrorMaker 2 or mirrorlake"
+    if name in flow.dead_letters_on_source:
+        return "it has the dead letters of another flow"
     if flow.policy.is_cycle(name, flow.target):
         return f"it has come from {flow.target}"
     if not flow.mirrors_topic(name):

@@ -42,11 +42,11 @@ from mirrorlake.jobs.mirror.copy.throttle import BACKFILL_S, Throttle
 from mirrorlake.jobs.mirror.copy.transformed_reader import TransformedIntake
 from mirrorlake.model.changes import as_written
 from mirrorlake.model.copy_plan import Range
-from mirrorlake.model.slot import Position, SlotState
+from mirrorlake.model.slot import TAKEN_OVER, Position, SlotState
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol import transaction
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, TRANSACTION_OVER, ErrorCode
 from mirrorlake.protocol.network.response_error import ResponseError, WireError, is_unauthorized
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.topic_changes import LARGEST_MESSAGE
@@ -239,7 +239,7 @@ class SlotCopy:
             if error.code in TRANSACTION_OVER:
                 raise self._ended_by_another(error) from None
             what = f"flow {self.flow.name}, slot {self.slot}: writing {self._where()} (needs WRITE)"
-            may_pass = is_unauthorized(error) or error.code in ATTEMPT_OVER
+            may_pass = is_unauthorized(error) or error.code in (*ATTEMPT_OVER, ErrorCode.INVALID_RECORD)
             raise self.target.explained(what, error, retriable=may_pass) from None
         except WireError as error:
             raise TargetError(
@@ -337,6 +337,7 @@ class SlotCopy:
             compacted=compacted,
         )
         await transformed.begin()
+        latest = max(deadline, self._clock() + LEAST_S)  # topics without a transform may have used up the time
         is_everything, topics = True, {stretch.topic for stretch in self._transformed.values()}
         has_turn = intake.bytes > 0  # after others that have waited until the deadline, perhaps
         for some in records:
@@ -344,7 +345,8 @@ class SlotCopy:
                 has_turn or await self._throttle.allows(topics, self.source.net.sleep, deadline)
             )
             has_turn = False
-            if self._waits_for_rate or not await transformed.accept(some, lambda: self._clock() >= deadline):
+            is_enough = self._waits_for_rate or not await transformed.accept(some, lambda: self._clock() >= latest)
+            if is_enough or self._clock() >= latest:
                 is_everything = False
                 break
             await outlet.produce([*self._transformed.values(), transformed.dead_letters])
@@ -390,8 +392,7 @@ class SlotCopy:
             return
         # If a transform chooses partitions, records of several slots alternate in a partition.
         alone = [stretch for stretch in stretches if not self.flow.scatters(stretch.topic)]
-        # A take-over knows no leader epoch: it has read records by Spark. Each copied batch has one.
-        taken_over = {key for key, one in before.owned().items() if one.leader_epoch < 0 and one.downstream_next > 0}
+        taken_over = {key for key, one in before.owned().items() if one.epoch_from == TAKEN_OVER}
         self._warnings += self.target.net.run(
             lambda: outlet.require_sole_writer(alone, before.all_producer_ids, taken_over)
         )
@@ -412,7 +413,7 @@ class SlotCopy:
                 incarnation=stretch.incarnation,
                 leader_epoch=stretch.leader_epoch,
                 target_topic_id=stretch.target_topic_id,
-                epoch_from=stretch.epoch_from,
+                epoch_from=max(stretch.epoch_from, -1) if stretch.runs else stretch.epoch_from,
             )
         state = SlotState(
             source=self.flow.source,

@@ -239,9 +239,7 @@ class Outlet:
             topic, (writing, batch) = error.key[0], batches[error.key]
             if error.code in TOO_LARGE:
                 await self._learn_limit(topic, writing, batch)
-            elif error.code == ErrorCode.INVALID_RECORD and self._lacks_keys(topic, writing, batch):
-                self.target.limits.keyed.add(topic)
-            else:
+            elif error.code != ErrorCode.INVALID_RECORD or not await self._learn_keys(topic, writing, batch):
                 raise
             raise BatchRefusedError from error
 
@@ -295,15 +293,26 @@ class Outlet:
             configured = refused_bytes
         self.target.limits.lower(topic, configured if configured < refused_bytes else refused_bytes // 2)
 
-    def _lacks_keys(self, topic: str, writing: Writing, batch: Batch) -> bool:
-        """Returns True if a batch of this flow has records without a key, which its topic is not known to refuse."""
-        if not isinstance(writing, Stretch) or topic in self.target.limits.keyed:
+    async def _learn_keys(self, topic: str, writing: Writing, batch: Batch) -> bool:
+        """Notes that a topic refuses records without a key; returns False if that is no reason to refuse this batch.
+
+        A batch that can't be read is opened by the next attempt, which handles that as a loss.
+        """
+        limits = self.target.limits
+        if not isinstance(writing, Stretch):
+            return False
+        policy = await self.target.topic_config(topic, "cleanup.policy")
+        if policy is not None and "compact" not in policy:
             return False
         try:
             records = read_records(batch, self.flow.batch_max_decompressed_bytes)
-            return not all(record.has_key for record in records)
+            is_news = topic not in limits.keyed and not all(record.has_key for record in records)
+            limits.keyed |= {topic} if is_news else set()
         except (CorruptBatchError, OversizedBatchError):
-            return False
+            record = writing.record_id(batch.base_offset)
+            is_news = record not in limits.refused
+            limits.refused.add(record)
+        return is_news
 
     # -- other writers ------------------------------------------------------------------------------
 

@@ -292,9 +292,11 @@ class Planner:
         now, failing = time.monotonic(), self._stuck.failing_slots
         left_out = self._leaderless.keys() & {(one.topic, one.partition) for one in offered}
         suspects = {(one.topic, one.partition) for one in ranges if one.slot in failing} | left_out
-        if now >= self._leaders_due or not suspects:
+        if not suspects:
+            self._leaderless = {}
+        elif now >= self._leaders_due:
             self._leaders_due = now + RETRY_LEADERS_S
-            found = self._without_leader(target, suspects) if suspects else {}
+            found = self._without_leader(target, suspects)
             self._leaderless = {key: self._leaderless.get(key, (now, why)) for key, why in found.items()}
         return {key: why for key, (_, why) in self._leaderless.items()}
 
