@@ -132,18 +132,24 @@ def test_a_topic_created_anew_is_mirrored_from_its_first_record_where_the_flow_s
     row = world.checkpoints()[group, topic, 0]
     assert (row["status"], row["sync"], row["downstream_offset"]) == ("not_mirrored_yet", "waiting", None)
     assert "created anew" in row["reason"]
-    (planned,) = failover(world).lines
-    assert [kind for kind, _ in planned.blocks] == ["not_mirrored_yet"]
+    for source in ("alive", "dead"):
+        (planned,) = failover(world, source=source).lines
+        assert [kind for kind, _ in planned.blocks] == ["not_mirrored_yet"], "the old map has a place for it"
     world.produce(topic, 30, 1, seed=2)
     with pytest.raises(SourceError, match=r"was deleted and created anew .*mirrorlake\.on\.loss = continue"):
         world.mirror()
     go_on(world)
     assert world.mirror().records == 30
+    late = world.commit("late", {(topic, 0): 20})
     world.checkpoint()
     first = world.target_records(topic)[0][100][0]
     assert world.committed(group)[world.remote(topic), 0][0] == first, "behind all records of the former topic"
-    (planned,) = failover(world, source="dead").lines
-    assert (planned.lag_seen, planned.blocks) == (0, ()), "the end of the former topic was seen, and is forgotten"
+    for planned in failover(world, source="dead").lines:
+        assert (planned.lag_seen, planned.blocks) == (0, ()), "the end of the former topic was seen, and is forgotten"
+    rows = world.ledger.table("checkpoints")
+    world.ledger.change("checkpoints", f"UPDATE {rows} SET created_at = created_at - INTERVAL 1 HOUR")
+    planned = next(one for one in failover(world, source="dead").lines if one.group_id == late)
+    assert "not_mirrored_yet" in {kind for kind, _ in planned.blocks}, "20 of the former topic, and not of the new one"
     target = world.target_records(topic)[0]
     assert contents(target)[100:] == contents(world.source_records(topic)[0])
     assert world.gaps(topic) == [(0, 0, 100, "recreated")]

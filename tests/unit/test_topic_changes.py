@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -10,7 +11,7 @@ from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
-from mirrorlake.protocol.acls import Acl, acl_changes
+from mirrorlake.protocol.acls import GROUP, Acl, acl_changes, equal_acls
 from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin
 from mirrorlake.protocol.requests.grouping import portions
 from mirrorlake.protocol.topic_changes import REMOTE_CONFIG, Entry, config_changes, creation, growth, largest_message
@@ -173,6 +174,15 @@ def test_who_may_not_read_may_not_read_the_copy_and_the_mirror_is_never_locked_o
     assert acls([acl("orders", "ALL", "DENY"), acl("orders", "WRITE", "DENY")]) == [
         ("create_acl", str(acl("a.orders", "READ", "DENY")))
     ]
+
+
+def test_one_who_is_denied_what_everybody_is_allowed_is_denied_it_after_a_failover_too() -> None:
+    everybody, mallory = "User:*", "User:mallory"
+    reads = acl("orders", principal=everybody)
+    joins = replace(acl("*", principal=everybody), resource=GROUP)
+    denied = replace(acl("payments", permission="DENY", principal=mallory), resource=GROUP)
+    found = set(equal_acls(flow(), [reads, joins, denied], ["orders"]))
+    assert found == {replace(reads, name="a.orders"), joins, denied}
 
 
 def test_prefixes_and_the_wildcard_are_carried_over_where_they_mean_the_same() -> None:

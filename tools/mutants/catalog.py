@@ -1768,7 +1768,7 @@ FIELD_CONDITIONS = (
     Mutant(
         "a failover's plan leaves out access to groups and transactional ids",
         "protocol/acls.py",
-        "        elif acl.principal in mine and _is_wanted(flow, acl):",
+        '        elif (acl.principal in mine or acl.permission == "DENY") and _is_wanted(flow, acl):',
         "        elif False:",
         (ACCESS,),
     ),

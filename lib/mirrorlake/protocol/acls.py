@@ -107,14 +107,15 @@ def equal_acls(flow: Flow, source: Iterable[Acl], topics: Iterable[str]) -> Iter
     """Yields the bindings on the target by which a flow's principals may do there what they may do on the source.
 
     These are the bindings on topics of the flow, under the names of the remote topics, and those of their principals on
-    groups of the flow, on transactional ids and on idempotent writing.
+    groups of the flow, on transactional ids and on idempotent writing. What is denied there is denied to whomever it
+    is: what everybody is allowed, and one is not, would else be allowed to all.
     """
     names, bindings = list(topics), list(source)
     mine = principals_of(flow, bindings, names)
     for acl in bindings:
         if acl.resource == TOPIC:
             yield from (replace(acl, name=name, pattern=pattern) for name, pattern in _remote_names(flow, acl, names))
-        elif acl.principal in mine and _is_wanted(flow, acl):
+        elif (acl.principal in mine or acl.permission == "DENY") and _is_wanted(flow, acl):
             yield acl
 
 

@@ -46,7 +46,8 @@ class Standing:
 
     `seen_in` is `source` or `ledger`. `seen_at` (UTC) is the time at which it was read, or from which the ledger has
     it. A row without a topic is about a share group (KIP-932), which has no positions. `unread_since` (UTC) is the time
-    since when the checkpoint job has only kept the position, as the source did not tell it; None if it does.
+    since when the checkpoint job has only kept the position, as the source did not tell it; None if it does. `reason`
+    is that of the row in the ledger.
     """
 
     group_id: str
@@ -57,6 +58,7 @@ class Standing:
     seen_in: SeenIn
     seen_at: datetime
     unread_since: datetime | None = None
+    reason: str | None = None
 
 
 def on_cluster(
@@ -139,6 +141,7 @@ def in_ledger(ledger: Ledger, flow: Flow, groups: NameFilter, at: datetime | Non
             seen_in=SeenIn.LEDGER,
             seen_at=row["created_at"],
             unread_since=row["created_at"] if row["reason"] in KEPT else None,
+            reason=row["reason"],
         )
         for row in rows
         if row["group_id"] in groups and flow.moves_group(row["group_id"])

@@ -280,12 +280,14 @@ def _quotas(
         if lacking and all(has(f"User:{user}") for user in users) and all(kind != "ip" for kind, _ in entity):
             named = ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in entity)
             text = ",".join(f"{key}={value:.15g}" for key, value in sorted(lacking.items()))
+            # What the target has set otherwise, or would set for all of its clients, is for the operator to decide.
+            is_new = not lacking.keys() & there.get(entity, {}).keys() and all(name is not None for _, name in entity)
             yield MissingAccess(
                 AccessKind.QUOTA,
                 named,
                 text,
                 _config_command(servers, text, entity),
-                quota=(entity, tuple(sorted(lacking.items()))),
+                quota=(entity, tuple(sorted(lacking.items()))) if is_new else None,
             )
 
 

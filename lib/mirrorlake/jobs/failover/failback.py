@@ -223,7 +223,11 @@ class Failback:
             if choice.mode == FailoverMode.BEGIN:
                 if lost:
                     self._reset(lost, decide_lost, choice=choice, here=here, there=there, states=states)
-                    divergence = diverged(self.away, self.ledger, there, here, {})
+                    divergence = diverged(self.away, self.ledger, there, here, {})  # records may have come meanwhile
+                    self._require_no_open_transaction(divergence)
+                    self._require_decision(choice, divergence, decide)
+                    if export and divergence.records:
+                        divergence.export(export)
                 begun = self._begin(divergence, decide, choice=choice, here=here, there=there, states=states)
                 return replace(begun, lost=lost)
 
@@ -249,7 +253,7 @@ class Failback:
             raise ConfigurationError(
                 f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have "
                 f"diverged. Set parameter diverged: {DROP} leaves these records there for good, {REAPPLY} "
-                "mirrors them after the records written since. Nothing was changed"
+                "mirrors them after the records written since. No record was copied or passed over"
             )
         if choice.mode == FailoverMode.RUN and divergence.records:
             raise GateError(

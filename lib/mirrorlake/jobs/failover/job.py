@@ -36,7 +36,7 @@ from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.spark_engine import SparkEngine
 from mirrorlake.ledger import views
 from mirrorlake.ledger.journal import Cycle, CycleJob
-from mirrorlake.ledger.sql_text import literal
+from mirrorlake.ledger.sql_text import literals
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.log import ending, event
 from mirrorlake.model.slot import ClosedFor
@@ -152,6 +152,8 @@ class Failover:
         self.ledger.ensure_tables()
         failover_id = uuid.uuid4().hex
         with connected(self.flow, choice) as (target, source):
+            if choice.mode == FailoverMode.RUN:
+                self._require_not_closed_otherwise(choice, target)
             log.info(
                 event(
                     "failover_begun",
@@ -211,6 +213,23 @@ class Failover:
         return (*found, *access.missing_to_close(flow, target))
 
     # -- before the plan ----------------------------------------------------------------------------
+
+    def _require_not_closed_otherwise(self, choice: Choice, target: Cluster) -> None:
+        """Raises ConfigurationError if the flow is closed in a way that a run of this kind would mix up."""
+        flow = self.flow
+        reason = closed_for(
+            offset_syncs.read_all_states(target, flow.offset_syncs_topic, flow.connect_timeout_ms).values()
+        )
+        if reason is ClosedFor.HANDBACK:
+            raise ConfigurationError(
+                f"flow {flow.name} was handed back to MirrorMaker 2, which has its records and groups now. No group "
+                "was touched. Stop MirrorMaker 2 and open the flow with notebooks/takeover.ipynb first"
+            )
+        if reason and choice.topics is not None:
+            raise ConfigurationError(
+                f"flow {flow.name} was failed over as a whole, so single topics can't be promoted any more. No group "
+                "was touched. Leave topics empty: groups that have their offsets stay"
+            )
 
     def _drain(self, target: Cluster) -> int:
         """Mirrors what the source still has, unless the flow is closed: a closed flow has been drained."""
@@ -336,6 +355,10 @@ class Failover:
             raise GateError(
                 f"flow {self.flow.name}: no group matches; nothing was changed. To close a flow that no group reads, "
                 "leave groups empty and set close = true"
+            )
+        if not situation.positions:
+            raise ConfigurationError(
+                f"flow {self.flow.name}: no record was ever mirrored, so there is nothing to close. Nothing was changed"
             )
         done = replace(result, generation=self._close(situation, choice))
         closed = Line("", None, None, Status.NO_GROUPS, outcome=FailoverOutcome.CLOSED)
@@ -483,7 +506,7 @@ class Failover:
         )
 
     def _conclude(self, result: FailoverResult) -> None:
-        """Replaces the outcome `intended` in the rows of a run."""
+        """Writes the outcomes into the rows of a run: a group that was in step may have moved since, too."""
         rows = [
             (
                 result.failover_id,
@@ -504,7 +527,7 @@ class Failover:
         self.ledger.change(
             "failovers",
             f"MERGE INTO {self.ledger.table('failovers')} t USING {{s}} s "
-            f"ON t.outcome = {literal(FailoverOutcome.INTENDED)} AND {same} "
+            f"ON t.outcome IN ({literals((FailoverOutcome.INTENDED, FailoverOutcome.IN_STEP))}) AND {same} "
             "WHEN MATCHED THEN UPDATE SET outcome = s.outcome",
             s=self.spark.createDataFrame(rows, f"{names}, outcome STRING"),
         )

@@ -15,7 +15,7 @@ from mirrorlake.jobs.checkpoint.target_groups import TargetGroup
 from mirrorlake.jobs.failover.losses import Losses, Span, losses_ahead
 from mirrorlake.jobs.failover.plan import BLOCKS, BlockKind, Choice, Line, blocks_of, not_mirrored_text
 from mirrorlake.jobs.failover.snapshot import Situation
-from mirrorlake.ledger.checkpoint_row import GroupKey
+from mirrorlake.ledger.checkpoint_row import Checkpoint, GroupKey
 from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.lag import lag
 from mirrorlake.model.status import Status
@@ -37,6 +37,8 @@ SHARED = "other programs write to the remote topic too (mirrorlake.topics.shared
 CLOCKS_DIFFER_S = 300  # as clocks of machines do
 NO_LOSSES = Losses()
 GROUPS = "__consumer_offsets"
+NOT_THEN = "no position of the group is recorded for that time, so that it would stay where it is"
+OF_FORMER_LOG = frozenset({PositionReason.RECREATED, PositionReason.TRUNCATED, PositionReason.FORMER_LOG})
 LEADERLESS = "the partition has no leader, so that groups of it which the ledger does not know are missing in this plan"
 UNKNOWN = "the ledger has no offset of the group either"
 SHARE_GROUP = "a share group (KIP-932) has no offset for each partition"
@@ -122,22 +124,23 @@ class PlanMaker:
             for key, unmirrored in situation.lags.items()
             if unmirrored.records > choice.max_lag and not self.flow.policy.is_heartbeats_topic(key[0])
         }
-        kinds = dict.fromkeys(behind, BlockKind.LAG) | dict.fromkeys(situation.hidden, BlockKind.OPEN_TRANSACTION)
+        both = ((behind, BlockKind.LAG), (situation.hidden.keys(), BlockKind.OPEN_TRANSACTION))
+        kinds = {key: [kind for keys, kind in both if key in keys] for key in behind | situation.hidden.keys()}
         standings = {
-            Standing("", *key, None, "", SeenIn.SOURCE, now): kind for key, kind in kinds.items() if key not in have
+            Standing("", *key, None, "", SeenIn.SOURCE, now): of for key, of in kinds.items() if key not in have
         }
-        found = [(self._placeless(one), kind) for one, kind in standings.items() if self._is_meant(one, choice)]
+        found = [(self._placeless(one), of) for one, of in standings.items() if self._is_meant(one, choice)]
         if choice.at is None:
             leaderless = (Standing("", GROUPS, index, None, "", SeenIn.SOURCE, now) for index in self._leaderless())
-            found += [(self._placeless(one), BlockKind.UNREADABLE) for one in leaderless]
+            found += [(self._placeless(one), [BlockKind.UNREADABLE]) for one in leaderless]
         return [
             replace(
                 line,
                 status=Status.NO_GROUPS,
-                blocks=((kind, self._said_of_all(line, kind, choice)),),
-                accepted=(kind,) if kind in choice.accept else (),
+                blocks=tuple((kind, self._said_of_all(line, kind, choice)) for kind in of),
+                accepted=tuple(kind for kind in of if kind in choice.accept),
             )
-            for line, kind in found
+            for line, of in found
         ]
 
     def _said_of_all(self, line: Line, kind: BlockKind, choice: Choice) -> str:
@@ -190,7 +193,19 @@ class PlanMaker:
     def _has_place(self, one: Standing) -> bool:
         """Returns True if the flow has a place for the position, or may have."""
         key = (one.topic, one.partition)
-        return key in self._situation.partitions and key not in self._situation.awaited
+        if key not in self._situation.partitions or key in self._situation.awaited:
+            return False
+        return one.upstream_offset is not None and not self._former(one)
+
+    def _former(self, one: Standing) -> str:
+        """Returns the reason if a position from the ledger is of a log that was replaced since; else an empty text."""
+        if one.seen_in is not SeenIn.LEDGER or one.topic is None or one.upstream_offset is None:
+            return ""
+        if one.reason in OF_FORMER_LOG:
+            return one.reason
+        reset = self._situation.resets.get((one.topic, one.partition or 0))
+        is_former = reset and one.seen_at < reset.committed_at and one.upstream_offset > reset.from_offset
+        return PositionReason.FORMER_LOG if is_former else ""
 
     def _losses(self, drafts: list[Draft]) -> list[Losses]:
         """Counts the records ahead of each line's group that it will never see on the target."""
@@ -257,9 +272,14 @@ class PlanMaker:
             key
             for key, line in keys.items()
             if (before := settled.get(key)) is not None
+            and not self._is_before_reset(before)
             and before.downstream_offset == line.target_offset
             and (line.upstream_offset or 0) < (before.upstream_offset or 0)
         }
+
+    def _is_before_reset(self, row: Checkpoint) -> bool:
+        reset = self._situation.resets.get((row.topic or "", row.partition or 0))
+        return reset is not None and row.created_at < reset.committed_at
 
     def _judged(
         self,
@@ -323,7 +343,7 @@ class PlanMaker:
         stored = group_positions.in_ledger(ledger, flow, choice.groups, choice.at)
         if situation.source is None or choice.at is not None:
             self._confirmed_at = group_positions.confirmed_at(ledger, flow, choice.at)
-            return stored
+            return stored if choice.at is None else stored + self._later(stored, choice)
         known = group_positions.names(stored)
         found, self._unread = group_positions.on_cluster(situation.source, flow, choice.groups, known)
         if not self._unread:
@@ -333,6 +353,19 @@ class PlanMaker:
         unknown = sorted(self._unread.keys() - {*group_positions.names(stored)})
         now = situation.looked_at
         return found + stored + [Standing(group, None, None, None, "", SeenIn.LEDGER, now) for group in unknown]
+
+    def _later(self, stored: Iterable[Standing], choice: Choice) -> list[Standing]:
+        """Returns, without an offset, the positions that the ledger knows by now and did not know at the chosen time.
+
+        Their groups would stay where they are, and the flow would be closed over them.
+        """
+        then = {(one.group_id, one.topic, one.partition) for one in stored}
+        newest = group_positions.in_ledger(self.ledger, self.flow, choice.groups, None)
+        return [
+            replace(one, upstream_offset=None, metadata="")
+            for one in newest
+            if one.topic is not None and (one.group_id, one.topic, one.partition) not in then
+        ]
 
     def _line(self, one: Standing, row: dict[str, Any], target_offset: int | None) -> Line:
         names = (
@@ -397,8 +430,10 @@ class PlanMaker:
             return Status.NOT_COVERED, UNKNOWN if one.group_id in self._unread else SHARE_GROUP
         if self.flow.scatters(one.topic):
             return Status.NOT_COVERED, PositionReason.SCATTERED
-        if reason := self._situation.awaited.get((one.topic, one.partition or 0)):
+        if reason := self._situation.awaited.get((one.topic, one.partition or 0)) or self._former(one):
             return Status.NOT_MIRRORED_YET, reason
+        if one.upstream_offset is None and one.group_id:
+            return Status.NOT_COVERED, NOT_THEN
         exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends
         if exists and self.flow.mirrors_topic(one.topic):
             return Status.NOT_MIRRORED_YET, NOT_YET

@@ -18,6 +18,7 @@ from mirrorlake.jobs.checkpoint.group_positions import ends_seen
 from mirrorlake.jobs.failover.plan import AUTO, DEAD, Choice
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair, standing_differences
+from mirrorlake.model.gap import GapKind
 from mirrorlake.model.slot import ClosedFor, Position, SlotState, merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
@@ -38,6 +39,19 @@ HIDES_GROUPS = (
     "the last offsets that were read count then"
 )
 AUTO_DEADLINE_MS = 5_000  # time limit for a source that may be dead
+
+
+@dataclass(frozen=True)
+class LogReset:
+    """A reset after which the log of a partition on the source is another one from an offset on.
+
+    Attributes:
+        committed_at: the time at which the mirror job has begun the new log, UTC.
+        from_offset: the first offset that means another record since.
+    """
+
+    committed_at: datetime
+    from_offset: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,7 @@ class Situation:
         emptied: partitions whose resets the table gaps has lost.
         awaited: partitions whose log on the source is not the one that was mirrored, with the reason; empty with a
             dead source.
+        resets: the last reset after which a partition's log on the source is another one; empty if there is none.
         gaps: the flow's gaps that hold now, from the ledger (view `current_gaps`).
         failed: partitions in which a verification has found differences that stand (`standing_differences`).
         looked_at: time of the reading, UTC.
@@ -86,6 +101,7 @@ class Situation:
     promoted: frozenset[str]
     emptied: frozenset[PartitionKey]
     awaited: Mapping[PartitionKey, str]
+    resets: Mapping[PartitionKey, LogReset]
     gaps: DataFrame
     failed: frozenset[PartitionKey]
     looked_at: datetime
@@ -195,6 +211,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
         awaited=_awaited(source, positions, ends),
+        resets=_resets(ledger, flow) if any(one.incarnation for one in positions.values()) else {},
         gaps=rows_of_pair(views.read(ledger, "current_gaps"), flow.source, flow.target),
         failed=_failed(ledger, flow),
         looked_at=datetime.now(UTC).replace(tzinfo=None),
@@ -332,6 +349,15 @@ def _carried_to(
     positions = merge_positions(states.values())
     there = {row[-2:] for row in known if row[-2] is not None and back.mirrors_topic(row[-2])}
     return {key: positions[key].upstream_next if key in positions else 0 for key in there}
+
+
+def _resets(ledger: Ledger, flow: Flow) -> dict[PartitionKey, LogReset]:
+    from pyspark.sql import functions as F
+
+    rows = ledger.of_flow("gaps", flow).filter(F.col("kind").isin(GapKind.RECREATED, GapKind.TRUNCATED))
+    last = F.max_by(F.struct("committed_at", "from_offset"), F.struct("incarnation", "committed_at")).alias("last")
+    found = rows.groupBy("topic", "partition").agg(last).select("topic", "partition", "last.*").collect()
+    return {(row["topic"], row["partition"]): LogReset(row["committed_at"], row["from_offset"]) for row in found}
 
 
 def _committed_ms(states: Iterable[SlotState]) -> dict[PartitionKey, int]:
