@@ -83,6 +83,10 @@ class PositionReason(Reason):
         "mirror job, or a take-over, has"
     )
     REMOTE_UNREAD = "the target does not tell the end of the remote partition now; the group gets an offset once it has"
+    REMOTE_REPLACED = (
+        "the remote topic is not the one that the mirror job has written: it was created anew; the group gets an "
+        "offset once the mirror job has filled it again"
+    )
     RECREATED = (
         "the topic was created anew on the source, and the mirror job has not begun the new one; the group gets an "
         "offset once it has"

@@ -218,6 +218,12 @@ def test_a_remote_topic_that_was_deleted_stops_the_flow_or_is_filled_again(world
     delete(world.target_admin, world.remote(topic))
     world.produce(topic, 50, 1, seed=2)
     assert_stops(world, topic)
+    remote = world.remote(topic)
+    world.target_admin.create_topics([NewTopic(remote, 2, 1)])[remote].result()
+    late = world.commit("late", {(topic, 0): 70})
+    world.checkpoint()
+    row = world.checkpoints()[late, topic, 0]
+    assert (row["status"], row["downstream_offset"]) == ("not_mirrored_yet", None), "the map is of the former topic"
     go_on(world)
     assert world.mirror().records == 151
     for partition in (0, 1):

@@ -95,7 +95,7 @@ class GroupTranslation:
             self._version = self._recent.version
             self._answers.clear()
         asked_keys = {key for position in positions if (key := _key(position)) in mirrored}
-        awaiting = self._not_begun(asked_keys) | self._replaced(logs, before)
+        awaiting = self._not_begun(asked_keys) | self._replaced_there(asked_keys) | self._replaced(logs, before)
         found: list[dict[str, Any]] = []
         kept: dict[Asked, tuple[Mirrored, Row]] = {}
         open_: list[Mapping[str, Any]] = []
@@ -137,6 +137,23 @@ class GroupTranslation:
             elif bounds[remote][1] and not self._flow.topics_shared:
                 found[key] = PositionReason.NOT_BEGUN
         return found
+
+    def _replaced_there(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
+        """Returns the partitions whose remote topic is not the one that the mirror job has written, with the reason.
+
+        Offsets of the former one mean other records there, or none.
+        """
+        written = {key: known for key in keys if (known := self._positions.get(key)) and known.target_topic_id}
+        names = {key: self._flow.policy.remote_topic(key[0]) for key in written}
+        there = (
+            self._target.refresh(set(names.values()), self._flow.connect_timeout_ms, operations=True) if names else {}
+        )
+        ids = {name: topic.topic_id for name, topic in there.items()}
+        return {
+            key: PositionReason.REMOTE_REPLACED
+            for key, known in written.items()
+            if ids.get(names[key], known.target_topic_id) not in ("", known.target_topic_id)
+        }
 
     def _replaced(
         self, logs: Iterable[Mapping[str, Any]], before: Mapping[PartitionKey, Position]
@@ -235,6 +252,11 @@ class GroupTranslation:
                     log_high=log.get("log_high"),
                 )
         return found
+
+    @property
+    def mirrored_ends(self) -> dict[PartitionKey, int]:
+        """The ends of what is mirrored on the target, by topic and partition of the source."""
+        return {key: position.downstream_next for key, position in self._positions.items()}
 
     def _read_states(self) -> None:
         states, is_continued = self._new_states.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from mirrorlake.config.flow import Flow
@@ -140,7 +140,9 @@ class GroupSync:
             some = names[at : at + COMMITTED_AT_ONCE]
             if time.monotonic() > read_at + FRESH_S:
                 now, _ = target_groups.read_each_group(self._target, some, PATIENCE_MS)
-                changed |= {group for group in some if now.get(group) != on_target[group]}
+                changed |= {
+                    group for group in some if not _is_as_before(now.get(group), on_target[group], commits[group])
+                }
             due = {group: commits[group] for group in some if group not in changed}
             refusals |= target_groups.commit(self._target, due, self._flow, PATIENCE_MS) if due else {}
         return refusals, changed
@@ -151,6 +153,13 @@ class GroupSync:
             self._unread = frozenset(unread)
             reasons = {group: str(error) for group, error in unread.items()}
             log_unread_groups(self._flow.name, self._flow.target, reasons)
+
+
+def _is_as_before(now: TargetGroup | None, before: TargetGroup, places: Iterable[PartitionKey]) -> bool:
+    """Returns True if nobody has used a group's positions since; others of the group may be those of another flow."""
+    if now is None or now.is_idle != before.is_idle:
+        return False
+    return all(now.offsets.get(place) == before.offsets.get(place) for place in places)
 
 
 def _unread_there(row: Checkpoint, error: Exception) -> Checkpoint:

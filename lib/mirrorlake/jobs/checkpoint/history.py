@@ -98,6 +98,8 @@ class History:
         Offsets begin anew there, so earlier target offsets can't be compared.
         """
         incarnations = translation.incarnations
+        if self._incarnations is None:
+            self._forget_former_flow(translation.mirrored_ends)
         if incarnations == self._incarnations or session is None or translation.flow_map is None:
             return
         if not incarnations:
@@ -113,6 +115,16 @@ class History:
         before, self._incarnations = self._incarnations, incarnations
         for rows in (self.known, self.settled):
             for key in [key for key, row in rows.items() if key[1:] in lost and _is_lost(row, *lost[key[1:]], before)]:
+                del rows[key]
+
+    def _forget_former_flow(self, ends: Mapping[PartitionKey, int]) -> None:
+        """Forgets rows of a flow that was begun anew: they are behind all that is mirrored, which only grows in one."""
+        for rows in (self.known, self.settled):
+            for key in [
+                key
+                for key, row in rows.items()
+                if key[1:] in ends and (row.downstream_offset or 0) > ends[row.topic or "", row.partition or 0]
+            ]:
                 del rows[key]
 
 

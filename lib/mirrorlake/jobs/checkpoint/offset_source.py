@@ -151,7 +151,8 @@ class GroupOffsetsReader(DataSourceStreamReader):
             found = {name: group for name, group in listed.items() if self.flow.checkpoints_group(name)}
         finally:
             source.close()
-        self._shared = tuple(sorted(name for name, group in found.items() if group.kind == SHARE))
+        shared = {name for name, group in found.items() if group.kind == SHARE}
+        self._shared = tuple(sorted(shared if is_complete else shared | {*self._shared}))
         named = {name for name, group in found.items() if group.kind != SHARE and group.protocol_type in WITH_OFFSETS}
         if self.flow.canary_enabled:  # it may come and go between two looks
             named.add(self.flow.canary_group)
