@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, date, datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,7 +33,7 @@ from mirrorlake.jobs.inspection.history import FlowHistory, histories
 from mirrorlake.jobs.inspection.stored_lag import newest
 from mirrorlake.ledger.local_tables import LocalTables
 from mirrorlake.model.partition_lag import FlowLag, PartitionLag, PartitionState
-from mirrorlake.model.slot import Position
+from mirrorlake.model.slot import ClosedFor, Position
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text()
@@ -437,6 +437,11 @@ def _judge(states: list[Any], *partitions: PartitionLag) -> overview.FlowOvervie
             PartitionLag("t", 1, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0),
             "stalled",
         ),
+        (
+            [(0, 1, True), (1, 9_000, False)],
+            PartitionLag("t", 1, PartitionState.MIRRORING, lag=5, lag_seconds=9_000.0),
+            "stalled",
+        ),
         # A timestamp that can't be right says nothing of the age.
         ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=None), "stalled"),
         ([(0, 9_000, True)], PartitionLag("t", 0, PartitionState.MIRRORING, lag=5, lag_seconds=20.0), "behind"),
@@ -448,6 +453,13 @@ def test_a_flow_stalls_if_a_record_is_old_and_its_own_slot_commits_nothing(
 ) -> None:
     idle = PartitionLag("u", 0, PartitionState.MIRRORING, lag=0)
     assert _judge([_state(*one) for one in states], partition, idle).condition == condition
+
+
+def test_a_flow_that_was_failed_over_stands_by_while_the_one_the_other_way_mirrors() -> None:
+    closing = _state(0, 60, commits=False)  # it has neither runs nor gaps
+    closing.closed, closing.closed_for = True, ClosedFor.FAILOVER
+    closed, home = _judge([closing]), replace(_judge([_state(0, 20, commits=False)]), flow="b->a")
+    assert [one.condition for one in overview._paired([closed, home])] == ["standby", "ok"]
 
 
 def test_what_waits_for_an_open_transaction_is_said() -> None:
@@ -716,8 +728,8 @@ def test_the_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does() ->
 
 def test_of_two_ways_the_one_that_was_failed_over_is_at_rest_while_the_other_one_mirrors() -> None:
     kind, back = overview.FlowOverview, "mirrorlake failback --flow 'a->b' --mode plan"
-    left = kind("a->b", overview.Condition.CLOSED, overview.FAILED_OVER, back, generation=3, committed_s=60)
-    for condition, committed_s, wanted in (
+    left = kind("a->b", overview.Condition.CLOSED, overview.FAILED_OVER, back, generation=3, state_s=60)
+    for condition, state_s, wanted in (
         (overview.Condition.OK, 1, overview.Condition.STANDBY),
         (overview.Condition.BEHIND, 1, overview.Condition.STANDBY),
         (overview.Condition.OK, 61, overview.Condition.CLOSED),  # both ways mirrored, and nobody has looked since
@@ -727,12 +739,12 @@ def test_of_two_ways_the_one_that_was_failed_over_is_at_rest_while_the_other_one
         (overview.Condition.DOWN, 1, overview.Condition.CLOSED),
         (overview.Condition.CLOSED, 1, overview.Condition.CLOSED),
     ):
-        other = kind("b->a", condition, committed_s=committed_s)
-        assert overview._paired([left, other])[0].condition is wanted, (condition, committed_s)
+        other = kind("b->a", condition, state_s=state_s)
+        assert overview._paired([left, other])[0].condition is wanted, (condition, state_s)
     assert overview._paired([left])[0] is left
-    handed_back = kind("a->b", overview.Condition.CLOSED, "handed back", "", committed_s=60)
-    assert overview._paired([handed_back, kind("b->a", overview.Condition.OK, committed_s=1)])[0] is handed_back
+    handed_back = kind("a->b", overview.Condition.CLOSED, "handed back", "", state_s=60)
+    assert overview._paired([handed_back, kind("b->a", overview.Condition.OK, state_s=1)])[0] is handed_back
     unused = kind("a->b", overview.Condition.NEW, "never run", "mirrorlake mirror --flow 'a->b'")
-    told = overview._paired([unused, kind("b->a", overview.Condition.OK, committed_s=1)])[0]
+    told = overview._paired([unused, kind("b->a", overview.Condition.OK, state_s=1)])[0]
     assert told.next == "mirrorlake mirror --flow 'a->b', unless it is for a failback only"
     assert overview.Condition.STANDBY not in overview.ATTENTION

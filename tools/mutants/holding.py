@@ -117,7 +117,7 @@ HOLDING = (
     Mutant(
         "a flow is at rest as soon as it was failed over, as the other way has mirrored before",
         "jobs/inspection/overview.py",
-        " or other.committed_s >= one.committed_s:",
+        " or other.state_s >= one.state_s:",
         ":",
         PAIRED,
     ),

@@ -77,8 +77,6 @@ def stop(root: Path) -> dict[str, str]:
             continue
         cluster.stop()
         print(f"cluster {name} is stopped")
-    for directory in sorted((root / ".local/demo/clusters").glob("*")):  # left by a demo that was killed
-        LocalCluster(directory.name, directory, root / ".local/jars/kafka").stop()
     return {}
 
 
@@ -86,7 +84,9 @@ def set_up(root: Path) -> None:
     """Fetches jars and makes class archives if they are missing."""
     if not have_jars(root, resources.pom()):
         jars(root)
-    if not (root / ".local/jars/.archived").exists():
+    with alone(root):
+        is_archived = (root / ".local/jars/.archived").exists()
+    if not is_archived:
         archive(root)
 
 

@@ -30,7 +30,7 @@ from javaproperties import join_key_value
 
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.local.jars import SETUP
-from mirrorlake.local.java import java_command
+from mirrorlake.local.java import require_java
 from mirrorlake.local.ports import HOST, free_port
 
 Setting = str | int | float | bool  # of librdkafka
@@ -269,7 +269,7 @@ class LocalCluster:
         return {}
 
     def _format(self) -> None:
-        self.cluster_id = uuid.uuid4().hex[:22]
+        self.cluster_id = f"{uuid.uuid4().hex[:21]}A"  # 16 bytes in Base64, which releases before 3.9 write anew
         for node_id in range(1, self.size + 1):
             broker = Broker(node_id, free_port(self.port if node_id == 1 else 0))
             if self.proxied:
@@ -358,7 +358,7 @@ class LocalCluster:
 
     def _java(self, home: Path, heap_mib: int, options: Sequence[str] = ()) -> list[str]:
         return [
-            java_command() or "java",
+            require_java(),
             f"-Xms{heap_mib}m",
             f"-Xmx{heap_mib}m",
             "-Djava.awt.headless=true",

@@ -18,6 +18,8 @@ from mirrorlake.translation.group_cache import GroupTranslation
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LARGEST_OFFSET = 2**63 - 1
+
 
 class History:
     """The rows of one flow in `checkpoints`, as far as the next cycle needs them.
@@ -36,6 +38,7 @@ class History:
         self.known: dict[GroupKey, Checkpoint] = {}
         self.settled: dict[GroupKey, Checkpoint] = {}
         self._newest = datetime.min
+        self._is_compared = False  # with what is mirrored
         # Incarnations of partitions with resets, as of the last `forget_lost_targets`.
         self._incarnations: dict[PartitionKey, int] | None = None
 
@@ -98,7 +101,8 @@ class History:
         Offsets begin anew there, so earlier target offsets can't be compared.
         """
         incarnations = translation.incarnations
-        if self._incarnations is None:
+        if not self._is_compared:
+            self._is_compared = True
             self._forget_former_flow(translation.mirrored_ends)
         if incarnations == self._incarnations or session is None or translation.flow_map is None:
             return
@@ -118,13 +122,17 @@ class History:
                 del rows[key]
 
     def _forget_former_flow(self, ends: Mapping[PartitionKey, int]) -> None:
-        """Forgets rows of a flow that was begun anew: they are behind all that is mirrored, which only grows in one."""
+        """Forgets the places of a partition, if one is behind all that is mirrored: its flow was begun anew since."""
+        former = {
+            key[1:]
+            for rows in (self.known, self.settled)
+            for key, row in rows.items()
+            if row.topic is not None
+            and row.partition is not None
+            and (row.downstream_offset or 0) > ends.get((row.topic, row.partition), LARGEST_OFFSET)
+        }
         for rows in (self.known, self.settled):
-            for key in [
-                key
-                for key, row in rows.items()
-                if key[1:] in ends and (row.downstream_offset or 0) > ends[row.topic or "", row.partition or 0]
-            ]:
+            for key in [key for key in rows if key[1:] in former]:
                 del rows[key]
 
 

@@ -204,7 +204,8 @@ class PlanMaker:
         if one.reason in OF_FORMER_LOG:
             return one.reason
         reset = self._situation.resets.get((one.topic, one.partition or 0))
-        is_former = reset and one.seen_at < reset.committed_at and one.upstream_offset > reset.from_offset
+        is_older = reset and (one.seen_at < reset.committed_at or one.unread_since is not None)  # kept ones say no time
+        is_former = reset and is_older and one.upstream_offset > reset.from_offset
         return PositionReason.FORMER_LOG if is_former else ""
 
     def _losses(self, drafts: list[Draft]) -> list[Losses]:
@@ -432,7 +433,7 @@ class PlanMaker:
             return Status.NOT_COVERED, PositionReason.SCATTERED
         if reason := self._situation.awaited.get((one.topic, one.partition or 0)) or self._former(one):
             return Status.NOT_MIRRORED_YET, reason
-        if one.upstream_offset is None and one.group_id:
+        if one.upstream_offset is None and one.group_id and self.flow.mirrors_topic(one.topic):
             return Status.NOT_COVERED, NOT_THEN
         exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends
         if exists and self.flow.mirrors_topic(one.topic):

@@ -24,6 +24,7 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.open_transactions import HiddenEnd, hidden_ends
 from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.reasons import PositionReason
 from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
 from mirrorlake.state.closure import closed_for, promoted_topics
@@ -76,8 +77,8 @@ class Situation:
         partitions: keys of `known`.
         promoted: topics of the flow that were failed over by themselves.
         emptied: partitions whose resets the table gaps has lost.
-        awaited: partitions whose log on the source is not the one that was mirrored, with the reason; empty with a
-            dead source.
+        awaited: partitions whose log on the source is not the one that was mirrored (none with a dead source), or whose
+            remote topic is not, with the reason.
         resets: the last reset after which a partition's log on the source is another one; empty if there is none.
         gaps: the flow's gaps that hold now, from the ledger (view `current_gaps`).
         failed: partitions in which a verification has found differences that stand (`standing_differences`).
@@ -210,7 +211,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         promoted=promoted,
         emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
-        awaited=_awaited(source, positions, ends),
+        awaited=_awaited(source, positions, ends) | _replaced_there(flow, target, positions),
         resets=_resets(ledger, flow) if any(one.incarnation for one in positions.values()) else {},
         gaps=rows_of_pair(views.read(ledger, "current_gaps"), flow.source, flow.target),
         failed=_failed(ledger, flow),
@@ -277,6 +278,16 @@ def _awaited(
         position = positions[key]
         if reason := why_awaited(position, source.topics[key[0]].topic_id, ends[key], position.upstream_next):
             found[key] = reason
+    return found
+
+
+def _replaced_there(flow: Flow, target: Cluster, positions: Mapping[PartitionKey, Position]) -> dict[PartitionKey, str]:
+    """Returns the partitions whose remote topic is not the one that was written. Reads the metadata of `_carried`."""
+    found = {}
+    for key, position in positions.items():
+        there = target.topics.get(flow.policy.remote_topic(key[0])) if flow.mirrors_topic(key[0]) else None
+        if there is not None and position.target_topic_id and there.topic_id not in ("", position.target_topic_id):
+            found[key] = str(PositionReason.REMOTE_REPLACED)
     return found
 
 

@@ -29,6 +29,7 @@ from mirrorlake.state.pause import Pause, read_pause
 
 DEADLINE_S = 15.0
 STALLED_S = 300.0  # without a commit of its slot, while a record waits that is as old; by default
+AGAIN_S = 2.0  # in which a job that works commits
 STARTING_S = 15.0  # in which a job that has just started commits for the first time
 STUCK = frozenset({PartitionState.HELD, PartitionState.REPLACED, PartitionState.SILENT})
 
@@ -83,6 +84,7 @@ class FlowOverview:
         oldest_s: age of the oldest record that waits.
         generation: the number of the last job start.
         committed_s: seconds since the last commit with runs or gaps; None if a start was the last thing of every slot.
+        state_s: seconds since the newest state of a slot was written: by a commit, a start, or the closing of the flow.
         pause: the pause that an operator has recorded.
         history: what the tables say; None if they were not read.
     """
@@ -97,6 +99,7 @@ class FlowOverview:
     oldest_s: float | None = None
     generation: int | None = None
     committed_s: float | None = None
+    state_s: float | None = None
     pause: Pause | None = None
     history: FlowHistory | None = None
 
@@ -104,7 +107,10 @@ class FlowOverview:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return values | {
             "condition": self.condition.value,
-            **{name: None if values[name] is None else round(values[name], 1) for name in ("committed_s", "oldest_s")},
+            **{
+                name: None if values[name] is None else round(values[name], 1)
+                for name in ("committed_s", "state_s", "oldest_s")
+            },
             "pause": self.pause.to_json() if self.pause else None,
             "history": asdict(self.history) if self.history else None,
         }
@@ -175,10 +181,10 @@ def _paired(told: Sequence[FlowOverview]) -> list[FlowOverview]:
 
     def paired(one: FlowOverview) -> FlowOverview:
         other = by_name.get("->".join(reversed(one.flow.split("->"))))
-        if other is None or other.committed_s is None or other.condition not in AT_WORK:
+        if other is None or other.state_s is None or other.condition not in AT_WORK:
             return one
         if one.condition is Condition.CLOSED and one.detail == FAILED_OVER:
-            if one.committed_s is None or other.condition not in MIRRORS or other.committed_s >= one.committed_s:
+            if one.state_s is None or other.condition not in MIRRORS or other.state_s >= one.state_s:
                 return one
             detail = f"failed over, and {other.flow} mirrors"
             return replace(one, condition=Condition.STANDBY, detail=detail, next=f"To go back: {one.next}")
@@ -204,6 +210,15 @@ def _down(flow: Flow, facts: Mapping[str, ClusterFacts], known: FlowOverview | N
 
 
 def _look(flow: Flow, *, has_source: bool, limit_ms: int, stalled_s: float) -> FlowOverview:
+    """Looks at a flow; once more if it seems to stall: a record with an old timestamp may just have come."""
+    first = _looked(flow, has_source=has_source, limit_ms=limit_ms, stalled_s=stalled_s)
+    if first.condition is not Condition.STALLED:
+        return first
+    time.sleep(AGAIN_S)
+    return _looked(flow, has_source=has_source, limit_ms=limit_ms, stalled_s=stalled_s)
+
+
+def _looked(flow: Flow, *, has_source: bool, limit_ms: int, stalled_s: float) -> FlowOverview:
     with connected(flow.target_connection, "target", limit_ms) as target:
         states = list(read_all_states(target, flow.offset_syncs_topic, limit_ms).values())
         pause = read_pause(target, flow, limit_ms)
@@ -228,6 +243,7 @@ def _judged(
         oldest_s=max((each.lag_seconds or 0.0 for each in partitions), default=0.0) or None,
         generation=max((state.generation for state in states), default=None),
         committed_s=min(commits.values(), default=None),
+        state_s=min(ages.values(), default=None),
         pause=pause,
     )
     start = f"mirrorlake mirror --flow '{flow.name}'"
@@ -262,12 +278,8 @@ def _judged(
         )
     copied = found.copied if found else []  # topics that the property file pauses wait as they were told
     slots = {key: position.slot for key, position in merge_positions(states).items()}
-    at_least_s = 0.0 if started_s < STARTING_S else inf  # of a slot that has committed nothing since
-    stalled = [
-        each
-        for each in copied
-        if each.lag and _idle_s(each, slots, {**dict.fromkeys(ages, at_least_s), **commits}) > stalled_s
-    ]
+    idle = {slot: 0.0 if age_s < STARTING_S else inf for slot, age_s in ages.items()} | commits
+    stalled = [each for each in copied if each.lag and _idle_s(each, slots, idle) > stalled_s]
     waiting = f"{one.lag:,} offsets wait in {one.behind:,} partitions" if one.lag else ""
     if stalled:
         since = "" if commits else f"; the job has started {started_s:,.0f} s ago, and committed nothing since"

@@ -400,6 +400,11 @@ class SlotCopy:
     def _write_state(self, before: SlotState, producer: transaction.Producer) -> None:
         """Writes the slot's new state into the open transaction, and waits until the target has appended it."""
         positions = before.owned()
+        untouched = {  # by this flow: nothing was copied behind what a take-over has found
+            key
+            for key, stretch in self._stretches.items()
+            if key in positions and positions[key].epoch_from == TAKEN_OVER and not (stretch.runs or stretch.resets)
+        }
         for stretch in self._stretches.values():
             positions[stretch.key] = Position(
                 topic=stretch.topic,
@@ -413,7 +418,7 @@ class SlotCopy:
                 incarnation=stretch.incarnation,
                 leader_epoch=stretch.leader_epoch,
                 target_topic_id=stretch.target_topic_id,
-                epoch_from=max(stretch.epoch_from, -1) if stretch.runs else stretch.epoch_from,
+                epoch_from=TAKEN_OVER if stretch.key in untouched else max(stretch.epoch_from, -1),
             )
         state = SlotState(
             source=self.flow.source,
