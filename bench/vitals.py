@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 import psutil
@@ -27,6 +29,7 @@ TRACKED = "-XX:NativeMemoryTracking=summary -XX:MarkSweepAlwaysCompactCount=1"
 POOLS = ("block-manager-a", "block-manager-s")  # as far as Linux keeps a thread's name
 OWN_NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|\d+")  # what makes the name of a file its own
 LONG_S = 300
+LOWEST_S = 1.0
 LARGEST = 100  # lines of a histogram, about 8 KiB
 FILES_OF_A_LINK = 3  # to a worker: the JVM has its socket, and an epoll and an eventfd to wait for it (PythonWorker)
 WORKERS = ("pyspark.daemon", "mirrorlake.local.daemon", "pyspark.worker", "pyspark.sql.streaming")
@@ -53,11 +56,12 @@ class Instrument:
 # without compiled code and what the JVM notes about it (the places of references, a tenth of the code). The heap itself
 # grows and shrinks with garbage, up to the limit that it has. Compiled code has a limit, too
 # (-XX:ReservedCodeCacheSize), and is added for long: a method is compiled once it was called 200 times.
-# A driver gives its spare memory back once a minute and needs some of it again within seconds. So the floor of its
-# memory would tell how many samples happen to be taken within these.
+# A driver gives its spare memory back once a minute and needs some of it again within seconds. What it keeps is the
+# floor of its memory, which is read each second so that the floor is met. What it takes again between is shown.
 INSTRUMENTS = (
     Instrument("papermill_private", "MiB", 1),
-    Instrument("driver_private", "MiB", 1, is_floor=False),
+    Instrument("driver_private", "MiB", 1),
+    Instrument("driver_between", "MiB", None),
     Instrument("jvm_live_heap", "MiB", 1),
     Instrument("jvm_outside_heap", "MiB", 1),
     Instrument("jvm_compiled_code", "MiB", None),
@@ -82,6 +86,31 @@ LEDGER = (
 )
 
 
+class Lowest:
+    """The smallest memory of some processes since it was last asked for, read each second by a thread."""
+
+    def __init__(self) -> None:
+        self._processes: Sequence[psutil.Process] = ()
+        self._least = inf
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read, name="lowest", daemon=True).start()
+
+    def take(self, processes: Sequence[psutil.Process]) -> float:
+        """Returns the smallest bytes of the processes since the last call; 0 if there are none."""
+        now = _sum(processes, _anonymous)
+        with self._lock:
+            least, self._least = min(now, self._least if processes == self._processes else inf), inf
+            self._processes = processes
+        return least
+
+    def _read(self) -> None:
+        while True:
+            time.sleep(LOWEST_S)
+            with self._lock:
+                found = _sum(self._processes, _anonymous)
+                self._least = min(self._least, found) if found else self._least
+
+
 @dataclass
 class Notebook:
     """A notebook that papermill runs, with what it writes.
@@ -99,6 +128,7 @@ class Notebook:
     log: Path
     _read: int = 0
     _open: Counter[str] = field(default_factory=Counter)
+    _lowest: Lowest = field(default_factory=lambda: Lowest())
 
     def vitals(self) -> dict[str, float]:
         """Returns the values of INSTRUMENTS; those that can't be read are left out."""
@@ -110,7 +140,8 @@ class Notebook:
         links = min(_links(java, workers), len(workers))
         memory = {
             "papermill_private": _sum([self.process], _anonymous) / MIB,
-            "driver_private": _sum(driver, _anonymous) / MIB,
+            "driver_private": self._lowest.take(driver) / MIB,
+            "driver_between": _sum(driver, _anonymous) / MIB,
             "jvm_rss": _sum(java, lambda one: one.memory_info().rss) / MIB,
             "workers_private": _of_workers(workers, lambda one: _own(one, workers)) / MIB,
         }

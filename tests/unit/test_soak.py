@@ -14,6 +14,7 @@ import pytest
 from bench import vitals
 from bench.judge import Judgement, Verdict, by_window, floor, growth, judge
 from bench.soak import verdict
+from tests.world import eventually
 
 HOUR_S, WARM_UP_S, EVERY_S = 3600, 600, 10
 
@@ -115,6 +116,20 @@ def test_the_slope_and_its_interval_are_those_of_theil_and_sen() -> None:
     points = by_window(series(lambda at: 300 + at / 1000, noise=2.0))
     slope, _, low, high = stats.theilslopes([value for _, value in points], [time / HOUR_S for time, _ in points], 0.95)
     assert growth(points) == pytest.approx((slope, low, high), rel=0.02)
+
+
+def test_the_least_memory_between_two_looks_is_what_a_process_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vitals, "LOWEST_S", 0.01)
+    code = "import sys; kept = bytearray(b'1' * (64 << 20)); sys.stdin.readline(); del kept; sys.stdin.readline()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        lowest, other = vitals.Lowest(), psutil.Process(process.pid)
+        eventually(lambda: lowest.take([other]) > 64 << 20)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        eventually(lambda: lowest.take([other]) < 32 << 20)
+        process.communicate("\n")
+    assert lowest.take([]) == 0
 
 
 def test_only_connections_that_end_at_a_worker_are_left_out_of_the_files_of_a_jvm() -> None:
