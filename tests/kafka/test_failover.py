@@ -315,6 +315,7 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
     now = {group: {(topic, partition): end - dice.randint(0, 9) for partition, end in ends.items()} for group in then}
     for group, offsets in now.items():
         world.commit(group, offsets)
+    late = world.commit("late", {(topic, 0): 5})  # not there at that time
     world.checkpoint()
     world.produce(topic, 40, 2, seed=77)
 
@@ -364,12 +365,18 @@ def test_groups_go_on_exactly_behind_a_rehearsal_and_a_run_also_as_of_a_time_in_
         world.checkpoint()
     again = failover(world, mode="promote", signed_by="ann")
     assert ({one.outcome for one in again.lines}, again.drained) == ({"in_step"}, 0)
+    with pytest.raises(ConfigurationError, match="was failed over as a whole, so single topics can't be promoted"):
+        failover(world, mode="promote", signed_by="ann", topics=topic)
 
     with pytest.raises(GateError, match="ahead"):
         failover(world, mode="run", signed_by="ann", at=at, source="dead")
-    rewound = failover(world, mode="run", signed_by="ann", at=at, source="dead", accept="ahead,lag", close="false")
-    assert {one.outcome for one in rewound.lines} <= {"committed", "in_step"}
-    assert {(one.group_id, one.partition, one.seen_in) for one in rewound.lines} == {
+    accept = "ahead,lag,not_covered"
+    rewound = failover(world, mode="run", signed_by="ann", at=at, source="dead", accept=accept, close="false")
+    (stays,) = [one for one in rewound.lines if one.group_id == late]
+    assert (stays.outcome, [kind for kind, _ in stays.blocks]) == ("no_place", ["not_covered"])
+    rows = [one for one in rewound.lines if one is not stays]
+    assert {one.outcome for one in rows} <= {"committed", "in_step"}
+    assert {(one.group_id, one.partition, one.seen_in) for one in rows} == {
         (group, partition, "ledger") for group in then for partition in ends
     }
     assert {group: {place: at for place, (at, _) in world.committed(group).items()} for group in then} == before

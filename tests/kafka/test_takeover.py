@@ -264,6 +264,8 @@ def test_a_flow_that_was_given_back_and_taken_over_without_a_record_between_keep
     world.produce(topic, 50, partitions=1)
     world.mirror()
     hand_back(world.flow)
+    with pytest.raises(ConfigurationError, match="was handed back to MirrorMaker 2, which has its records and groups"):
+        failover(world, mode="promote", signed_by="ann", close="true")
     (found,) = take_over(world).findings
     assert found.runs == ()
     group = world.commit("g", {(topic, 0): 50})
