@@ -15,7 +15,7 @@ RUNS = """topic STRING, partition INT, target_topic STRING, target_partition INT
   upstream_end BIGINT, downstream_start BIGINT, downstream_end BIGINT,
     digest STRING, committed_at TIMESTAMP, is_inferred BOOLEAN, is_void BOOLEAN"""
 VERIFIED = """topic STRING, partition INT, target_topic STRING, target_partition INT, upstream_to BIGINT,
-  downstream_from BIGINT, downstream_to BIGINT"""
+  downstream_from BIGINT, downstream_to BIGINT, finished_at TIMESTAMP"""
 STANDING = "topic STRING, partition INT, upstream_from BIGINT"
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 EXTENT = Extent("t", 0, "a.t", 0, 0, 30, 0, 33, 0, -1, 0, 0, downstream_to=36, source_end=30, target_end=36)
@@ -116,6 +116,11 @@ def test_incremental_goes_on_behind_a_run_that_is_still_in_the_map(
     assert chosen_after(spark, verified) == expected
 
 
+def test_incremental_looks_at_runs_that_were_committed_after_the_verification_of_their_offsets(spark: Any) -> None:
+    earlier = chosen_after(spark, [(10, 0, 11), (20, 10, 22)], finished=NOON + timedelta(seconds=30))
+    assert earlier == ["before", "chosen", "chosen"], "the remote topic may have been filled again"
+
+
 @pytest.mark.parametrize(
     ("standing", "expected"),
     [
@@ -131,8 +136,13 @@ def test_incremental_begins_at_or_before_each_difference_that_stands(
     assert chosen_after(spark, [(10, 0, 11), (20, 10, 22)], standing) == expected
 
 
-def chosen_after(spark: Any, verified: list[tuple[int, int, int]], standing: Sequence[int | None] = ()) -> list[str]:
-    passed = spark.createDataFrame([("t", 0, "a.t", 0, *row) for row in verified], VERIFIED)
+def chosen_after(
+    spark: Any,
+    verified: list[tuple[int, int, int]],
+    standing: Sequence[int | None] = (),
+    finished: datetime = NOON + timedelta(hours=1),
+) -> list[str]:
+    passed = spark.createDataFrame([("t", 0, "a.t", 0, *row, finished) for row in verified], VERIFIED)
     differences = spark.createDataFrame([("t", 0, offset) for offset in standing], STANDING)
     mine = runs(spark, (0, 0, 10), (10, 11, 10), (20, 22, 10))
     chosen = with_choice(mine, VerificationScope("incremental"), passed, differences)

@@ -12,7 +12,7 @@ Verdict = dict[str, Any]
 COLUMNS = (
     "source STRING, target STRING, topic STRING, partition INT, mode STRING, status STRING, passed BOOLEAN, "
     "upstream_from BIGINT, upstream_to BIGINT, offset_syncs_version BIGINT, verification_id STRING, "
-    "finished_at TIMESTAMP"
+    "started_at TIMESTAMP, finished_at TIMESTAMP"
 )
 
 
@@ -46,9 +46,17 @@ def test_a_difference_stands_until_a_later_verification_has_passed_over_it(
     spark: Any, later: list[Verdict], stands: bool
 ) -> None:
     rows = [
-        {**row, "finished_at": DAY + timedelta(hours=hour)} for hour, row in enumerate([wrong(mode="full"), *later])
+        {**row, "started_at": DAY + timedelta(hours=hour), "finished_at": DAY + timedelta(hours=hour, minutes=1)}
+        for hour, row in enumerate([wrong(mode="full"), *later])
     ]
     assert bool(standing_of(spark, rows)) is stands
+
+
+def test_a_verification_that_had_begun_before_the_difference_was_found_refutes_nothing(spark: Any) -> None:
+    at = [DAY + timedelta(minutes=minute) for minute in range(4)]
+    found = {**wrong(mode="full"), "started_at": at[1], "finished_at": at[2]}
+    beside = {**passed("incremental", (50, 60)), "started_at": at[0], "finished_at": at[3]}
+    assert standing_of(spark, [found, beside])
 
 
 def test_what_could_compare_nothing_is_no_difference(spark: Any) -> None:

@@ -42,7 +42,7 @@ WHERE NOT f.passed AND f.topic IS NOT NULL AND f.status NOT IN ('not_covered', '
 AND NOT EXISTS (
   SELECT 1 FROM {rows} p
   WHERE p.source = f.source AND p.target = f.target AND p.topic = f.topic AND p.partition = f.partition
-    AND p.passed AND p.finished_at > f.finished_at AND p.mode <> 'sample' AND (
+    AND p.passed AND p.started_at >= f.finished_at AND p.mode <> 'sample' AND (
       p.upstream_from <= f.upstream_from AND p.upstream_to >= f.upstream_to
       OR p.mode IN ('full', 'incremental')
         AND (p.offset_syncs_version >= f.offset_syncs_version OR p.upstream_to >= f.upstream_to)

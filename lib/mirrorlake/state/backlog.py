@@ -125,7 +125,7 @@ async def _count(
         if is_aborted or batch.is_control or await _is_brought(provenance, batch):
             continue
         records += min(batch.records, batch.end_offset - start)  # the position may be within the first batch
-        oldest = batch.base_timestamp if oldest is None else oldest
+        oldest = batch.first_timestamp if oldest is None else oldest
         if not is_exact:
             break
     return Unmirrored(records, oldest)

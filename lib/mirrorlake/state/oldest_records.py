@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.record_batch import TIMESTAMP_TYPE, AbortedTransactions, Batch, read_log
+from mirrorlake.protocol.batches.record_batch import AbortedTransactions, Batch, read_log
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.network.response_error import ResponseError, WireError
 from mirrorlake.protocol.requests.fetch import Fetched
@@ -99,7 +99,7 @@ class _Search:
             is_left_out = aborted.drops(batch) or batch.is_control or await self._is_brought(batch)
             at = max(at, batch.end_offset)
             if batch.end_offset > start and not is_left_out:
-                self.found[key] = batch.max_timestamp if batch.attributes & TIMESTAMP_TYPE else batch.base_timestamp
+                self.found[key] = batch.first_timestamp
                 del self._left[key]
                 return True
             if at >= end:

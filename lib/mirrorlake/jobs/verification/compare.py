@@ -96,10 +96,11 @@ def located(records: DataFrame, ranges: DataFrame, on: Sequence[str], start: str
     both = pieces.select(*on, "_stretch", clipped, F.lit(0).alias("_asks"), "range").unionByName(
         asked, allowMissingColumns=True
     )
-    # In descending order. At the same offset, the record precedes the range that ends there, which does not contain it.
+    # In descending order. At the same offset, the record precedes the range that ends there, which does not contain it;
+    # of ranges that are cut off there, the one that ends first comes last.
     order = (
         Window.partitionBy(*on, "_stretch")
-        .orderBy(F.desc("_at"), F.desc("_asks"))
+        .orderBy(F.desc("_at"), F.desc("_asks"), F.desc(f"range.{end}"))
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     found = both.withColumn("range", F.last("range", ignorenulls=True).over(order)).filter("_asks = 1")

@@ -118,13 +118,16 @@ def with_choice(runs: DataFrame, scope: VerificationScope, verified: DataFrame, 
         )
     if scope.mode != VerificationMode.INCREMENTAL:
         return runs.withColumn("choice", F.when(F.col("is_void"), RunChoice.VOID).otherwise(RunChoice.CHOSEN))
-    # A verification counts only if its last run is still in the map: after a reset, offsets belong to another log.
+    # A verification counts only if it has seen its last run, and that is still in the map: after a reset, offsets are
+    # those of another log, or a run of the same offsets is one of a remote topic that was filled again.
     of_log = ["topic", "partition", "target_topic", "target_partition"]
-    ended = verified.select(*of_log, F.col("upstream_to").alias("upstream_end"), "downstream_from", "downstream_to")
+    ended = verified.select(
+        *of_log, F.col("upstream_to").alias("upstream_end"), "downstream_from", "downstream_to", "finished_at"
+    )
     known = (
         runs.filter("NOT is_void")
         .join(ended, [*of_log, "upstream_end"])
-        .filter("downstream_end > downstream_from AND downstream_end <= downstream_to")
+        .filter("downstream_end > downstream_from AND downstream_end <= downstream_to AND committed_at <= finished_at")
     )
     limits = standing.groupBy("topic", "partition").agg(F.min(F.coalesce("upstream_from", F.lit(0))).alias("limit"))
     marks = (

@@ -116,6 +116,11 @@ class Batch:
         return self.pieces or ((self.base_offset, self.base_offset + self.records),)
 
     @property
+    def first_timestamp(self) -> int:
+        """Returns the timestamp of the first record as consumers see it: the broker's own, if it has stamped them."""
+        return self.max_timestamp if self.attributes & TIMESTAMP_TYPE else self.base_timestamp
+
+    @property
     def is_control(self) -> bool:
         """Returns True for a control batch."""
         return bool(self.attributes & CONTROL)
