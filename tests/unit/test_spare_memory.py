@@ -16,7 +16,7 @@ from mirrorlake.spare_memory import EVERY_S, SpareMemory
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
-PIECE_BYTES = 100 << 10  # below the size from which the allocator asks the system for each piece
+PIECE_BYTES = 32 << 10  # smaller than what a driver takes from the system, as a test before may have been one
 
 
 BURST = """
@@ -82,7 +82,7 @@ def test_memory_that_was_freed_below_memory_in_use_is_given_back_once_in_a_while
     spare = SpareMemory(lambda: now_s)
     allocate, free = ctypes.CDLL(None).malloc, ctypes.CDLL(None).free
     allocate.restype, free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    pieces = [allocate(PIECE_BYTES) for _ in range(1_000)]
+    pieces = [allocate(PIECE_BYTES) for _ in range((100 << 20) // PIECE_BYTES)]
     for piece in pieces:
         ctypes.memset(piece, 1, PIECE_BYTES)
     for piece in pieces[:-1]:  # the last one keeps the allocator from giving back what is below
