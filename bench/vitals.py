@@ -128,7 +128,7 @@ class Notebook:
     log: Path
     _read: int = 0
     _open: Counter[str] = field(default_factory=Counter)
-    _lowest: Lowest = field(default_factory=lambda: Lowest())
+    _lowest: Lowest = field(default_factory=Lowest)
 
     def vitals(self) -> dict[str, float]:
         """Returns the values of INSTRUMENTS; those that can't be read are left out."""

@@ -61,6 +61,17 @@ def leader(world: World, remote: str) -> int:
     return int(world.target_admin.list_topics(remote, timeout=5).topics[remote].partitions[0].leader)
 
 
+def on_one_slot(source: str, pair: LocalCluster, directory: Path) -> tuple[World, str, str]:
+    """Returns a world of one slot and two topics with records, whose remote topics are on a broker each."""
+    world = world_with_coordinator(source, pair, directory, broker=1)
+    world.write_config(**{"mirrorlake.slots": "1"})
+    alive, dead = world.topic("alive", 1), world.topic("dead", 1)
+    remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2})
+    for topic in (alive, dead):
+        world.produce(topic, 20, 1)
+    return world, alive, dead
+
+
 def arrived(world: World, topic: str) -> int:
     try:
         return len(world.target_records(topic)[0])
@@ -103,12 +114,7 @@ def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_w
     servers: tuple[str, str], pair: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "WAIT_S", 3.0)
-    world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
-    world.write_config(**{"mirrorlake.slots": "1"})
-    alive, dead = world.topic("alive", 1), world.topic("dead", 1)
-    remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2})
-    for topic in (alive, dead):
-        world.produce(topic, 20, 1)
+    world, alive, dead = on_one_slot(servers[0], pair, tmp_path)
     groups = [world.commit(f"g{number}", {(alive, 0): 5, (dead, 0): 7}) for number in range(6)]
     with ExitStack() as stopped:
         pair.stop_broker(2)
@@ -133,12 +139,7 @@ def test_a_remote_partition_without_a_leader_holds_back_its_topic_and_no_other_w
 def test_a_remote_partition_that_loses_its_leader_holds_back_only_itself(
     servers: tuple[str, str], pair: LocalCluster, tmp_path: Path
 ) -> None:
-    world = world_with_coordinator(servers[0], pair, tmp_path, broker=1)
-    world.write_config(**{"mirrorlake.slots": "1"})
-    alive, dead = world.topic("alive", 1), world.topic("dead", 1)
-    remote_topics_on(world, {world.flow.offset_syncs_topic: 1, world.remote(alive): 1, world.remote(dead): 2})
-    for topic in (alive, dead):
-        world.produce(topic, 20, 1)
+    world, alive, dead = on_one_slot(servers[0], pair, tmp_path)
     with ExitStack() as stopped, world.mirroring():
         eventually(lambda: arrived(world, alive) == arrived(world, dead) == 20, 60)
         pair.stop_broker(2)

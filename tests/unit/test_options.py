@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -268,15 +269,30 @@ def test_what_a_running_job_takes_over() -> None:
     ]
 
 
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the path of a property file whose changes count at once."""
+    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
+    return tmp_path / "mm2.properties"
+
+
+@pytest.fixture
+def write(file: Path) -> Callable[..., None]:
+    """Returns what writes that file: BASE, with changes."""
+
+    def written(**changes: str) -> None:
+        file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, **changes}.items()))
+
+    return written
+
+
 def test_what_has_changed_since_a_flow_was_read_is_a_change_also_for_a_reader_that_begins_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, write: Callable[..., None]
 ) -> None:
     """The planner begins when Spark runs, or after a pause, with the flow and the version of the file it is of."""
-    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
-    file = tmp_path / "mm2.properties"
-    file.write_text("".join(f"{name} = {value}\n" for name, value in BASE.items()))
+    write()
     driver = reload.LiveFlow(file, Flow.load(file, "a->b"))
-    file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, "topics.exclude": "two"}.items()))
+    write(**{"topics.exclude": "two"})
     planner = reload.LiveFlow(file, driver.flow, seen=driver.seen)
     for reader in (driver, planner):
         (notice,) = reader.poll()
@@ -284,15 +300,7 @@ def test_what_has_changed_since_a_flow_was_read_is_a_change_also_for_a_reader_th
         assert not reader.flow.mirrors_topic("two")
 
 
-def test_a_topic_waits_for_the_transform_that_was_added_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
-    file = tmp_path / "mm2.properties"
-
-    def write(**changes: str) -> None:
-        file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, **changes}.items()))
-
+def test_a_topic_waits_for_the_transform_that_was_added_with_it(file: Path, write: Callable[..., None]) -> None:
     write(**{"topics.exclude": "customers"})
     live = reload.LiveFlow(file, Flow.load(file, "a->b"))
     mask = {"mirrorlake.transform.mask.topics": "customers", "mirrorlake.transform.mask.value": "sha2(value, 256)"}
@@ -318,15 +326,7 @@ def test_a_topic_waits_for_the_transform_that_was_added_with_it(
     assert live.flow.mirrors_topic("customers")
 
 
-def test_a_changed_file_takes_effect_where_its_properties_are_live(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reload, "SETTLING_S", 0.0)
-    file = tmp_path / "mm2.properties"
-
-    def write(**changes: str) -> None:
-        file.write_text("".join(f"{name} = {value}\n" for name, value in {**BASE, **changes}.items()))
-
+def test_a_changed_file_takes_effect_where_its_properties_are_live(file: Path, write: Callable[..., None]) -> None:
     write()
     live = reload.LiveFlow(file, dataclasses.replace(Flow.load(file, "a->b"), loses_states=True))  # as a job has set it
     assert live.poll() == []

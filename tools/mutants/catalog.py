@@ -459,7 +459,7 @@ COPYING = (
     Mutant(
         "a hole in a log that is not compacted is explained by compaction",
         f"{COPY}/gap_recorder.py",
-        "        if await self.is_compacted(stretch):\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
+        "        if await self._is_compacted(stretch):\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
         "        if stretch:\n            self.skip(stretch, end, GapKind.COMPACTED)\n",
         (f"{MIRRORING}::test_a_compacted_log_with_holes_and_transactions_arrives_record_by_record",),
     ),

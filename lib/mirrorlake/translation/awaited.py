@@ -21,3 +21,15 @@ def why_awaited(position: Position, topic_id: str | None, log_end: int, mirrored
     if position.topic_id and topic_id and position.topic_id != topic_id:
         return PositionReason.RECREATED
     return PositionReason.TRUNCATED if log_end < mirrored_to else None
+
+
+def is_replaced_there(position: Position, topic_id: str) -> bool:
+    """Returns True if the remote topic of this id is not the one that the flow has written, as far as ids show.
+
+    Offsets of the one that was written mean other records there, or none.
+
+    Args:
+        position: the flow's position in the partition.
+        topic_id: id of the remote topic now; empty if the broker has none.
+    """
+    return bool(position.target_topic_id and topic_id) and position.target_topic_id != topic_id

@@ -21,7 +21,7 @@ from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.reasons import PositionReason
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import NewStates
-from mirrorlake.translation.awaited import why_awaited
+from mirrorlake.translation.awaited import is_replaced_there, why_awaited
 from mirrorlake.translation.live_map import LiveMap
 from mirrorlake.translation.sql_join import (
     MIRRORED,
@@ -139,10 +139,7 @@ class GroupTranslation:
         return found
 
     def _replaced_there(self, keys: Set[PartitionKey]) -> dict[PartitionKey, str]:
-        """Returns the partitions whose remote topic is not the one that the mirror job has written, with the reason.
-
-        Offsets of the former one mean other records there, or none.
-        """
+        """Returns the partitions whose remote topic is not the one that the mirror job has written, with the reason."""
         written = {key: known for key in keys if (known := self._positions.get(key)) and known.target_topic_id}
         names = {key: self._flow.policy.remote_topic(key[0]) for key in written}
         there = (
@@ -152,7 +149,7 @@ class GroupTranslation:
         return {
             key: PositionReason.REMOTE_REPLACED
             for key, known in written.items()
-            if ids.get(names[key], known.target_topic_id) not in ("", known.target_topic_id)
+            if is_replaced_there(known, ids.get(names[key], ""))
         }
 
     def _replaced(

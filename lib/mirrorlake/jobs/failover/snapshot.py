@@ -29,7 +29,7 @@ from mirrorlake.state import offset_syncs
 from mirrorlake.state.backlog import Unmirrored, unmirrored
 from mirrorlake.state.closure import closed_for, promoted_topics
 from mirrorlake.translation import two_way
-from mirrorlake.translation.awaited import why_awaited
+from mirrorlake.translation.awaited import is_replaced_there, why_awaited
 from mirrorlake.translation.sql_join import resumptions, without_reset
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def _replaced_there(flow: Flow, target: Cluster, positions: Mapping[PartitionKey
     found = {}
     for key, position in positions.items():
         there = target.topics.get(flow.policy.remote_topic(key[0])) if flow.mirrors_topic(key[0]) else None
-        if there is not None and position.target_topic_id and there.topic_id not in ("", position.target_topic_id):
+        if there is not None and is_replaced_there(position, there.topic_id):
             found[key] = str(PositionReason.REMOTE_REPLACED)
     return found
 

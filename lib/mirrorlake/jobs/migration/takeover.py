@@ -449,15 +449,13 @@ class Takeover:
         def beginning(known: Mapping[PartitionKey, Position]) -> Beginning:
             """Returns what to begin with; what MirrorMaker 2 has not begun, starts as the configuration says."""
             starts = () if known else first_positions(source, flow, self._compared_now.topics)
-            others = [one for one in starts if (one.topic, one.partition) not in mine]
-            left = [key for one in others if (key := (one.topic, one.partition)) in self._next_offsets]
+            others = {key: one for one in starts if (key := (one.topic, one.partition)) not in mine}
+            left = {key: offset for key, offset in self._next_offsets.items() if key in others}
             first = source.offsets(left, EARLIEST_TIMESTAMP, flow.connect_timeout_ms) if left else {}
-            next_ = {key: max(first[key], self._next_offsets[key]) for key in left if key in first}
-            others = [
-                replace(one, upstream_next=min(one.upstream_next, next_.get((one.topic, one.partition), sys.maxsize)))
-                for one in others
-            ]
-            return Beginning((*positions, *others), runs, reopens=ClosedFor.HANDBACK)
+            for key in first:
+                begins = min(others[key].upstream_next, max(first[key], left[key]))
+                others[key] = replace(others[key], upstream_next=begins)
+            return Beginning((*positions, *others.values()), runs, reopens=ClosedFor.HANDBACK)
 
         generation = begin_generation(
             flow,

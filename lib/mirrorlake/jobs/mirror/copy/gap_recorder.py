@@ -45,7 +45,7 @@ class GapRecorder:
         """Skips a hole: explained by compaction in compacted topics, a loss in others."""
         if end <= stretch.upstream_next:
             return
-        if await self.is_compacted(stretch):
+        if await self._is_compacted(stretch):
             self.skip(stretch, end, GapKind.COMPACTED)
         else:
             self.lose(
@@ -67,7 +67,7 @@ class GapRecorder:
             SourceError: the flow does not continue after losses.
             TargetError: the source's topic is not compacted. Retriable: the remote topic may follow it.
         """
-        if await self.is_compacted(stretch):
+        if await self._is_compacted(stretch):
             self.lose(
                 stretch,
                 GapKind.NO_KEY,
@@ -119,7 +119,7 @@ class GapRecorder:
         topic, compaction may have removed that batch. In any other, everything read with that epoch is in question.
         """
         if start >= stretch.upstream_next:
-            if await self.is_compacted(stretch):
+            if await self._is_compacted(stretch):
                 stretch.see_epoch(-1, -1)
                 return
             start = min(stretch.epoch_from, stretch.upstream_next) if stretch.epoch_from >= 0 else stretch.upstream_next
@@ -172,7 +172,7 @@ class GapRecorder:
             )
         self.skip(stretch, record.offset + 1, GapKind.TOO_LARGE)
 
-    async def is_compacted(self, stretch: Stretch) -> bool:
+    async def _is_compacted(self, stretch: Stretch) -> bool:
         """Returns True if the source compacts the topic, as far as its configuration may be read."""
         if stretch.topic not in self._compacted:
             self._compacted[stretch.topic] = "compact" in (
