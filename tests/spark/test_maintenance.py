@@ -225,7 +225,7 @@ def test_a_dry_run_counts_what_then_goes_and_the_tables_are_compacted(ledger: Le
     ledger.append(
         "verifications",
         [
-            verification(9, *of, (0, 700), "12:00:00", finished_at=DAY + timedelta(days=32, hours=of[1]))
+            verification(9, *of, (0, 700), f"{24 * 32 + of[1]}:00:00")
             for of in (("t", 0), ("t", 30), ("orders", 0), ("orders", 1), ("payments", 0))  # it has verified all anew
         ],
     )
@@ -327,8 +327,8 @@ def test_what_later_jobs_read_never_expires_by_age(ledger: Ledger) -> None:
 
 def test_of_verifications_stays_what_the_next_one_goes_on_from_and_what_nothing_has_refuted(ledger: Ledger) -> None:
     def row(number: int, partition: int, upstream: tuple[int, int], day: int, **changes: Any) -> dict[str, Any]:
-        values = {"source": "x", "verification_id": f"x{number}", "finished_at": DAY + timedelta(days=day), **changes}
-        return verification(0, "t", partition, upstream, "01:00:00", **values)
+        values = {"source": "x", "verification_id": f"x{number}", **changes}
+        return verification(0, "t", partition, upstream, f"{24 * day}:00:00", **values)
 
     wrong: dict[str, Any] = {"passed": False, "status": "different"}
     ledger.append(
