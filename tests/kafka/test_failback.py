@@ -20,7 +20,10 @@ import pytest
 from confluent_kafka import Producer
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.failpoint import VARIABLE
+from mirrorlake.jobs.failover.divergence import Divergence
+from mirrorlake.jobs.failover.failback import Failback
 from mirrorlake.jobs.failover.job import Failover
+from mirrorlake.jobs.failover.plan import Choice
 from mirrorlake.jobs.migration.handback import hand_back
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.protocol.cluster import Cluster
@@ -391,8 +394,20 @@ def test_records_that_come_while_a_failback_runs_or_that_a_transaction_hides_are
         with pytest.raises(GateError, match=r"4 records of cluster .* have diverged.*No group was touched"):
             failback(world, mode="run", signed_by="ann")
     assert world.committed(group, target=False) == {(topic, 0): (5, "")}
-    assert failback(world, "drop", mode="begin", signed_by="ann").divergence.records == 4
+
+    note = Failback._note
+
+    def note_while_another_decides(job: Failback, divergence: Divergence, decide: str, choice: Choice) -> None:
+        note(job, divergence, decide, choice)
+        if decide == "drop":
+            assert failback(world, "reapply", mode="begin", signed_by="bob").reapplied == 4
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Failback, "_note", note_while_another_decides)
+        with pytest.raises(ConfigurationError, match=r"another process has moved the flow from offset \d+ .* to \d+ "):
+            failback(world, "drop", mode="begin", signed_by="ann")
     assert failback(world, mode="run", signed_by="ann").reopened > 0
+    assert len(world.target_records(topic)[0]) == 24, "once"
 
 
 def test_records_that_a_flow_back_has_left_behind_when_it_was_failed_over_are_not_skipped(world: World) -> None:

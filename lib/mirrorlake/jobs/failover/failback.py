@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,7 +300,7 @@ class Failback:
                     cluster_id,
                     target=here,
                     slots=slots,
-                    beginning=lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
+                    beginning=self._moved_from(divergence.positions, positions, gaps),
                 )
                 self.ledger.catch_up(
                     self.away,
@@ -443,19 +443,42 @@ class Failback:
         # Recorded first: a repetition after a crash finds nothing that is lost.
         detail = f"mirrored before the failover, and no longer on {self.away.source}"
         self.ledger.append("anomalies", decisions(self.away, lost, action, detail))
-        positions, gaps = resets(self.away, there, merge_positions(states.values()), lost)
+        before = merge_positions(states.values())
+        positions, gaps = resets(self.away, there, before, lost)
         begin_generation(
             self.away,
             there.cluster_id,
             target=here,
             slots=max(states.values(), key=_generation).slots,
-            beginning=lambda known: Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER),
+            beginning=self._moved_from(before, positions, gaps),
         )
         self._catch_up(here, there)
         records = sum(one.records for one in lost)
         log.warning(
             event("lost_ends_decided", flow=self.away.name, records=records, partitions=len(lost), decision=action)
         )
+
+    def _moved_from(
+        self, before: Mapping[PartitionKey, Position], positions: tuple[Position, ...], gaps: tuple[Gap, ...]
+    ) -> Callable[[Mapping[PartitionKey, Position]], Beginning]:
+        """Returns the beginning that moves the flow away to these positions, and keeps it closed.
+
+        It raises ConfigurationError if the flow is no longer where it was before: two operators may decide at once, and
+        the second one would set back what the first one has mirrored.
+        """
+
+        def beginning(known: Mapping[PartitionKey, Position]) -> Beginning:
+            for position in positions:
+                then, now = (_place(found.get((position.topic, position.partition))) for found in (before, known))
+                if then != now:
+                    raise ConfigurationError(
+                        f"flow {self.away.name}: topic {position.topic}, partition {position.partition}: another "
+                        f"process has moved the flow from offset {then} to {now} since this one has looked. This one "
+                        f"has moved nothing. Run this notebook with mode = {FailoverMode.BEGIN} once at a time"
+                    )
+            return Beginning(positions, gaps=gaps, closes=ClosedFor.FAILOVER)
+
+        return beginning
 
     def _reapply(self, here: Cluster, states: dict[int, SlotState]) -> int:
         """Runs the flow away once, to mirror the tail, and returns the number of records.
@@ -547,6 +570,11 @@ class Failback:
 
 def _generation(state: SlotState) -> int:
     return state.generation
+
+
+def _place(position: Position | None) -> str:
+    """Returns where a flow is in a partition, as text: its offset, and which log of the partition that is."""
+    return "none" if position is None else f"{position.upstream_next} (log {position.incarnation})"
 
 
 def _undecided(flow: Flow, lost: Sequence[LostEnd], mode: FailoverMode) -> MirrorlakeError:
