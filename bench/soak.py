@@ -52,7 +52,7 @@ BURST = Load(20_000, 512, partitions=PARTITIONS)
 BURST_S, RESTART_S = 120.0, 300.0
 LEDGER_S, CYCLE_S, LAG_S = 5, 3, 10  # 30, 5 and 60 by default
 SAMPLE_S, WARM_UP_S, END_S = 10.0, 600.0, 180.0
-LONGEST_WINDOW_S, FEWEST_WINDOWS = 2 * BURST_S, 12
+LONGEST_WINDOW_S, FEWEST_WINDOWS = 2 * RESTART_S, 12  # what comes and goes does so with bursts and restarts
 JOBS = ("mirror", "checkpoint")
 
 Series = dict[str, list[tuple[float, float]]]
@@ -116,7 +116,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--warm-up", type=float, default=WARM_UP_S / 60, help="minutes that are not judged (10)")
-    parser.add_argument("--window", type=float, default=0, help="minutes of a point (two bursts, less in a short run)")
+    parser.add_argument(
+        "--window", type=float, default=0, help="minutes of a point (10; less in a run below two hours)"
+    )
     parser.add_argument("--leak", action="store_true", help="let both jobs leak of everything, to see that it is found")
     parser.add_argument(
         "--judge", type=Path, help="judge the samples of an earlier run, or of one that runs; run nothing"

@@ -159,6 +159,9 @@ def local_session(
         # The ledger's tables get a commit every few seconds. A checkpoint of Delta's log takes a second; a read opens
         # all commits since the last one. What Spark keeps for it comes with a table's first one.
         "spark.databricks.delta.properties.defaults.checkpointInterval": "30",
+        # Delta keeps the list of a table's files for the next query: half a KB for each commit, also for those whose
+        # files were compacted within the last week.
+        "spark.databricks.delta.snapshotCache.storageLevel": "DISK_ONLY",
         # The default store for files starts four processes (readlink) for each commit. Neither store keeps out other
         # processes on a local disk; the ledger's lock does.
         "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
