@@ -13,6 +13,10 @@ from workflows.settings import CATALOG, SCHEMA, Settings
 
 GONE_DAYS = 90
 AGAIN_AFTER_S = 3600  # until an alert that goes on is sent again
+UNVERIFIED_HOURS = 48  # without a verification that has passed
+# A flow that a failover has closed is silent, as it must be. One that is silent for GONE_DAYS was removed.
+IS_ALIVE = f"""max_by(job, finished_at) FILTER (WHERE job IN ('mirror', 'open', 'close')) IS DISTINCT FROM 'close'
+            AND max(finished_at) > current_timestamp() - INTERVAL {GONE_DAYS} DAYS"""
 
 
 @dataclass(frozen=True)
@@ -33,16 +37,13 @@ class Alert:
 
 
 def _quiet(job: str) -> str:
-    """Returns the minutes since the last sign of a job.
-
-    A flow that a failover has closed is silent, as it must be. One that is silent for GONE_DAYS was removed.
-    """
+    """Returns the minutes since the last sign of a job; of one that has never worked, since the flow's first sign."""
     return f"""
         SELECT coalesce(max(minutes), 0) AS value FROM (
-          SELECT timestampdiff(MINUTE, max(finished_at) FILTER (WHERE job = '{job}'), current_timestamp()) AS minutes
+          SELECT timestampdiff(MINUTE, coalesce(max(finished_at) FILTER (WHERE job = '{job}'), min(finished_at)),
+            current_timestamp()) AS minutes
           FROM {{cycles}} GROUP BY source, target
-          HAVING max_by(job, finished_at) FILTER (WHERE job IN ('mirror', 'open', 'close')) IS DISTINCT FROM 'close'
-            AND max(finished_at) > current_timestamp() - INTERVAL {GONE_DAYS} DAYS
+          HAVING {IS_ALIVE}
         )"""
 
 
@@ -111,6 +112,21 @@ ALERTS = (
           SELECT max_by(passed, finished_at) AS passed FROM {verifications}
           WHERE topic IS NOT NULL AND status IN ('equal', 'different') GROUP BY source, target, topic, partition
         )""",
+    ),
+    Alert(
+        "unverified",
+        "No verification of a flow has passed for two days. Look at the last run of its job verify.",
+        f"""
+        SELECT coalesce(max(timestampdiff(HOUR, coalesce(v.passed_at, c.began_at), current_timestamp())), 0) AS value
+        FROM (
+          SELECT source, target, min(finished_at) AS began_at FROM {{cycles}} GROUP BY source, target
+          HAVING {IS_ALIVE}
+        ) c
+        LEFT JOIN (
+          SELECT source, target, max(finished_at) AS passed_at FROM {{verifications}}
+          WHERE passed OR status = 'nothing_new' GROUP BY source, target
+        ) v ON v.source = c.source AND v.target = c.target""",
+        UNVERIFIED_HOURS,
     ),
     Alert(
         "records_missing",

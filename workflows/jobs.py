@@ -17,6 +17,7 @@ from workflows import compute
 from workflows.settings import CATALOG, SCHEMA, Cadence, FlowSettings, Settings
 
 REPORT_PACKAGES = ["matplotlib==3.11.2"]
+LONGEST_RUN_S = 86_400  # a run that hangs would let all later ones of its schedule be skipped, without a word
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,10 @@ class JobPlan:
             "max_concurrent_runs": 1,  # development mode makes it 4 where it is not said; a second run fences the first
             "queue": {"enabled": self.is_queued},
             **self.timing,
+            **({"timeout_seconds": LONGEST_RUN_S} if "schedule" in self.timing else {}),
             "parameters": [{"name": name, "default": value} for name, value in parameters.items()],
             **self._compute(settings, tags),
-            **_notified(settings),
+            **_notified(settings, tells_of_cancelled="continuous" in self.timing),
             "permissions": [{"group_name": settings.readers, "level": "CAN_VIEW"}] if settings.readers else [],
         }
 
@@ -249,12 +251,16 @@ def _schedule(quartz: str) -> dict[str, Any]:
     return {"schedule": {"quartz_cron_expression": quartz, "timezone_id": "UTC"}}
 
 
-def _notified(settings: Settings) -> dict[str, Any]:
+def _notified(settings: Settings, *, tells_of_cancelled: bool) -> dict[str, Any]:
+    """Returns who hears of failed runs; a continuous run whose task has failed too often ends as a cancelled one."""
     found: dict[str, Any] = {}
     if settings.emails:
         found["email_notifications"] = {"on_failure": list(settings.emails)}
     if settings.webhooks:
         found["webhook_notifications"] = {"on_failure": [{"id": one} for one in settings.webhooks]}
     if found:
-        found["notification_settings"] = {"no_alert_for_skipped_runs": True, "no_alert_for_canceled_runs": True}
+        found["notification_settings"] = {
+            "no_alert_for_skipped_runs": True,
+            "no_alert_for_canceled_runs": not tells_of_cancelled,
+        }
     return found

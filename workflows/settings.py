@@ -96,6 +96,7 @@ class Settings:
         flows: the flows, each with jobs of its own.
         config: the property file of the flows that name none.
         secret_scope: the scope that the bundle makes; empty for none.
+        run_as: the service principal that runs the jobs; empty for who deploys them.
         readers: the group that may read tables, jobs and dashboard; empty for none.
         emails: the addresses that hear of failures and alerts.
         webhooks: ids of the notification destinations that do.
@@ -109,6 +110,7 @@ class Settings:
     flows: tuple[FlowSettings, ...]
     config: str
     secret_scope: str
+    run_as: str
     readers: str
     emails: tuple[str, ...]
     webhooks: tuple[str, ...]
@@ -137,6 +139,7 @@ class Settings:
             flows=flows,
             config=given["config"] or CONFIG,
             secret_scope=given["secret_scope"],
+            run_as=given["run_as"],
             readers=given["readers"],
             emails=tuple(given["emails"]),
             webhooks=tuple(given["webhooks"]),

@@ -8,6 +8,8 @@ from workflows.settings import CATALOG, SCHEMA, Settings
 
 # A reader can query tables and views, and call the functions. USE CATALOG is the catalog owner's to grant.
 READ = ["USE_SCHEMA", "SELECT", "EXECUTE"]
+# What the jobs do there. Where the bundle has grants at all, a deployment takes back all others, such as those by hand.
+WRITE = [*READ, "CREATE_TABLE", "CREATE_FUNCTION", "MODIFY"]
 
 
 def add(resources: Resources, settings: Settings) -> None:
@@ -19,7 +21,11 @@ def add(resources: Resources, settings: Settings) -> None:
             "catalog_name": CATALOG,
             "name": "${var.schema}",
             "comment": "Offset history of mirrorlake",
-            "grants": [{"principal": settings.readers, "privileges": READ}] if settings.readers else [],
+            "grants": [
+                {"principal": principal, "privileges": privileges}
+                for principal, privileges in ((settings.readers, READ), (settings.run_as, WRITE))
+                if principal
+            ],
             "lifecycle": lifecycle,
         },
     )
@@ -39,4 +45,7 @@ def add(resources: Resources, settings: Settings) -> None:
             },
         )
     if settings.secret_scope:
-        resources.add_secret_scope("secrets", {"name": settings.secret_scope, "lifecycle": lifecycle})
+        reads = [{"service_principal_name": settings.run_as, "level": "READ"}] if settings.run_as else []
+        resources.add_secret_scope(
+            "secrets", {"name": settings.secret_scope, "permissions": reads, "lifecycle": lifecycle}
+        )

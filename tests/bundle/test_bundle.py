@@ -319,14 +319,32 @@ def test_failures_are_told_and_readers_may_read_and_no_more() -> None:
         assert job["email_notifications"] == {"on_failure": ["oncall@example.com"]}
         assert job["webhook_notifications"] == {"on_failure": [{"id": "5f0a"}]}
         assert job["permissions"] == [{"group_name": "analysts", "level": "CAN_VIEW"}]
+        assert job["notification_settings"]["no_alert_for_canceled_runs"] is ("continuous" not in job), (
+            "one that goes on for ever is cancelled when it has failed too often"
+        )
     (schema,) = PROD.resources("schemas").values()
-    assert schema["grants"] == [{"principal": "analysts", "privileges": ["USE_SCHEMA", "SELECT", "EXECUTE"]}]
+    readers = schema["grants"][0]
+    assert readers == {"principal": "analysts", "privileges": ["USE_SCHEMA", "SELECT", "EXECUTE"]}
     for alert in PROD.resources("alerts").values():
         told = alert["evaluation"]["notification"]["subscriptions"]
         assert told == [{"user_email": "oncall@example.com"}, {"destination_id": "5f0a"}]
     assert PROD.jobs["report"]["budget_policy_id"] == "DEF"
     assert not DEV.resources("dashboards")
     assert not DEV.resources("alerts"), "both need a warehouse"
+
+
+def test_a_deployment_leaves_the_principal_of_the_jobs_what_they_need() -> None:
+    """Grants of a schema, and permissions of a scope, are all that the bundle says, after each deployment."""
+    given = {one["principal"]: one["privileges"] for one in PROD.resources("schemas")["mirrorlake"]["grants"]}
+    assert {"USE_SCHEMA", "CREATE_TABLE", "CREATE_FUNCTION", "SELECT", "MODIFY", "EXECUTE"} == {*given["5b4f"]}
+    scope = PROD.resources("secret_scopes")["secrets"]
+    assert scope["permissions"] == [{"service_principal_name": "5b4f", "level": "READ"}]
+    assert "grants" not in DEV.resources("schemas")["mirrorlake"], "who deploys owns it"
+
+
+def test_a_run_of_a_schedule_that_hangs_ends_and_is_told_of() -> None:
+    for job in PROD.jobs.values():
+        assert job.get("timeout_seconds", 0) == (86_400 if "schedule" in job else 0)
 
 
 def test_every_alert_and_every_tile_of_the_dashboard_is_there_once() -> None:

@@ -22,6 +22,7 @@ from workflows.settings import LATE_MINUTES, Cadence
 NOW = datetime.now(UTC).replace(tzinfo=None)
 FLOW, OTHER = {"source": "north", "target": "south"}, {"source": "east", "target": "west"}
 LEFT = {"source": "left", "target": "south"}  # a failover has closed it
+NEW = {"source": "new", "target": "south"}
 LATE = LATE_MINUTES[Cadence.CONTINUOUS]
 THRESHOLDS = {alert.key: LATE if alert.threshold is None else alert.threshold for alert in ALERTS}
 
@@ -55,24 +56,27 @@ WELL: Rows = {
     ],
     "gaps": [gap(1, "t", 0, (100, 101), "marker", 100, "10:00:00", **FLOW, committed_at=ago(minutes=1))],
     "checkpoints": [checkpoint("g", "t", 0, (5, 5), "10:00:00", **FLOW)],
-    "verifications": [verification(1, "t", 0, (0, 100), "10:00:00", **FLOW)],
+    "verifications": [verification(1, "t", 0, (0, 100), "10:00:00", **FLOW, finished_at=ago(hours=3))],
     "counts": [counted("t", 1, 10, (100, 100), "12:00:00", **FLOW)],
 }
 STOPPED = {**FLOW, "kind": "stopped", "action": "stop", "detected_at": ago(minutes=5)}
 REFUSED = {"suite": "offset_syncs", "subject": "north->south", "expectation": "e", "success": False, "cycle_id": "c"}
-# Of the other flow, the jobs have died long ago, while it had records to mirror and could not. The one that was left is
-# open again, and nobody has started its jobs.
+# Of the other flow, which was never verified, the jobs have died long ago, while it had records to mirror and could not.
+# The one that was left is open again, and nobody has started its jobs. Of a third one, checkpoints never worked.
 UNWELL: Rows = {
     "lag_samples": [measured(3600.0, **OTHER)],
     "anomalies": [STOPPED],
     "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
     "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
     "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
-    "verifications": [verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW)],
+    "verifications": [
+        verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2))
+    ],
     "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(hours=26))],
     "cycles": [
         *({**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))),
         {**cycle("open", ago(minutes=30)), **LEFT},
+        *({**cycle("mirror", ago(hours=hours), 0), **NEW} for hours in (60, 0.01)),
     ],
     "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2))],
 }
@@ -111,7 +115,8 @@ def test_no_alert_fires_while_all_is_well_and_each_one_does_on_what_it_is_for(sp
     assert found["records_lost"] == 19
     assert found["mirror_stuck"] == found["mirror_behind"] == 60
     assert found["mirror_silent"] >= 180
-    assert found["checkpoint_silent"] >= 180
+    assert found["checkpoint_silent"] == 3600
+    assert found["unverified"] == 60
 
 
 def test_no_alert_fires_for_what_an_operator_has_paused_for_what_has_gone_or_for_what_is_long_over(spark: Any) -> None:
