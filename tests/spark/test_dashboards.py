@@ -61,17 +61,15 @@ WELL: Rows = {
 }
 STOPPED = {**FLOW, "kind": "stopped", "action": "stop", "detected_at": ago(minutes=5)}
 REFUSED = {"suite": "offset_syncs", "subject": "north->south", "expectation": "e", "success": False, "cycle_id": "c"}
-# Of the other flow, which was never verified, the jobs have died long ago, while it had records to mirror and could not.
-# The one that was left is open again, and nobody has started its jobs. Of a third one, checkpoints never worked.
+# Of the other flow, the jobs have died long ago, while it had records to mirror and could not. The one that was left is
+# open again, and nobody has started its jobs. Of the new one, neither checkpoints nor a verification ever worked.
 UNWELL: Rows = {
     "lag_samples": [measured(3600.0, **OTHER)],
     "anomalies": [STOPPED],
     "expectation_results": [{**REFUSED, "evaluated_at": ago(minutes=5)}],
     "gaps": [gap(2, "t", 0, (101, 120), "retention", 100, "10:00:00", **FLOW, committed_at=ago(hours=2))],
     "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **FLOW)],
-    "verifications": [
-        verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2))
-    ],
+    "verifications": [verification(2, "t", 0, (0, 100), "11:00:00", passed=False, **FLOW, finished_at=ago(hours=2))],
     "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(hours=26))],
     "cycles": [
         *({**row, **OTHER} for row in (cycle("mirror", ago(hours=1), 500), cycle("checkpoint", ago(hours=1)))),

@@ -181,6 +181,55 @@ def test_properties_that_somebody_may_count_on_without_effect_are_named_in_warni
     )
 
 
+def test_names_that_mirrormaker_2_has_read_until_kafka_4_count_where_the_new_ones_are_missing() -> None:
+    former = {"topics.blacklist": "pii.*", "b.groups.blacklist": "tools", "config.properties.blacklist": "x"}
+    found = flow(**former)
+    assert not found.mirrors_topic("pii-1")
+    assert (found.groups.exclude, found.config_properties_excluded.include, found.warnings) == (("tools",), ("x",), ())
+    assert flow(**former, **{"topics.exclude": "tmp.*"}).mirrors_topic("pii-1"), "the new name counts"
+    assert {use.why for use in Properties({**BASE, **former}).report() if use.name == "topics.blacklist"} == {
+        "the former name of topics.exclude"
+    }
+
+
+def test_a_cluster_may_be_called_source_or_target() -> None:
+    values = {"clusters": "source, target", "source.bootstrap.servers": "h:1", "target.bootstrap.servers": "h:2"}
+    values |= {"source->target.enabled": "true", "target->source.enabled": "true"}
+    values |= {f"source.{role}.security.protocol": "SSL" for role in ("consumer", "producer", "admin")}
+    values |= {"target.topic.creation.partitions": "3"}
+    for name in ("source->target", "target->source"):
+        found = Flow.from_properties(Properties(values), name)
+        assert {one.alias: one.security_protocol for one in (found.source_connection, found.target_connection)} == {
+            "source": "SSL",
+            "target": "PLAINTEXT",
+        }
+    assert {use.status for use in Properties(values).report() if use.name in values} == {"supported"}
+
+
+def test_an_interval_below_0_which_is_off_to_mirrormaker_2_is_refused_with_the_property_that_is() -> None:
+    with pytest.raises(ConfigurationError, match=r"\. To switch this off, set refresh.topics.enabled = false$"):
+        flow(**{"refresh.topics.interval.seconds": "-1"})
+
+
+@pytest.mark.parametrize("end", ["\n", "\\n\n"])
+def test_no_line_of_a_private_key_becomes_the_name_of_a_property(tmp_path: Path, end: str) -> None:
+    """In Java's property files, a line that does not end with a backslash ends the property."""
+    file, key = (
+        tmp_path / "mm2.properties",
+        ("-----BEGIN PRIVATE KEY-----", "MIIEvQIBADAN", "-----END PRIVATE KEY-----"),
+    )
+    file.write_text("clusters = a, b\na.ssl.keystore.key = " + end.join(key))
+    with pytest.raises(ConfigurationError, match=r"the PEM text of a.ssl.keystore.key has no end\.") as raised:
+        Properties.load(file)
+    assert "MIIE" not in raised.value.message
+    file.write_text("clusters = a, b\n" + "\n".join(key))
+    with pytest.raises(ConfigurationError, match=r"a line of a PEM text is no value") as raised:
+        Properties.load(file)
+    assert "MIIE" not in raised.value.message
+    file.write_text("clusters = a, b\na.ssl.keystore.key = " + "\\n\\\n".join(key))
+    assert Properties.load(file).values["a.ssl.keystore.key"] == "\n".join(key)
+
+
 def test_only_what_belongs_to_the_flow_is_mirrored() -> None:
     found = flow(topics="orders.*, b.orders, a.orders")
     assert [
@@ -211,12 +260,28 @@ def test_references_are_resolved_from_environment_file_and_scope(
     )
 
 
-def test_a_reference_in_any_property_is_resolved_and_one_to_a_secret_stays_until_it_is_needed(tmp_path: Path) -> None:
+def test_a_reference_in_any_property_is_resolved_and_one_to_a_secret_stays_until_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "t.properties").write_text("excluded = pii.*, tmp.*\ngroup = mm2\n")
     file = f"${{file:{tmp_path}/t.properties:"
     found = flow(**{"topics": ".*", "topics.exclude": f"{file}excluded}}", "group.id": f"{file}group}}"})
     assert [topic for topic in ("orders", "pii-1", "tmp") if found.mirrors_topic(topic)] == ["orders"]
     assert found.mirrormaker.group_id == "mm2"
+    monkeypatch.setenv("Switch_On", "TRUE")
+    monkeypatch.setenv("RETENTION", "1000")
+    monkeypatch.setenv("PROTOCOL", "SSL\n")
+    found = flow(
+        **{
+            "sync.group.offsets.enabled": "${env:Switch_On}",
+            "target.topic.creation.retention.ms": "${env:RETENTION}",
+            "mirrorlake.start.topic.t": "0:${env:RETENTION}",
+            "a.security.protocol": "${env:PROTOCOL}",
+        }
+    )
+    assert (found.sync_group_offsets_enabled, found.topic_creation) == (True, (("retention.ms", "1000"),))
+    assert found.start.of("t", is_first=True).offsets == ((0, 1000),)
+    assert found.source_connection.uses_tls
     with pytest.raises(ConfigurationError, match=r"topics\.exclude refers to .*which does not exist here"):
         flow(**{"topics.exclude": f"{file}nothing}}"})
 

@@ -156,7 +156,8 @@ def test_values_at_the_edge_are_taken_and_those_beyond_it_refused(option: Option
     for text in refused:
         with pytest.raises(ConfigurationError) as raised:
             flow(**{f"{prefix}{option.name}": text})
-        assert raised.value.message == (
+        said, _, _ = raised.value.message.partition(". To switch this off")
+        assert said == (
             f"flow a->b: property {option.name} is '{option.kind.normalize(text)}' in the configuration; allowed is "
             f"{option.kind.allowed}"
         )
@@ -326,6 +327,17 @@ def test_a_topic_waits_for_the_transform_that_was_added_with_it(file: Path, writ
     assert live.flow.mirrors_topic("customers")
 
 
+def test_a_topic_waits_for_the_name_that_was_given_with_it(file: Path, write: Callable[..., None]) -> None:
+    write(topics="one")
+    live = reload.LiveFlow(file, Flow.load(file, "a->b"))
+    renamed = {"topics.rename.regex": "(two)", "topics.rename.replacement": "legacy-$1"}
+    write(topics="one, two", **renamed, **{"mirrorlake.topics.paused": "one"})
+    changed, deferred = live.poll()
+    assert (changed.event, deferred.event) == ("configuration_changed", "configuration_deferred")
+    assert "policy" in deferred.detail
+    assert (live.flow.mirrors_topic("two"), live.flow.is_paused("one")) == (False, True)
+
+
 def test_a_changed_file_takes_effect_where_its_properties_are_live(file: Path, write: Callable[..., None]) -> None:
     write()
     live = reload.LiveFlow(file, dataclasses.replace(Flow.load(file, "a->b"), loses_states=True))  # as a job has set it
@@ -343,6 +355,7 @@ def test_a_changed_file_takes_effect_where_its_properties_are_live(file: Path, w
     assert live.poll() == [
         reload.Notice("configuration_changed", changed, is_warning=False),
         reload.Notice("configuration_deferred", deferred, is_warning=True),
+        reload.Notice("configuration_warning", *live.flow.warnings, is_warning=True),
     ]
     assert (live.flow.paused, live.flow.topics.include, live.flow.slots, live.flow.loses_states) == (
         True,

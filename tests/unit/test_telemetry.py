@@ -215,11 +215,12 @@ def collector(status: int = 200, hold: threading.Event | None = None) -> Iterato
 
 
 def test_what_is_pushed_is_what_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTLP_TOKEN", "Bearer abc")
+    monkeypatch.setenv("OTLP_TOKEN", "Bearer abc\n")  # as a file has it that Kubernetes mounts
     metrics = filled()
     with collector() as (endpoint, taken):
+        monkeypatch.setenv("OTLP_PORT", endpoint.split(":")[2].split("/")[0])
         pushes = flow(
-            mirrorlake_metrics_otlp_endpoint=endpoint,
+            mirrorlake_metrics_otlp_endpoint="http://127.0.0.1:${env:OTLP_PORT}/v1/metrics",
             mirrorlake_metrics_otlp_headers="authorization=${env:OTLP_TOKEN}, x-tenant=1",
         )
         assert "OTLP_TOKEN" not in repr(pushes)
@@ -277,12 +278,18 @@ def test_a_collector_that_is_down_slow_or_refuses_is_said_once_and_waited_for_by
     assert not any("hidden" in line for line in said)
 
 
-def test_headers_and_an_endpoint_of_another_form_are_refused() -> None:
+def test_headers_and_an_endpoint_of_another_form_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="gRPC is not supported"):
         flow(mirrorlake_metrics_otlp_endpoint="localhost:4317")
     for endpoint in ("http://h:43x18/v1/metrics", "http://h:99999", "http://[::1/v1", "http:///v1/metrics"):
         with pytest.raises(ConfigurationError, match=r"is no address\. Write it like http://collector:4318"):
             flow(mirrorlake_metrics_otlp_endpoint=endpoint)
+    monkeypatch.setenv("OTLP", "collector:4317")
+    with (
+        pytest.raises(ConfigurationError, match="gRPC is not supported"),
+        JobTelemetry(flow(mirrorlake_metrics_otlp_endpoint="${env:OTLP}"), "mirror", Metrics()),
+    ):
+        pass
     with (
         pytest.raises(ConfigurationError, match="name=value") as refused,
         JobTelemetry(

@@ -135,6 +135,12 @@ def warnings_logged() -> Iterator[str]:
         if "local" in file.relative_to(ROOT).parts:
             continue
         for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) == "Notice"
+                and "is_warning=True" in ast.unparse(node)
+            ):
+                yield re.escape(ast.literal_eval(node.args[0]))
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "log.warning":
                 calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
                 events = [one.args[0] for one in calls if ast.unparse(one.func) == "event"]

@@ -20,6 +20,7 @@ from mirrorlake.config.replication_policy import (
     names_tell_origin,
     read_policy,
 )
+from mirrorlake.config.secret_reference import REFERENCE
 from mirrorlake.config.security import client_roles
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
@@ -397,6 +398,20 @@ def _is_address(endpoint: str) -> bool:
         return False
 
 
+def require_otlp_address(flow: str, endpoint: str) -> None:
+    """Raises ConfigurationError for an endpoint of OTLP that can't be one; an empty one is none."""
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise ConfigurationError(
+            f"flow {flow}: property mirrorlake.metrics.otlp.endpoint does not begin with http:// or https://. "
+            "OTLP over gRPC is not supported"
+        )
+    if endpoint and not _is_address(endpoint):
+        raise ConfigurationError(
+            f"flow {flow}: property mirrorlake.metrics.otlp.endpoint is no address. Write it like "
+            "http://collector:4318/v1/metrics"
+        )
+
+
 def _require_no_contradiction(flow: Flow) -> None:
     if flow.sync_group_offsets_enabled and not flow.emit_checkpoints_enabled:
         raise ConfigurationError(
@@ -408,17 +423,8 @@ def _require_no_contradiction(flow: Flow) -> None:
             f"flow {flow.name}: mirrorlake.remote.topics.writer is set, so that nobody else writes to the remote "
             "topics, but others do (mirrorlake.topics.shared). Remove one of the two"
         )
-    endpoint = flow.metrics_otlp_endpoint
-    if endpoint and not endpoint.startswith(("http://", "https://")):
-        raise ConfigurationError(
-            f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint does not begin with http:// or https://. "
-            "OTLP over gRPC is not supported"
-        )
-    if endpoint and not _is_address(endpoint):
-        raise ConfigurationError(
-            f"flow {flow.name}: property mirrorlake.metrics.otlp.endpoint is no address. Write it like "
-            "http://collector:4318/v1/metrics"
-        )
+    if not REFERENCE.search(flow.metrics_otlp_endpoint):
+        require_otlp_address(flow.name, flow.metrics_otlp_endpoint)
     if flow.canary_enabled and not flow.heartbeats_replication_enabled:
         raise ConfigurationError(
             f"flow {flow.name}: mirrorlake.canary.enabled is true, but heartbeats.replication.enabled is false. "
@@ -477,7 +483,7 @@ def _refresh_interval_s(scope: Scope, what: str) -> int:
 
 
 def _topic_creation(scope: Scope) -> tuple[tuple[str, str], ...]:
-    given = scope.below(CREATION)
+    given = scope.resolved_below(CREATION)
     return tuple((name, given[name]) for name in sorted(given.keys() - {"replication.factor", "partitions"}))
 
 

@@ -7,7 +7,7 @@ import difflib
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirrorlake.config.options import CLIENTS, OPTIONS
+from mirrorlake.config.options import CLIENTS, FORMER_NAMES, OPTIONS
 
 
 class UseStatus(StrEnum):
@@ -47,6 +47,7 @@ ALIAS = "<alias>."
 NAMED = tuple(option.name.removeprefix(ALIAS) for option in OPTIONS if option not in CLIENTS)
 OF_CLUSTER = frozenset(option.name.removeprefix(ALIAS) for option in OPTIONS if option.name.startswith(ALIAS))
 ACTED_ON_BELOW = tuple(sorted({name.partition("<")[0] for name in NAMED if "<" in name}))
+FORMER = {former: name for name, former in FORMER_NAMES.items()}
 ACTED_ON = frozenset(name for name in NAMED if not name.startswith(ACTED_ON_BELOW))
 
 WORKER = "there is no Connect worker: Spark runs the job, and Delta and the target keep its state"
@@ -105,13 +106,20 @@ def look_up(name: str, plain: str) -> PropertyUse:
         name: as in the file, for the result.
         plain: without an alias or a flow in front.
     """
-    if plain in ACTED_ON or plain.startswith(ACTED_ON_BELOW):
+    if is_acted_on(plain):
         return PropertyUse(name, UseStatus.SUPPORTED)
+    if plain in FORMER:
+        return PropertyUse(name, UseStatus.SUPPORTED, f"the former name of {FORMER[plain]}")
     for use in WITHOUT_EFFECT:
         if _is_meant(use.name, plain):
             return PropertyUse(name, use.status, use.why)
     near = difflib.get_close_matches(plain, SUGGESTED, 1, cutoff=0.8)
     return PropertyUse(name, UseStatus.UNKNOWN, f"did you mean {near[0]}?" if near else "")
+
+
+def is_acted_on(plain: str) -> bool:
+    """Tells whether a name without an alias or a flow in front is that of an option."""
+    return plain in ACTED_ON or plain.startswith(ACTED_ON_BELOW)
 
 
 def is_of_target(plain: str) -> bool:

@@ -529,6 +529,12 @@ TABLES: Mapping[str, tuple[Option, ...]] = MappingProxyType(
 OPTIONS = tuple(chain.from_iterable(TABLES.values()))
 
 
+# MirrorMaker 2 of Kafka 2.7 to 3.9 reads these where the option itself is missing (`DefaultTopicFilter` and others).
+FORMER_NAMES: Mapping[str, str] = MappingProxyType(
+    {f"{what}.exclude": f"{what}.blacklist" for what in ("topics", "groups", "config.properties")}
+)
+
+
 @cache
 def find(name: str) -> Option:
     """Returns the option that a property is, by its name without a flow or a target in front.

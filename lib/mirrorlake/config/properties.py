@@ -32,8 +32,16 @@ ARROW = "->"
 
 DATABRICKS = "DATABRICKS_RUNTIME_VERSION"  # set in each process of that runtime
 CLIENT_PREFIXES = ("ssl.", "sasl.")
+PEM = "-----"
 OTLP_ENDPOINT, OTLP_HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 REGISTRY_URL, REGISTRY_USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
+INTERVAL = ".interval.seconds"
+# The properties of a client that decide how it connects; with what, it resolves when it does.
+CHOICES = frozenset(
+    """
+    security.protocol sasl.mechanism ssl.endpoint.identification.algorithm ssl.keystore.type ssl.truststore.type
+    """.split()
+)
 RESOLVED_LATER = (OTLP_ENDPOINT, OTLP_HEADERS, REGISTRY_URL, REGISTRY_USER)
 CLIENT_PROPERTIES = frozenset(
     """
@@ -85,6 +93,15 @@ class Properties:
                 f"configuration file {path} is not a Java property file: line {_malformed_line(text)} has a \\u "
                 "without four hexadecimal digits. Write a backslash as \\\\"
             ) from None
+        for name, value in values.items():
+            if name.startswith(PEM) or value.count(f"{PEM}BEGIN ") != value.count(f"{PEM}END "):
+                what = (
+                    "a line of a PEM text is no value" if name.startswith(PEM) else f"the PEM text of {name} has no end"
+                )
+                raise ConfigurationError(  # what follows would be names of properties, which are shown
+                    f"configuration file {path}: {what}. End each line of it but the last one with \\n\\, as Java "
+                    "needs it, or name the file that has it by a reference: ${directory:/path:file}"
+                )
         return cls(values, str(path), DATABRICKS in environment)
 
     @cached_property
@@ -139,6 +156,8 @@ class Properties:
                 rest = name.removeprefix(prefix)
                 if name.startswith(prefix) and is_client_property(rest):
                     found[rest] = value.strip()
+        for name in CHOICES & found.keys():
+            found[name] = secret_reference.resolve(f"{alias}.{name}", found[name]).strip()
         return Connection(alias, tuple(sorted(found.items())), self.is_shaded)
 
     def report(self) -> tuple[PropertyUse, ...]:
@@ -188,6 +207,8 @@ class Properties:
         return found
 
     def _without_scope(self, name: str) -> str:
+        if known_properties.is_acted_on(name):  # also where a cluster has the alias target, and the name begins so
+            return name
         for source in self.clusters:
             rest = name.removeprefix(f"{source}{ARROW}")
             if rest != name and (plain := self._without_alias(rest)) != rest:
@@ -212,9 +233,10 @@ class Scope:
 
     def text(self, name: str, default: str) -> str:
         """Reads a connector property: the flow's own value, else the target's, else the file's, else the default."""
-        for key in (f"{self.flow}.{name}", f"{self.target}.{name}", name):
-            if key in self.properties.values:
-                return self.properties.values[key].strip()
+        for one in filter(None, (name, options.FORMER_NAMES.get(name))):
+            for key in (f"{self.flow}.{one}", f"{self.target}.{one}", one):
+                if key in self.properties.values:
+                    return self.properties.values[key].strip()
         return default
 
     def read(self, name: str, default: str | None = None) -> Any:
@@ -234,13 +256,12 @@ class Scope:
         return self._parsed(name, option, self.text(name, default))
 
     def _parsed(self, name: str, option: Option, text: str) -> Any:
-        text = option.kind.normalize(text)
         try:
-            return option.kind.parse(self._resolved(name, text))
+            return option.kind.parse(option.kind.normalize(self._resolved(name, text)))
         except ValueError:
             raise ConfigurationError(
-                f"flow {self.flow}: property {name} is '{text}' in {self.properties.path}; allowed is "
-                f"{option.kind.allowed}"
+                f"flow {self.flow}: property {name} is '{option.kind.normalize(text)}' in {self.properties.path}; "
+                f"allowed is {option.kind.allowed}{_instead_of(name, text)}"
             ) from None
 
     def _resolved(self, name: str, text: str) -> str:
@@ -277,12 +298,23 @@ class Scope:
         }
         return {name: self.text(f"{prefix}{name}", "") for name in names}
 
+    def resolved_below(self, prefix: str) -> dict[str, str]:
+        """Reads the same as `below`, with the values of references."""
+        return {name: self._resolved(f"{prefix}{name}", text) for name, text in self.below(prefix).items()}
+
     def _plain_field(self, found: Sequence[Option]) -> Any:
         values = [self.read(option.name) for option in found]
         if isinstance(found[0].kind, Patterns):
             return NameFilter(found[0].name, *values)
         (value,) = values
         return value
+
+
+def _instead_of(name: str, text: str) -> str:
+    """Says what an interval below 0 means to MirrorMaker 2: nothing is done at intervals (`Scheduler`)."""
+    enabled = f"{name.removesuffix(INTERVAL)}.enabled"
+    is_known = name.endswith(INTERVAL) and any(option.name == enabled for option in options.OPTIONS)
+    return f". To switch this off, set {enabled} = false" if is_known and text.startswith("-") else ""
 
 
 def _malformed_line(text: bytes) -> int:

@@ -14,8 +14,10 @@ from mirrorlake.errors import ConfigurationError
 
 # The fields that a running job takes over. Connections, names, slots and state wait for a restart.
 LIVE = frozenset({"warnings", "dead_letters_on_source", *(option.field for option in OPTIONS if option.is_live)})
-# While one of these waits, so does what lets more pass: no topic may be mirrored without the mask that came with it.
+# While one of these waits, so does what lets more pass: no topic may be mirrored without the mask that came with it,
+# under another name, or round and round.
 TRANSFORMING = frozenset({"transforms", "registries", "dead_letter_topic"})
+NAMING = frozenset({"policy", "records", "minds_provenance", "topics_shared"})
 RATES = frozenset({"max_bytes_per_s", "backfill_max_bytes_per_s"})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
@@ -82,17 +84,23 @@ class LiveFlow:
         changed = {name for name in names if getattr(new, name) != getattr(self.flow, name)}
         if not changed:
             return []
-        if (waiting := changed & TRANSFORMING) and (new.transforms or self.flow.transforms):
+        unknown = [
+            Notice("configuration_warning", warning, is_warning=True)
+            for warning in new.warnings
+            if warning not in self.flow.warnings
+        ]
+        has_transforms = new.transforms or self.flow.transforms
+        if waiting := changed & (NAMING | TRANSFORMING if has_transforms else NAMING):
             at_once = changed & _holding_back(self.flow, new)
             self.flow = replace(self.flow, **{name: getattr(new, name) for name in at_once})
             detail = (
                 f"{self._config} has changed: {', '.join(sorted(waiting))} takes effect when the job is started again, "
                 "and all other changes with it that may let more pass, so that no topic is mirrored without its "
-                "transform"
+                "transform, or under another name"
             )
-            return [*self._notices(at_once), Notice("configuration_deferred", detail, is_warning=True)]
+            return [*self._notices(at_once), Notice("configuration_deferred", detail, is_warning=True), *unknown]
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
-        return list(self._notices(changed))
+        return [*self._notices(changed), *unknown]
 
     def _notices(self, changed: set[str]) -> Iterator[Notice]:
         if now := sorted(changed & LIVE - {"warnings"}):

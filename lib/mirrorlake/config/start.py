@@ -78,7 +78,7 @@ class Start:
             ConfigurationError: a start is malformed, or offsets are given for all topics.
         """
         flow = scope.read("mirrorlake.start", scope.source_consumer("auto.offset.reset"))
-        topics = sorted(scope.below(TOPIC_PREFIX).items())
+        topics = sorted(scope.resolved_below(TOPIC_PREFIX).items())
         start = cls(
             StartSpec.parse("mirrorlake.start", flow),
             StartSpec.parse("mirrorlake.start.new", scope.read("mirrorlake.start.new")),

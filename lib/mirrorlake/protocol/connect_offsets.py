@@ -28,6 +28,9 @@ POLL_S = 1.0
 FLUSH_S = 30
 
 
+OTHER_CLUSTER = ", or set group.id if this group belongs to another Connect cluster"
+
+
 class MirrorMaker:
     """MirrorMaker 2's group and offsets topic on the target of one flow; `flow.MirrorMakerSettings` has their names.
 
@@ -44,7 +47,8 @@ class MirrorMaker:
         self._keys: dict[PartitionKey, bytes] = {}
 
     def require_stopped(self, target: Cluster) -> None:
-        """Checks that no worker is a member of MirrorMaker 2's group.
+        """Checks that no worker is a member of MirrorMaker 2's group, neither the one of the property file nor the
+        default one: without Connect, it does not read a `group.id` without an alias (`MirrorMakerConfig.workerConfig`).
 
         Args:
             target: the target of the flow.
@@ -52,13 +56,14 @@ class MirrorMaker:
         Raises:
             TargetError: there is one, or the group can't be described.
         """
-        group = self._names.group_id
-        found = describe_groups(target, [group], self._flow.connect_timeout_ms)[group]
-        if found.has_members and found.protocol_type != CONSUMER:
-            raise TargetError(
-                f"flow {self._flow.name}: MirrorMaker 2 runs: group {group} on cluster {self._flow.target} has "
-                "members. Stop its workers first, or set group.id if this group belongs to another Connect cluster"
-            )
+        groups = sorted({self._names.group_id, f"{self._flow.source}-mm2"})
+        found = describe_groups(target, groups, self._flow.connect_timeout_ms)
+        for group in groups:
+            if found[group].has_members and found[group].protocol_type != CONSUMER:
+                raise TargetError(
+                    f"flow {self._flow.name}: MirrorMaker 2 runs: group {group} on cluster {self._flow.target} has "
+                    f"members. Stop its workers first{OTHER_CLUSTER if group == self._names.group_id else ''}"
+                )
 
     def positions(self) -> dict[PartitionKey, int]:
         """Returns the next source offset of MirrorMaker 2 for each partition that it has copied from.

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from prometheus_client import Counter, Gauge
 
-from mirrorlake.config.flow import Flow
+from mirrorlake.config.flow import Flow, require_otlp_address
 from mirrorlake.config.secret_reference import resolve
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.log import event
@@ -22,7 +22,7 @@ from mirrorlake.telemetry.server import Server
 log = logging.getLogger(__name__)
 
 PORT_OFFSETS = {"mirror": 0, "checkpoint": 1}  # jobs that are scraped; of the others, metrics are pushed only
-HEADERS = "mirrorlake.metrics.otlp.headers"
+ENDPOINT, HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 
 
 class JobTelemetry:
@@ -67,10 +67,12 @@ class JobTelemetry:
         """Begins to serve and to push.
 
         Raises:
-            ConfigurationError: a header of the pushes is not of the form `name=value`, or its reference has no value.
+            ConfigurationError: a header of the pushes is not of the form `name=value`, their address is none, or a
+                reference of either has no value.
         """
         flow, metrics = self._flow, self._metrics
-        headers = _headers(flow)
+        headers, endpoint = _headers(flow), resolve(ENDPOINT, flow.metrics_otlp_endpoint).strip()
+        require_otlp_address(flow.name, endpoint)
         metrics.memory_bytes.labels(flow.name).set_function(resident_bytes)
         for kind in KINDS:  # a counter that begins with 1 has no increase
             metrics.anomalies.labels(flow.name, kind)
@@ -103,12 +105,12 @@ class JobTelemetry:
                         detail=detail,
                     )
                 )
-        if flow.metrics_otlp_endpoint:
+        if endpoint:
             self._pusher = Pusher(
                 flow.name,
                 self._job,
                 metrics.registry,
-                flow.metrics_otlp_endpoint,
+                endpoint,
                 headers,
                 flow.metrics_otlp_interval_s,
             )
@@ -135,5 +137,5 @@ def _headers(flow: Flow) -> dict[str, str]:
         name, divider, value = part.partition("=")
         if not divider or not name.strip():
             raise ConfigurationError(f"flow {flow.name}: property {HEADERS} is not of the form name=value, name=value")
-        found[name.strip().lower()] = resolve(HEADERS, value.strip())
+        found[name.strip().lower()] = resolve(HEADERS, value.strip()).strip()
     return found

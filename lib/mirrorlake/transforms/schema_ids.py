@@ -62,9 +62,13 @@ class RegistryClient:
         return int(str(answer["id"]))
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, object] | None:
-        user, _, password = secret_reference.resolve(
-            f"{self._registry.alias}.schema.registry.basic.auth.user.info", self._registry.user_info
-        ).partition(":")
+        user, _, password = (
+            secret_reference.resolve(
+                f"{self._registry.alias}.schema.registry.basic.auth.user.info", self._registry.user_info
+            )
+            .strip()  # a mounted file ends with a line end
+            .partition(":")
+        )
         auth = HTTPBasicAuth(user.encode(), password.encode()) if user else None  # as text, only Latin-1 is possible
         send = partial(
             self._session.request,

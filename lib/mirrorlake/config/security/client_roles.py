@@ -83,11 +83,14 @@ def _of_flow(source: str, target: str, values: Mapping[str, str]) -> Iterator[tu
     prefixes: dict[str, tuple[str, ...]] = dict.fromkeys(
         (flow, *(f"{flow}{role}." for role in ROLES)), (source, target)
     )
+    aliases = {alias.strip() for alias in values.get("clusters", "").split(",")}
     for scope in (flow, f"{target}.", ""):
         for side, alias in (("source", source), ("target", target)):
+            if not scope and side in aliases:
+                continue  # it is that cluster's own
             prefixes |= {f"{scope}{side}.{role}.": (alias,) for role in (*ROLES, "cluster")}
     for full in values:
-        for prefix, aliases in prefixes.items():
+        for prefix, used_at in prefixes.items():
             name = full.removeprefix(prefix)
             if full.startswith(prefix) and decides_identity(name):
-                yield full, name, aliases
+                yield full, name, used_at
