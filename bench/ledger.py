@@ -126,7 +126,8 @@ def measure(spark: Any, runs: int, groups: list[int], in_one: int) -> dict[str, 
     assert (answer["downstream_offset"], answer["status"]) == (middle + 5, "exact"), answer
     for count in groups:
         asked, known = positions(spark, count, runs), mirrored(spark, runs)
-        work = translate(asked, current_runs(read(ledger, "offset_sync_runs"), ledger.read("gaps")), known)
+        gaps = ledger.read("gaps")
+        work = translate(asked, current_runs(read(ledger, "offset_sync_runs"), gaps), gaps, known)
         result[f"translate_{count * PARTITIONS}"] = clock.time(lambda work=work: drained(work))
     result["unverified"] = clock.time(lambda: drained(read(ledger, "unverified")))
     return result

@@ -206,7 +206,8 @@ def test_the_map_of_now_is_whole_wherever_the_ledger_ends_and_though_it_is_empti
         flow_map = live_map.LiveMap(world.ledger, world.flow, cluster)
         for gone in ("false", f"sync_offset = {newest}", "true"):
             world.spark.sql(f"DELETE FROM {table} WHERE source = '{world.alias}' AND {gone}")
-            found = translate(positions, flow_map.read(world.spark).runs, mirrored).collect()
+            now = flow_map.read(world.spark)
+            found = translate(positions, now.runs, now.gaps, mirrored).collect()
             assert {row["upstream_offset"]: row["downstream_offset"] for row in found} == expected
             assert len(found) == end
             assert {row["status"] for row in found} == {"exact"}

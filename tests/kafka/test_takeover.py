@@ -87,6 +87,11 @@ def test_mirrormaker_2_is_taken_over_groups_far_behind_are_exact_and_it_gets_the
         eventually(lambda: at_target() >= 2 * everything + 200, 120, "the second copy")
         with pytest.raises(TargetError, match="MirrorMaker 2 runs"):
             take_over(world)
+        world.write_config(group_id="another")  # which it reads where it runs in Connect
+        with pytest.raises(TargetError, match=f"MirrorMaker 2 runs: group {world.alias}-mm2 "):
+            take_over(world)
+    del world.properties["group.id"]
+    world.write_config()
     left = world.target_records(topic)
     world.produce(topic, 250, seed=4)  # not copied by anyone yet
 

@@ -201,7 +201,8 @@ def test_a_record_that_a_transform_makes_too_large_goes_to_the_dead_letters(worl
     for value in (b"small", large, b"small"):
         producer.produce(topic, value, b"k", partition=0)
         assert producer.flush(30) == 0
-    assert world.mirror().records == 2
+    world.produce(topic, 25_000, 1)  # the target answers before Spark has delivered all of them
+    assert world.mirror().records == 25_002
     assert world.gaps(topic) == [(0, 1, 2, "dead_letter")]
     ((_, (_, value, headers, _)),) = read_committed(world.target_servers, letters)[0]
     assert value == large + large
@@ -299,7 +300,7 @@ def test_a_compacted_topic_with_a_transform_has_its_holes_explained(world: World
             producer.produce(
                 topic,
                 f"value {number}".encode(),
-                f"key {number}".encode() if number % 3 == 0 else b"again",
+                f"key {number}".encode() if number % 3 == 0 and number % 120 < 60 else b"again",
                 partition=0,
             )
         producer.flush(30)
@@ -313,6 +314,8 @@ def test_a_compacted_topic_with_a_transform_has_its_holes_explained(world: World
         {"min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": "3600000", "max.compaction.lag.ms": "7200000"},
     )
     source = world.source_records(topic)
+    # Some plans end between two batches: whole batches have gone.
+    world.write_config(**{"mirrorlake.batch.max.transformed.records": str(source[0][-1][0] // 9)})
     world.mirror()
     assert world.source_records(topic) == source, "the cleaner still runs"
     assert [value for _, (_, value, _, _) in world.target_records(topic)[0]] == [

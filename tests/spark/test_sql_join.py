@@ -28,6 +28,7 @@ RUNS = (
 )
 
 GAPS = "topic STRING, partition INT, kind STRING, from_offset BIGINT, incarnation INT"
+FIRST_GAPS = [("left_out", 0, "aborted", 10, 0)]
 
 
 # Partitions of whose present log the map has no run; of the truncated one, the map has the run [0, 10) -> [0, 10).
@@ -74,6 +75,7 @@ def frames(spark: Any, runs: list[Run], positions: list[tuple[Any, ...]], mirror
     return translate(
         spark.createDataFrame(positions, POSITIONS),
         spark.createDataFrame(rows, RUNS),
+        spark.createDataFrame(FIRST_GAPS, GAPS),
         spark.createDataFrame([Mirrored(*row) for row in mirrored], MIRRORED),
     )
 
@@ -99,6 +101,10 @@ def test_sql_and_definition_agree_for_every_offset_of_random_maps(spark: Any) ->
 def test_every_status(spark: Any) -> None:
     runs = [Run("t", 0, "a.t", 0, 10, 20, 5, 15, 10, 0, 0, 0, 0), Run("t", 0, "a.t", 0, 23, 30, 17, 24, 7, 0, 0, 0, 0)]
     mirrored = [("t", 0, "a.t", 0, 40, 33, 24), ("new", 0, "a.new", 0, 9, 0, 0), ("behind", 0, "a.behind", 0, 9, 9, 9)]
+    mirrored += [
+        ("late", 0, "a.late", 0, 40, 30, 0),
+        ("left_out", 0, "a.left_out", 0, 40, 30, 0),
+    ]  # of their own starts
     asked = {
         "early": 3,
         "first": 10,
@@ -117,6 +123,9 @@ def test_every_status(spark: Any) -> None:
         ("late ledger", "behind", 0, 8, ""),
         ("late ledger, at its end", "behind", 0, 9, ""),
         ("elsewhere", "other", 0, 1, ""),
+        *((f"before the start of {topic}", topic, 0, 9, "") for topic in ("late", "left_out")),
+        *((f"at 20 in {topic}", topic, 0, 20, "") for topic in ("late", "left_out")),
+        ("at the start", "late", 0, 30, ""),
     ]
     found = {
         row["group_id"]: (row["status"], row["downstream_offset"], row["reason"])
@@ -137,6 +146,11 @@ def test_every_status(spark: Any) -> None:
         "late ledger": ("not_covered", None, PositionReason.NO_RUN),
         "late ledger, at its end": ("exact", 9, None),  # whatever comes later is mirrored behind this
         "elsewhere": (None, None, None),
+        "before the start of late": ("before_mirror", 0, None),
+        "before the start of left_out": ("before_mirror", 0, None),
+        "at 20 in late": ("before_mirror", 0, None),
+        "at 20 in left_out": ("exact", 0, None),  # all records from 10 on were left out
+        "at the start": ("exact", 0, None),
     }
 
 

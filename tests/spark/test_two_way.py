@@ -10,7 +10,7 @@ from mirrorlake.state.backlog import between
 from mirrorlake.translation.sql_join import MIRRORED, POSITIONS, Mirrored, translate
 from mirrorlake.translation.two_way import KNOWN, PIECES, by_definition, counterparts, ranges_there, records_between
 
-from tests.spark.test_sql_join import RUNS, WITHOUT_RUNS, random_runs
+from tests.spark.test_sql_join import GAPS, RUNS, WITHOUT_RUNS, random_runs
 
 Piece = tuple[str, int, int, int, str, int, int, bool]
 
@@ -112,7 +112,7 @@ def test_without_a_way_back_it_is_the_translation(spark: Any) -> None:
     one, other = (
         {tuple(row) for row in frame.select(*columns).collect()}
         for frame in (
-            translate(asked, plain, spark.createDataFrame(mirrored, MIRRORED)),
+            translate(asked, plain, spark.createDataFrame([], GAPS), spark.createDataFrame(mirrored, MIRRORED)),
             counterparts(asked, turned, spark.createDataFrame(known, KNOWN)),
         )
     )

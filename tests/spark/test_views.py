@@ -70,7 +70,8 @@ def test_translate_says_for_every_offset_what_the_definition_says_and_the_status
         ],
         RUNS,
     )
-    job = translate(asked, runs, spark.createDataFrame(mirrored, MIRRORED)).collect()
+    gaps = ledger.read("gaps").filter("source = 'property'")
+    job = translate(asked, runs, gaps, spark.createDataFrame(mirrored, MIRRORED)).collect()
     assert {(row["partition"], row["upstream_offset"]): row["status"] for row in found} == {
         (row["partition"], row["upstream_offset"]): row["status"] for row in job
     }
@@ -114,6 +115,20 @@ def test_after_resets_the_current_map_is_what_was_mirrored_last_and_everything_e
         log.partition: (log.downstream, "exact") for log in logs
     }, "behind all that is mirrored, also where the log that began last has no record yet"
     assert sum(row["kind"] == "truncated" and row["is_loss"] for row in rows) == sum(log.incarnation for log in logs)
+
+
+def test_before_all_that_a_flow_has_passed_without_a_record_is_before_the_mirror(ledger: Ledger, spark: Any) -> None:
+    ledger.append("gaps", [gap(1, "t", 0, (10, 12), "aborted", 0, "10:00:00", source="late")])
+    found = spark.sql(
+        "SELECT p.o, t.* FROM VALUES (0), (9), (10), (12), (13) p (o), LATERAL translate('late', 'east', 't', 0, p.o) t"
+    ).collect()
+    assert {row["o"]: (row["downstream_offset"], row["status"]) for row in found} == {
+        0: (0, "before_mirror"),
+        9: (0, "before_mirror"),
+        10: (0, "exact"),
+        12: (0, "exact"),
+        13: (0, "clamped"),
+    }
 
 
 def test_a_view_can_be_read_without_being_there(ledger: Ledger, spark: Any) -> None:

@@ -15,13 +15,15 @@ from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import encode_message
 from mirrorlake.protocol.batches.record_batch import read_log
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP
+from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.network.response_error import ResponseError
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.protocol.requests.metadata import Topic
 from mirrorlake.protocol.transaction import Producer
 from mirrorlake.state.offset_syncs import encode
 from mirrorlake.state.provenance import Provenance
 
-FLOW: Any = SimpleNamespace(name="b->a", source="b", target="a", records="all", same_cluster_allowed=False)
+FLOW: Any = SimpleNamespace(name="b->a", source="b", target="a", records="all", bringers=(), same_cluster_allowed=False)
 FLOW.connect_timeout_ms = 1_000
 TOPIC = "mirrorlake.offset-syncs.a.internal"
 
@@ -96,6 +98,19 @@ def test_producers_are_read_from_the_snapshot_that_the_last_changes_name() -> No
 def test_a_list_of_producers_that_was_deleted_lets_no_batch_pass_as_a_local_one(log: Log) -> None:
     with pytest.raises(SourceError, match=rf"{TOPIC}-0 on cluster b has no state any more that lists all producers"):
         learnt(log, producer_id=7)
+
+
+def test_states_that_may_not_be_described_are_asked_for_by_name_and_let_no_record_pass_as_a_local_one() -> None:
+    class Hidden(Log):
+        async def update_metadata(self, names: list[str] | None) -> dict[str, Topic]:
+            if names is not None and "mirrorlake.offset-syncs.c.internal" in names:
+                raise ResponseError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, names[0])
+            return {}  # as a broker does where all topics are asked for
+
+    flow: Any = SimpleNamespace(**{**vars(FLOW), "records": "local", "bringers": ("a", "c")})
+    (batch,) = read_log(state(999))
+    with pytest.raises(ResponseError, match="offset-syncs"):
+        asyncio.run(Provenance(flow, Hidden({})).learn([batch]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [b"", b"hello", b"\xff", b"[]", b'"x"', b'{"version":4,"runs":{"rows":1}}'])

@@ -92,6 +92,8 @@ class Flow:
         state_changes_required: whether the property file itself asks for states that are changes.
         start: where partitions begin that were never mirrored.
         minds_provenance: whether a task must look where records came from, because names do not tell.
+        bringers: the clusters whose flows may bring records to the source that are not to be mirrored, if only those
+            are that were first written there (`records` is local).
         passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
         transforms: a topic takes the first transform whose filter takes it.
         dead_letters_on_source: the dead-letter topics of flows whose target is this source; they are never mirrored.
@@ -164,6 +166,7 @@ class Flow:
     topics_shared: bool
     records: str
     minds_provenance: bool
+    bringers: tuple[str, ...]
     passes_over_losses: bool
     lag_interval_s: int
     metrics_port: int
@@ -343,6 +346,7 @@ class Flow:
             start=Start.parse(scope),
             topics_shared=scope.read("mirrorlake.topics.shared", str(_keep_names_both_ways(scope, back))),
             minds_provenance=_minds_provenance(scope, back),
+            bringers=_bringers(scope),
             passes_over_losses=scope.read("mirrorlake.on.loss") == "continue",
             transforms=transforms,
             registries=registries,
@@ -497,6 +501,12 @@ def _minds_provenance(scope: Scope, back: Scope) -> bool:
     if not names_tell_origin(scope, back):
         return True
     return bool(scope.read("mirrorlake.same.cluster.allowed")) or scope.read("mirrorlake.records") == "local"
+
+
+def _bringers(scope: Scope) -> tuple[str, ...]:
+    if scope.read("mirrorlake.records") != "local":
+        return ()
+    return tuple(alias for alias in scope.properties.clusters if alias != scope.source)
 
 
 def _remote_topics_writer(scope: Scope) -> str:

@@ -150,7 +150,7 @@ class Maintenance:
         """
         expiries = {expires.table: expires for expires in self._expiries()}
         reports = []
-        for name in TABLES:
+        for name in dict.fromkeys([*expiries, *TABLES]):  # findings before the verifications that tell their age
             report = self._maintain(name, expiries.get(name), dry_run)
             reports.append(report)
             log.info(event("table_maintained", dry_run=dry_run, **asdict(report)))

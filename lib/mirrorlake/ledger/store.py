@@ -282,7 +282,8 @@ class Ledger(DeltaTables):
         """Returns the last offset of each partition of the topic in the table offset_syncs; none if the table gaps was
         emptied apart, so that both are filled anew.
 
-        A flow may have no gaps. The runs of each log of a partition then follow each other, and no log was replaced.
+        A flow may have no gaps. The runs of each log of a partition then follow each other, and no log was replaced. A
+        take-over writes runs with holes, and no gaps.
         """
         from pyspark.sql import functions as F
 
@@ -291,6 +292,7 @@ class Ledger(DeltaTables):
             return last
         logs = (
             self.of_flow("offset_syncs", flow)
+            .filter("NOT coalesce(inferred, false)")
             .groupBy("topic", "partition", F.coalesce("incarnation", F.lit(0)).alias("incarnation"))
             .agg(
                 (F.max("upstream_end") - F.min("upstream_start")).alias("span"),

@@ -113,11 +113,14 @@ class Provenance:
         )
 
     async def _topics(self) -> list[Topic]:
-        mine = {offset_syncs_topic(self._flow.target)}
+        mine = {offset_syncs_topic(alias) for alias in (self._flow.target, *self._flow.bringers)}
         if self._flow.same_cluster_allowed:
             mine.add(self._flow.offset_syncs_topic)
         everything = self._flow.records == "local"
-        found = await self._source.update_metadata(None if everything else sorted(mine))
+        # By name, one that may not be described is an error. From a list of all topics, Kafka leaves it out.
+        found = await self._source.update_metadata(sorted(mine))
+        if everything:
+            found |= await self._source.update_metadata(None)
         return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
 
     async def _read(self, key: PartitionKey, start: int, end: int) -> dict[int, bool]:

@@ -211,10 +211,12 @@ class GroupTranslation:
         rows = [
             mirrored[key]._replace(resumed_at=resumed[key].resumed_at if key in resumed else None) for key in partitions
         ]
-        answers = translate(asked, flow_map.runs, session.createDataFrame(rows, MIRRORED)).collect()
+        answers = translate(asked, flow_map.runs, flow_map.gaps, session.createDataFrame(rows, MIRRORED)).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]
-            if answer["status"] == Status.EXACT:  # others may change when the ledger receives more rows
+            has_run_behind = answer["run_upstream_start"] is not None
+            # Others may change when the ledger receives more rows.
+            if answer["status"] == Status.EXACT or (answer["status"] == Status.BEFORE_MIRROR and has_run_behind):
                 self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
         return [answer.asDict() for answer in answers]
 

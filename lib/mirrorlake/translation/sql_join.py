@@ -13,7 +13,8 @@ is mirrored. There is one exception: the present log of a partition has no run. 
 runs void), all of its records were left out, or a take-over has matched none. Then:
 
 - at or past the position in the states: the downstream offset of that position, as later records come after it;
-- before it: the same offset, if the ledger shows that all records were left out; otherwise none (`not_covered`);
+- before it: the same offset, if the ledger shows that all records were left out; otherwise none (`not_covered`), or
+  `before_mirror`, if the flow has begun behind it (`mirrorlake.start`);
 
 Past the end of a log that has begun anew there is none (`not_mirrored_yet`), whether that log has runs or not. The
 position belongs to the former log, and the end of the new one is behind records that the group has not read.
@@ -107,8 +108,12 @@ answers AS (
     asks DESC ROWS UNBOUNDED PRECEDING) AS next_run
   FROM events
 ),
+begun AS (
+  SELECT topic, partition, min(from_offset) AS begins FROM {gaps} GROUP BY topic, partition
+),
 found AS (
   SELECT p.group_id, p.topic, p.partition, p.upstream_offset, p.metadata, m.topic IS NOT NULL AS is_mirrored,
+    e.last_run IS NULL AND m.resumed_at IS NULL AND p.upstream_offset < least(b.begins, m.upstream_next) AS is_before,
     m.target_topic, m.partition AS target_partition, m.log_start, m.log_end, m.upstream_next, m.downstream_next,
     m.resumed_at, m.log_high, a.next_run, e.first_run, e.last_run,
     greatest(coalesce(e.last_run.downstream_end, 0), coalesce(m.resumed_at, 0)) AS ledger_end,
@@ -118,6 +123,7 @@ found AS (
   LEFT JOIN {mirrored} m ON m.topic = p.topic AND m.partition = p.partition
   LEFT JOIN answers a ON a.topic = p.topic AND a.partition = p.partition AND a.at = p.upstream_offset AND a.asks = 1
   LEFT JOIN ends e ON e.topic = p.topic AND e.partition = p.partition
+  LEFT JOIN begun b ON b.topic = p.topic AND b.partition = p.partition
 ),
 ended AS (
   SELECT *,
@@ -142,7 +148,7 @@ SELECT
     WHEN without_place IS NOT NULL THEN without_place
     WHEN next_run IS NULL AND upstream_offset > coalesce(last_run.upstream_end, log_start)
       AND NOT (upstream_offset <= upstream_next AND mirrored_end = downstream_next) THEN {clamped}
-    WHEN upstream_offset < first_run.upstream_start THEN {before_mirror}
+    WHEN is_before OR upstream_offset < first_run.upstream_start THEN {before_mirror}
     ELSE {exact}
   END AS status,
   CASE
@@ -230,12 +236,13 @@ def without_reset(
     }
 
 
-def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> DataFrame:
+def translate(positions: DataFrame, runs: DataFrame, gaps: DataFrame, mirrored: DataFrame) -> DataFrame:
     """Translates group positions.
 
     Args:
         positions: columns POSITIONS.
         runs: the flow's runs that hold now (`current_runs`).
+        gaps: the flow's rows of gaps (topic, partition, from_offset).
         mirrored: columns MIRRORED, one row for each partition of the flow (`Mirrored`).
 
     Returns:
@@ -245,7 +252,9 @@ def translate(positions: DataFrame, runs: DataFrame, mirrored: DataFrame) -> Dat
         downstream_offset and status are null. Positions with status `not_covered` or `not_mirrored_yet` have no
         downstream_offset.
     """
-    return positions.sparkSession.sql(TRANSLATION, positions=positions, runs=runs, mirrored=mirrored, **WORDS)
+    return positions.sparkSession.sql(
+        TRANSLATION, positions=positions, runs=runs, gaps=gaps, mirrored=mirrored, **WORDS
+    )
 
 
 def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearby) -> dict[str, Any]:

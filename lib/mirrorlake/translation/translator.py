@@ -82,7 +82,10 @@ class Translator:
             runs = self._mine(views.read(self.ledger, "current_runs")).select(
                 "topic", "partition", "upstream_start", "upstream_end", "downstream_start", "downstream_end"
             )
-            frame = translate(spark.createDataFrame(asked, POSITIONS), runs, spark.createDataFrame(mirrored, MIRRORED))
+            gaps = self.ledger.of_flow("gaps", self.flow)
+            frame = translate(
+                spark.createDataFrame(asked, POSITIONS), runs, gaps, spark.createDataFrame(mirrored, MIRRORED)
+            )
             answers = {int(row["group_id"]): row for row in frame.collect()}
         return Translation(
             self.flow.name,

@@ -185,6 +185,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     )
     known = _known(
         flow,
+        back,
         carried,
         positions,
         first=first,
@@ -293,6 +294,7 @@ def _replaced_there(flow: Flow, target: Cluster, positions: Mapping[PartitionKey
 
 def _known(
     flow: Flow,
+    back: Flow | None,
     carried: Set[PartitionKey],
     positions: Mapping[PartitionKey, Position],
     first: Mapping[PartitionKey, int],
@@ -302,7 +304,10 @@ def _known(
     resumed: Mapping[PartitionKey, int],
     back_resumed: Mapping[PartitionKey, int],
 ) -> list[tuple[Any, ...]]:
-    """Returns rows of `two_way.KNOWN`: partitions that the flow carries, and those that the flow back has written."""
+    """Returns rows of `two_way.KNOWN`: partitions that the flow carries, and those that the flow back has written.
+
+    Of a topic whose partitions the flow back decides about, no offset has a single counterpart.
+    """
     rows: list[tuple[Any, ...]] = []
     for key in sorted(carried):
         position = positions.get(key)
@@ -325,7 +330,8 @@ def _known(
         )
     written = {
         (row["topic"], row["partition"])
-        for row in pieces.filter("is_back").select("topic", "partition").distinct().collect()
+        for row in pieces.filter("is_back").select("topic", "partition", "to_topic").distinct().collect()
+        if back is None or not back.scatters(row["to_topic"])
     }
     for key in sorted(written - carried):
         end = ends.get(key)

@@ -330,8 +330,11 @@ class FlowLogs:
         from pyspark.sql import functions as F
 
         flow = self._flow
-        mine = {offset_syncs_topic(flow.target), *([flow.offset_syncs_topic] if flow.same_cluster_allowed else [])}
-        found = self._source.refresh(None if flow.records == "local" else sorted(mine), self._timeout_ms)
+        mine = {offset_syncs_topic(alias) for alias in (flow.target, *flow.bringers)}
+        mine |= {flow.offset_syncs_topic} if flow.same_cluster_allowed else set()
+        found = self._source.refresh(sorted(mine), self._timeout_ms)
+        if flow.records == "local":
+            found |= self._source.refresh(None, self._timeout_ms)
         keys = [
             (name, partition)
             for name, topic in found.items()

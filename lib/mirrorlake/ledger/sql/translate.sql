@@ -9,8 +9,8 @@
 -- target_topic STRING: remote topic on the target
 -- target_partition INT: partition on the target
 -- downstream_offset BIGINT: offset on the target
--- status STRING: exact; clamped, past the mirrored end in the ledger; before_mirror, before the first run; not_covered, see offset_map; not_mirrored, the ledger has no row
--- of the partition
+-- status STRING: exact; clamped, past the mirrored end in the ledger; before_mirror, before the first run, or before all that the flow has passed, if there is
+-- none; not_covered, see offset_map; not_mirrored, the ledger has no row of the partition
 SELECT
   m.target_topic, m.target_partition, m.downstream_start + greatest(0, q.upstream_offset - m.upstream_start) AS downstream_offset,
   coalesce(m.status, 'not_mirrored') AS status

@@ -162,8 +162,11 @@ class SlotCopy:
             )
 
         async def described(cluster: Cluster, topics: Iterable[str]) -> dict[str, Topic]:
+            # With the operations, a topic that may not be seen any more is no error: it holds up none but itself.
             return await cluster.retry(
-                "reading metadata", lambda: cluster.update_metadata(list(topics)), flow.connect_timeout_ms
+                "reading metadata",
+                lambda: cluster.update_metadata(list(topics), operations=True),
+                flow.connect_timeout_ms,
             )
 
         producer: transaction.Producer = self.target.net.run(

@@ -168,7 +168,9 @@ class Intake:
             raise self.problem
         topics = sorted({stretch.topic for stretch in self._stretches.values()})
         await self.source.retry(
-            self.problem.message, lambda: self.source.update_metadata(topics), self.flow.connect_timeout_ms
+            self.problem.message,
+            lambda: self.source.update_metadata(topics, operations=True),
+            self.flow.connect_timeout_ms,
         )
         self.require_topics()  # a topic may have been deleted or created anew meanwhile
         await self.source.net.sleep(FETCH_BACKOFF_S)
@@ -233,7 +235,7 @@ class Intake:
         if damage := damage_of(log, number, batch, before):
             if self._may_be_whole(stretch, batch, damage):
                 return False  # the next Fetch asks for it once more
-            following = log[number + 1].base_offset if number + 1 < len(log) else None
+            following = log[number + 1] if number + 1 < len(log) else None
             self._corrupt(stretch, batch, following, damage)
             return stretch.upstream_next == before  # it may be the end of an aborted transaction: read on from there
         doubt = doubt_about(log, number, batch, before)
@@ -342,11 +344,15 @@ class Intake:
         )
         return True
 
-    def _corrupt(self, stretch: Stretch, batch: Batch, next_offset: int | None, damage: str) -> None:
+    def _corrupt(self, stretch: Stretch, batch: Batch, following: Batch | None, damage: str) -> None:
         """Skips a corrupt batch if the flow continues after losses.
 
         The batch's header is unreliable. The skipped range therefore ends at the next batch, or at a plausible offset.
+        A compressed batch of an old format has the offset of its last record: what is before that is no part of this.
         """
+        next_offset = following.base_offset if following else None
+        if following and following.magic < 2 and stretch.upstream_next < batch.end_offset <= following.base_offset:
+            next_offset = batch.end_offset
         if next_offset is None:
             is_plausible = (
                 stretch.upstream_next < batch.end_offset <= min(stretch.planned_end, batch.base_offset + len(batch.raw))
@@ -448,7 +454,7 @@ class Intake:
         """
         at = start
         async for batch, is_aborted in read_stretch(
-            self.source, stretch.key, start=start, end=end, max_bytes=PARTITION_FETCH_BYTES, even_damaged=True
+            self.source, stretch.key, start=start, end=end, max_bytes=PARTITION_FETCH_BYTES
         ):
             if self.provenance and not is_aborted:
                 await self.provenance.learn([batch])
@@ -468,6 +474,8 @@ class Intake:
                 if last > at:
                     yield max(at, first), last, cause
                 at = max(at, last)
+        if at < end:  # the next batch begins behind the end
+            yield at, end, GapKind.HOLE
 
     def _where(self) -> str:
         return where(self._stretches.values())

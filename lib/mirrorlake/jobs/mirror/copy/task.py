@@ -76,6 +76,9 @@ def copy_task(
             )
             if error:
                 drop_connections()
+                if worker_limits(flow).refused:
+                    for _ in records:  # else this worker ends, and with it what is known of refused records
+                        pass
             yield pa.RecordBatch.from_pydict(
                 {
                     "slot": pa.array([slot], pa.int32()),

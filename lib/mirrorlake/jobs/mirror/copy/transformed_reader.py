@@ -22,7 +22,7 @@ from mirrorlake.jobs.mirror.copy.source_reader import Intake
 from mirrorlake.model.anomaly import AnomalyKind, about
 from mirrorlake.model.gap import GapKind
 from mirrorlake.partition_key import PartitionKey
-from mirrorlake.protocol.batches.codecs import CODECS
+from mirrorlake.protocol.batches.codecs import CODECS, CorruptBatchError, OversizedBatchError
 from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.batches.records import Record, pack_within, rest_of
 from mirrorlake.protocol.cluster import Cluster
@@ -289,6 +289,11 @@ class TransformedIntake:
             while self._cause[1] <= stretch.upstream_next:
                 self._cause = await anext(self._causes)
             return self._cause
+        except (CorruptBatchError, OversizedBatchError) as error:
+            raise SourceError(
+                f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}, offset "
+                f"{stretch.upstream_next}: the batch can't be read on cluster {self.flow.source}: {error}"
+            ) from None
         except ResponseError as error:
             self._causes = None
             if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:

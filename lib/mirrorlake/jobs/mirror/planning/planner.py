@@ -67,6 +67,7 @@ class Planner:
         self._generation = 0
         self._merged = MergedPositions()
         self._slot_of: dict[PartitionKey, int] = {}
+        self._starts: dict[tuple[str, int, str], int] = {}  # of this generation, by topic id: the end of a log moves
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
@@ -136,6 +137,8 @@ class Planner:
                 "have been deleted while the job was running. Restore it. To start the flow anew instead, delete the "
                 "topic together with the flow's remote topics"
             )
+        if newest.generation != self._generation:
+            self._generation, self._slot_of, self._starts, self._is_settled = newest.generation, {}, {}, False
         positions = self._merged.of(states)
         promoted = promoted_topics(states.values())
         self._find_topics(source, target, {topic for topic, _ in positions}, promoted)
@@ -150,8 +153,6 @@ class Planner:
         self._uncommitted.look(source, stable_ends, is_only_look=self._until_now)
         if self._until is not None:  # a topic may be offered later than in the first plan
             self._until = stable_ends | self._until
-        if newest.generation != self._generation:
-            self._generation, self._slot_of, self._is_settled = newest.generation, {}, False
         unplaced = {(one.topic, one.partition) for one in offered} - positions.keys() - self._slot_of.keys()
         if unplaced and not self._is_settled:
             self._is_settled = is_settled()
@@ -256,9 +257,7 @@ class Planner:
         new = [key for key in keys if key not in positions or key in replaced]
         first = source.offsets(new, EARLIEST_TIMESTAMP, self.flow.connect_timeout_ms) if new else {}
         specs = {key: self.flow.start.of(key[0], is_first=False) for key in new if key not in replaced}
-        later = find_starts(
-            source, {key: spec for key, spec in specs.items() if spec != StartSpec()}, self.flow.connect_timeout_ms
-        )
+        later = self._later_starts(source, {key: spec for key, spec in specs.items() if spec != StartSpec()})
         offered = []
         for key in keys:
             count, topic_id = self._topics[key[0]].partitions, self._topics[key[0]].topic_id
@@ -281,6 +280,18 @@ class Planner:
                 )
             )
         return offered, stable, self._stuck.silent(silent)
+
+    def _later_starts(self, source: Cluster, specs: Mapping[PartitionKey, StartSpec]) -> dict[PartitionKey, int]:
+        """Returns where new partitions begin that do not begin at their first record.
+
+        One that was planned keeps its start until it has a position: the commit of the first plan may be seen late, and
+        if it has failed, what came since is mirrored all the same.
+        """
+        ids = {key: (*key, self._topics[key[0]].topic_id) for key in specs}
+        unknown = {key: spec for key, spec in specs.items() if ids[key] not in self._starts}
+        found = find_starts(source, unknown, self.flow.connect_timeout_ms)
+        self._starts.update((ids[key], offset) for key, offset in found.items())
+        return {key: self._starts[ids[key]] for key in specs if ids[key] in self._starts}
 
     def _without_remote_leader(
         self, target: Cluster, ranges: Iterable[Range], offered: Iterable[Partition]
