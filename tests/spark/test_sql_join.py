@@ -15,6 +15,7 @@ from mirrorlake.translation.sql_join import (
     POSITION_NAMES,
     POSITIONS,
     Mirrored,
+    by_gaps_at_hand,
     by_runs_at_hand,
     current_runs,
     translate,
@@ -185,6 +186,23 @@ def test_without_a_run_of_the_present_log_a_place_is_behind_all_that_is_mirrored
         (row["topic"], row["upstream_offset"]): (row["status"], row["downstream_offset"]) for row in rows
     } == expected
     assert {row["reason"] for row in rows} >= {PositionReason.FORMER_LOG, PositionReason.NO_RUN}
+
+
+def test_gaps_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:
+    mirrored = [
+        Mirrored("late", 0, "a.late", 5, 40, 30, 0),
+        Mirrored("left_out", 0, "a.left_out", 5, 40, 30, 0),
+        Mirrored("new", 0, "a.new", 5, 40, 5, 0),
+    ]
+    positions = [("g", one.topic, 0, offset, "m") for one in mirrored for offset in range(44)]
+    begins = {"late": 30, "left_out": 10, "new": 5}
+    of = {one.topic: one for one in mirrored}
+    expected = [
+        by_gaps_at_hand(dict(zip(POSITION_NAMES, one, strict=True)), of[one[1]], begins[one[1]]) for one in positions
+    ]
+    found = [row.asDict() for row in frames(spark, [], positions, list(mirrored)).collect()]
+    by_place = lambda row: (row["topic"], row["upstream_offset"])  # noqa: E731
+    assert sorted(found, key=by_place) == sorted(expected, key=by_place)
 
 
 def test_runs_at_hand_give_the_same_rows_as_sql(spark: Any) -> None:

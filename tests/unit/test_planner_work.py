@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
 from mirrorlake.config.reload import LiveFlow
+from mirrorlake.config.start import Start, StartSpec, StartWord
 from mirrorlake.errors import SourceError
 from mirrorlake.jobs.mirror.planning import planner as planner_module
 from mirrorlake.jobs.mirror.planning import readiness
@@ -135,6 +137,23 @@ def test_a_plan_sends_as_many_requests_for_many_topics_as_for_one(
         asked.append((first, then))
     assert asked[0] == asked[1]
     assert sum(asked[0][1].values()) == 1, "the ends on the source"
+
+
+def test_a_topic_that_appears_later_begins_where_its_end_was_when_it_was_first_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first plan may have failed, or its commit may not be seen yet."""
+    planned = Planned(1, monkeypatch, tmp_path)
+    planned.planner._live.flow = replace(FLOW, start=Start(new=StartSpec(StartWord.LATEST)))
+    first, _, _ = planned.next()
+    assert {one.start for one in first.ranges} == {RECORDS}
+    planned.source.ends = dict.fromkeys(planned.source.ends, RECORDS + 5)
+    again, _, _ = planned.next()
+    assert {(one.start, one.end) for one in again.ranges} == {(RECORDS, RECORDS + 5)}
+    planned.source.topics["t0"] = replace(planned.source.topics["t0"], topic_id="another")
+    planned.planner._topics_due = 0.0
+    anew, _, _ = planned.next()
+    assert {one.start for one in anew.ranges} == {RECORDS + 5}, "another topic has another end"
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -28,6 +28,7 @@ from mirrorlake.translation.sql_join import (
     POSITION_NAMES,
     Mirrored,
     Resumption,
+    by_gaps_at_hand,
     by_runs_at_hand,
     resumptions,
     translate,
@@ -64,6 +65,7 @@ class GroupTranslation:
         self._recent = RecentRuns()
         self._promoted: frozenset[str] = frozenset()
         self._answers: dict[Asked, tuple[Mirrored, Row]] = {}
+        self._begins: dict[PartitionKey, int] = {}  # where the flow has begun, in partitions without any run
         self._version = 0
 
     def prime(self) -> None:
@@ -94,6 +96,7 @@ class GroupTranslation:
         if self._version != self._recent.version:
             self._version = self._recent.version
             self._answers.clear()
+            self._begins.clear()
         asked_keys = {key for position in positions if (key := _key(position)) in mirrored}
         awaiting = self._not_begun(asked_keys) | self._replaced_there(asked_keys) | self._replaced(logs, before)
         found: list[dict[str, Any]] = []
@@ -113,6 +116,8 @@ class GroupTranslation:
                 found.append(_without_place(position, Status.NOT_MIRRORED_YET, PositionReason.FORMER_LOG))
             elif near is not None:
                 found.append(by_runs_at_hand(position, partition, near))
+            elif asked[:2] in self._begins and self._has_no_run(asked[:2], partition):
+                found.append(by_gaps_at_hand(position, partition, self._begins[asked[:2]]))
             elif (answer := self._remembered(asked, partition)) is not None:
                 kept[asked] = self._answers[asked]
                 found.append(answer | {name: position[name] for name in ("group_id", "metadata")})
@@ -208,6 +213,10 @@ class GroupTranslation:
             if without_reset(self.incarnations, resumed):  # the topic still has what the table has lost
                 flow_map = self.flow_map.read(session, by_topic=True)
                 resumed = resumptions(flow_map.gaps)
+        if without := {key for key in partitions if self._has_no_run(key, mirrored[key])} - self._begins.keys():
+            first = flow_map.gaps.groupBy("topic", "partition").agg({"from_offset": "min"}).collect()
+            begins = {(topic, partition): offset for topic, partition, offset in first}
+            self._begins |= {key: begins.get(key, mirrored[key].upstream_next) for key in without}
         rows = [
             mirrored[key]._replace(resumed_at=resumed[key].resumed_at if key in resumed else None) for key in partitions
         ]
@@ -219,6 +228,10 @@ class GroupTranslation:
             if answer["status"] == Status.EXACT or (answer["status"] == Status.BEFORE_MIRROR and has_run_behind):
                 self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
         return [answer.asDict() for answer in answers]
+
+    def _has_no_run(self, key: PartitionKey, partition: Mirrored) -> bool:
+        """Returns True if the flow has begun the partition and mirrored nothing: all records were left out."""
+        return key in self._positions and not partition.downstream_next and key not in self.incarnations
 
     def _remembered(self, asked: Asked, partition: Mirrored) -> dict[str, Any] | None:
         """Returns an earlier result if it still holds.

@@ -31,14 +31,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mirrorlake.ledger.sql_text import literals
 from mirrorlake.model.gap import RESETS, GapKind
 from mirrorlake.model.lag import lag
+from mirrorlake.model.recent_runs import Nearby, RunOffsets
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.reasons import PositionReason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from mirrorlake.model.recent_runs import Nearby
 
 POSITIONS = "group_id STRING, topic STRING, partition INT, upstream_offset BIGINT, metadata STRING"
 POSITION_NAMES = tuple(column.split()[0] for column in POSITIONS.split(", "))
@@ -255,6 +254,21 @@ def translate(positions: DataFrame, runs: DataFrame, gaps: DataFrame, mirrored: 
     return positions.sparkSession.sql(
         TRANSLATION, positions=positions, runs=runs, gaps=gaps, mirrored=mirrored, **WORDS
     )
+
+
+def by_gaps_at_hand(position: Mapping[str, Any], mirrored: Mirrored, begins: int) -> dict[str, Any]:
+    """Translates one position in a partition without any run or reset, with the same result as `translate`.
+
+    Args:
+        position: columns POSITION_NAMES.
+        mirrored: the partition; its downstream_next is 0.
+        begins: where the flow has begun: the start of its first gap.
+    """
+    start = mirrored.log_start
+    nothing = RunOffsets(start, start, 0, 0)
+    found = by_runs_at_hand(position, mirrored, Nearby(None, nothing))
+    is_before = position["upstream_offset"] < min(begins, mirrored.upstream_next)
+    return found | ({"status": Status.BEFORE_MIRROR} if is_before else {})
 
 
 def by_runs_at_hand(position: Mapping[str, Any], mirrored: Mirrored, near: Nearby) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.transform import DEAD_LETTER, KEY, Transform
@@ -28,11 +29,13 @@ from mirrorlake.protocol.batches.records import Record, pack_within, rest_of
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.network.response_error import ResponseError, check
+from mirrorlake.protocol.network.response_error import ResponseError, WireError, check
+from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.transforms.evaluate import FAILED, FILTERED
 from mirrorlake.transforms.record import TransformedRecord
 from mirrorlake.transforms.schema_ids import SchemaIdError, SchemaIds
 
+LOOKS_AT_ONCE = 32  # each is one small Fetch; the transaction is open meanwhile, and the line may be long
 OLDEST_TIMESTAMP_MS = -1  # Kafka's value for no timestamp
 
 
@@ -122,18 +125,10 @@ class TransformedIntake:
 
         If it isn't, this transaction only records the reset.
         """
-        for stretch in self._stretches.values():
-            before, epochs = stretch.incarnation, {stretch.key: stretch.leader_epoch}
-            (fetched,) = self.source.fetched(
-                await self.source.fetch(
-                    self.source.leader(*stretch.key),
-                    {stretch.key: stretch.upstream_next},
-                    max_bytes=1,
-                    partition_max_bytes=1,
-                    max_wait_ms=FETCH_WAIT_MS,
-                    epochs=epochs,
-                )
-            )
+        stretches = list(self._stretches.values())
+        looks = [partial(self._look, stretch, stretch.leader_epoch, FETCH_WAIT_MS) for stretch in stretches]
+        for stretch, fetched in zip(stretches, await self.source.each(looks, LOOKS_AT_ONCE), strict=True):
+            before = stretch.incarnation
             if fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._intake.gaps.out_of_range(stretch)
             elif fetched.diverges_at is not None:
@@ -177,9 +172,8 @@ class TransformedIntake:
             await self._finish(next(iter(self._open)))
         for stretch in self._stretches.values():
             self._intake.pack(stretch)
-            if stretch.key in self._open:
-                await self._see_epoch(stretch)
-            await self._require_same_log(stretch)
+        ends = [partial(self._conclude, stretch) for stretch in self._stretches.values()]
+        await self.source.each(ends, LOOKS_AT_ONCE)
         self.dead_letters.pack()
 
     # -- one record ---------------------------------------------------------------------------------
@@ -309,7 +303,26 @@ class TransformedIntake:
         await self._account(stretch, stretch.planned_end)
         self._open.pop(key)
         self._causes = None
+
+    async def _look(self, stretch: Stretch, epoch: int, max_wait_ms: int) -> Fetched:
+        """Asks for next to nothing at the stretch's next offset, to learn whether the log is that of an epoch."""
+        try:
+            response = await self.source.fetch(
+                self.source.leader(*stretch.key),
+                {stretch.key: stretch.upstream_next},
+                max_bytes=1,
+                partition_max_bytes=1,
+                max_wait_ms=max_wait_ms,
+                epochs={stretch.key: epoch},
+            )
+        except WireError as error:
+            raise self.source.explained(f"flow {self.flow.name}: reading topic {stretch.topic}", error) from None
+        (fetched,) = self.source.fetched(response)
+        return fetched
+
+    async def _conclude(self, stretch: Stretch) -> None:
         await self._see_epoch(stretch)
+        await self._require_same_log(stretch)
 
     async def _see_epoch(self, stretch: Stretch) -> None:
         """Reads the leader epoch of the last record read, which Spark does not deliver."""
@@ -331,15 +344,7 @@ class TransformedIntake:
         epoch = self._epochs.get(stretch.key, -1)
         if stretch.is_untouched or epoch < 0:
             return
-        response = await self.source.fetch(
-            self.source.leader(*stretch.key),
-            {stretch.key: stretch.upstream_next},
-            max_bytes=1,
-            partition_max_bytes=1,
-            max_wait_ms=0,
-            epochs={stretch.key: epoch},
-        )
-        (fetched,) = self.source.fetched(response)
+        fetched = await self._look(stretch, epoch, max_wait_ms=0)
         if fetched.diverges_at is not None or fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             raise SourceError(
                 f"flow {self.flow.name}, topic {stretch.topic}, partition {stretch.partition}: the log of cluster "
