@@ -117,14 +117,19 @@ ALERTS = (
         "unverified",
         "No verification of a flow has passed for two days. Look at the last run of its job verify.",
         f"""
-        SELECT coalesce(max(timestampdiff(HOUR, coalesce(v.passed_at, c.began_at), current_timestamp())), 0) AS value
+        SELECT coalesce(max(timestampdiff(HOUR, greatest(v.passed_at, c.began_at), current_timestamp())), 0) AS value
         FROM (
-          SELECT source, target, min(finished_at) AS began_at FROM {{cycles}} GROUP BY source, target
+          SELECT source, target,
+            coalesce(max(finished_at) FILTER (WHERE job = 'open'), min(finished_at)) AS began_at
+          FROM {{cycles}} GROUP BY source, target
           HAVING {IS_ALIVE}
         ) c
         LEFT JOIN (
-          SELECT source, target, max(finished_at) AS passed_at FROM {{verifications}}
-          WHERE passed OR status = 'nothing_new' GROUP BY source, target
+          SELECT source, target, max(finished_at) AS passed_at FROM (
+            SELECT source, target, max(finished_at) AS finished_at FROM {{verifications}}
+            WHERE mode IN ('full', 'incremental') GROUP BY source, target, verification_id
+            HAVING bool_or(passed OR status = 'nothing_new') AND NOT bool_or(status IN ('different', 'not_mirrored'))
+          ) GROUP BY source, target
         ) v ON v.source = c.source AND v.target = c.target""",
         UNVERIFIED_HOURS,
     ),

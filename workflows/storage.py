@@ -9,7 +9,7 @@ from workflows.settings import CATALOG, SCHEMA, Settings
 # A reader can query tables and views, and call the functions. USE CATALOG is the catalog owner's to grant.
 READ = ["USE_SCHEMA", "SELECT", "EXECUTE"]
 # What the jobs do there. Where the bundle has grants at all, a deployment takes back all others, such as those by hand.
-WRITE = [*READ, "CREATE_TABLE", "CREATE_FUNCTION", "MODIFY"]
+WRITE = [*READ, "CREATE_TABLE", "CREATE_FUNCTION", "MODIFY", "READ_VOLUME", "WRITE_VOLUME"]
 
 
 def add(resources: Resources, settings: Settings) -> None:

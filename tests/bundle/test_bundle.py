@@ -336,7 +336,8 @@ def test_failures_are_told_and_readers_may_read_and_no_more() -> None:
 def test_a_deployment_leaves_the_principal_of_the_jobs_what_they_need() -> None:
     """Grants of a schema, and permissions of a scope, are all that the bundle says, after each deployment."""
     given = {one["principal"]: one["privileges"] for one in PROD.resources("schemas")["mirrorlake"]["grants"]}
-    assert {"USE_SCHEMA", "CREATE_TABLE", "CREATE_FUNCTION", "SELECT", "MODIFY", "EXECUTE"} == {*given["5b4f"]}
+    tables = {"USE_SCHEMA", "CREATE_TABLE", "CREATE_FUNCTION", "SELECT", "MODIFY", "EXECUTE"}
+    assert {*given["5b4f"]} == {*tables, "READ_VOLUME", "WRITE_VOLUME"}
     scope = PROD.resources("secret_scopes")["secrets"]
     assert scope["permissions"] == [{"service_principal_name": "5b4f", "level": "READ"}]
     assert "grants" not in DEV.resources("schemas")["mirrorlake"], "who deploys owns it"

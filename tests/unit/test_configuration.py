@@ -226,6 +226,8 @@ def test_no_line_of_a_private_key_becomes_the_name_of_a_property(tmp_path: Path,
     with pytest.raises(ConfigurationError, match=r"a line of a PEM text is no value") as raised:
         Properties.load(file)
     assert "MIIE" not in raised.value.message
+    file.write_text("clusters = a, b\n----- groups -----\n")
+    assert Properties.load(file).values["-----"] == "groups -----", "no more than a line that has no effect"
     file.write_text("clusters = a, b\na.ssl.keystore.key = " + "\\n\\\n".join(key))
     assert Properties.load(file).values["a.ssl.keystore.key"] == "\n".join(key)
 
@@ -282,6 +284,8 @@ def test_a_reference_in_any_property_is_resolved_and_one_to_a_secret_stays_until
     assert (found.sync_group_offsets_enabled, found.topic_creation) == (True, (("retention.ms", "1000"),))
     assert found.start.of("t", is_first=True).offsets == ((0, 1000),)
     assert found.source_connection.uses_tls
+    of_flow = {"a.security.protocol": "${env:PROTOCOL}", "a->b.source.consumer.security.protocol": "SSL"}
+    assert flow(**of_flow, **{"a.sasl.mechanism": "${env:UNSET}"}).source_connection.uses_tls
     with pytest.raises(ConfigurationError, match=r"topics\.exclude refers to .*which does not exist here"):
         flow(**{"topics.exclude": f"{file}nothing}}"})
 

@@ -488,8 +488,8 @@ COPYING = (
     Mutant(
         "a topic is mirrored without the mask that came with it",
         "config/reload.py",
-        "        if (waiting := changed & TRANSFORMING) and (new.transforms or self.flow.transforms):\n",
-        "        if (waiting := changed & TRANSFORMING) and not waiting:\n",
+        "        if waiting := changed & (NAMING | TRANSFORMING if has_transforms else NAMING):\n",
+        "        if waiting := changed & NAMING:\n",
         ("tests/unit/test_options.py::test_a_topic_waits_for_the_transform_that_was_added_with_it",),
     ),
     Mutant(

@@ -92,8 +92,8 @@ class Flow:
         state_changes_required: whether the property file itself asks for states that are changes.
         start: where partitions begin that were never mirrored.
         minds_provenance: whether a task must look where records came from, because names do not tell.
-        bringers: the clusters whose flows may bring records to the source that are not to be mirrored, if only those
-            are that were first written there (`records` is local).
+        bringers: the clusters whose flows bring records to the source, by the property file, if only records that
+            were first written there are mirrored (`records` is local).
         passes_over_losses: whether the flow goes on where records are lost, and writes the loss down; else it stops.
         transforms: a topic takes the first transform whose filter takes it.
         dead_letters_on_source: the dead-letter topics of flows whose target is this source; they are never mirrored.
@@ -506,7 +506,8 @@ def _minds_provenance(scope: Scope, back: Scope) -> bool:
 def _bringers(scope: Scope) -> tuple[str, ...]:
     if scope.read("mirrorlake.records") != "local":
         return ()
-    return tuple(alias for alias in scope.properties.clusters if alias != scope.source)
+    flows = (flow.split(ARROW) for flow in scope.properties.flows)
+    return tuple(source for source, target in flows if target == scope.source)
 
 
 def _remote_topics_writer(scope: Scope) -> str:

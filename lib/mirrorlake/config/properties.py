@@ -32,16 +32,10 @@ ARROW = "->"
 
 DATABRICKS = "DATABRICKS_RUNTIME_VERSION"  # set in each process of that runtime
 CLIENT_PREFIXES = ("ssl.", "sasl.")
-PEM = "-----"
+PEM_LINES = ("-----BEGIN", "-----END")  # up to the first blank, which ends the name of a property
 OTLP_ENDPOINT, OTLP_HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 REGISTRY_URL, REGISTRY_USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
 INTERVAL = ".interval.seconds"
-# The properties of a client that decide how it connects; with what, it resolves when it does.
-CHOICES = frozenset(
-    """
-    security.protocol sasl.mechanism ssl.endpoint.identification.algorithm ssl.keystore.type ssl.truststore.type
-    """.split()
-)
 RESOLVED_LATER = (OTLP_ENDPOINT, OTLP_HEADERS, REGISTRY_URL, REGISTRY_USER)
 CLIENT_PROPERTIES = frozenset(
     """
@@ -94,10 +88,9 @@ class Properties:
                 "without four hexadecimal digits. Write a backslash as \\\\"
             ) from None
         for name, value in values.items():
-            if name.startswith(PEM) or value.count(f"{PEM}BEGIN ") != value.count(f"{PEM}END "):
-                what = (
-                    "a line of a PEM text is no value" if name.startswith(PEM) else f"the PEM text of {name} has no end"
-                )
+            is_line = name in PEM_LINES
+            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):
+                what = "a line of a PEM text is no value" if is_line else f"the PEM text of {name} has no end"
                 raise ConfigurationError(  # what follows would be names of properties, which are shown
                     f"configuration file {path}: {what}. End each line of it but the last one with \\n\\, as Java "
                     "needs it, or name the file that has it by a reference: ${directory:/path:file}"
@@ -156,8 +149,9 @@ class Properties:
                 rest = name.removeprefix(prefix)
                 if name.startswith(prefix) and is_client_property(rest):
                     found[rest] = value.strip()
-        for name in CHOICES & found.keys():
-            found[name] = secret_reference.resolve(f"{alias}.{name}", found[name]).strip()
+        for name in sorted(client_roles.CHOICES.keys() & found.keys(), reverse=True):  # security.protocol is the first
+            if client_roles.CHOICES[name] in found.get("security.protocol", "").upper():
+                found[name] = secret_reference.resolve(f"{alias}.{name}", found[name]).strip()
         return Connection(alias, tuple(sorted(found.items())), self.is_shaded)
 
     def report(self) -> tuple[PropertyUse, ...]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from mirrorlake.config.flow import Flow, require_rates
 from mirrorlake.config.options import OPTIONS
@@ -91,14 +92,15 @@ class LiveFlow:
         ]
         has_transforms = new.transforms or self.flow.transforms
         if waiting := changed & (NAMING | TRANSFORMING if has_transforms else NAMING):
-            at_once = changed & _holding_back(self.flow, new)
-            self.flow = replace(self.flow, **{name: getattr(new, name) for name in at_once})
+            at_once = _holding_back(self.flow, new)
+            self.flow = replace(self.flow, **at_once)
+            later = sorted(name for name in waiting | changed & LIVE if getattr(new, name) != getattr(self.flow, name))
             detail = (
-                f"{self._config} has changed: {', '.join(sorted(waiting))} takes effect when the job is started again, "
-                "and all other changes with it that may let more pass, so that no topic is mirrored without its "
-                "transform, or under another name"
+                f"{self._config} has changed: {', '.join(later)} takes effect when the job is started again. "
+                f"{', '.join(sorted(waiting))} can't change in a job that runs, and no topic may be mirrored without "
+                "its transform, or under another name"
             )
-            return [*self._notices(at_once), Notice("configuration_deferred", detail, is_warning=True), *unknown]
+            return [*self._notices({*at_once}), Notice("configuration_deferred", detail, is_warning=True), *unknown]
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
         return [*self._notices(changed), *unknown]
 
@@ -118,8 +120,13 @@ class LiveFlow:
         return stat.st_mtime_ns, stat.st_size
 
 
-def _holding_back(old: Flow, new: Flow) -> frozenset[str]:
-    """Returns the fields by which a changed file lets nothing pass that did not pass before."""
+def _holding_back(old: Flow, new: Flow) -> dict[str, Any]:
+    """Returns the changed fields, with their values, that let nothing pass that did not pass before."""
     before, after = old.topics_paused, new.topics_paused
     pauses_more = {*before.include} <= {*after.include} and {*after.exclude} <= {*before.exclude}
-    return RATES | ({"paused"} if new.paused else set()) | ({"topics_paused"} if pauses_more else set())
+    include = new.topics.include if {*new.topics.include} <= {*old.topics.include} else old.topics.include
+    topics = replace(old.topics, include=include, exclude=tuple(dict.fromkeys(old.topics.exclude + new.topics.exclude)))
+    values = {name: getattr(new, name) for name in (*RATES, "warnings")} | {"topics": topics}
+    values |= {"paused": True} if new.paused else {}
+    values |= {"topics_paused": after} if pauses_more else {}
+    return {name: value for name, value in values.items() if value != getattr(old, name)}

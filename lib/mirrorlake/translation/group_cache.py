@@ -223,9 +223,7 @@ class GroupTranslation:
         answers = translate(asked, flow_map.runs, flow_map.gaps, session.createDataFrame(rows, MIRRORED)).collect()
         for answer in answers:
             key = answer["topic"], answer["partition"]
-            has_run_behind = answer["run_upstream_start"] is not None
-            # Others may change when the ledger receives more rows.
-            if answer["status"] == Status.EXACT or (answer["status"] == Status.BEFORE_MIRROR and has_run_behind):
+            if answer["status"] in (Status.EXACT, Status.BEFORE_MIRROR):  # others may change with the ledger
                 self._answers[*key, answer["upstream_offset"]] = mirrored[key], answer
         return [answer.asDict() for answer in answers]
 

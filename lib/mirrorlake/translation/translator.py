@@ -62,7 +62,7 @@ class Translator:
         known = self._known()
         logs = self._logs({(position.topic, position.partition) for position in positions})  # later than the ledger
         replaced = {key for key, (_, end) in logs.items() if key in known and end < known[key]["upstream_next"]}
-        resolved = [self._resolved(position, known) for position in positions]
+        resolved = [self._resolved(position, known, logs) for position in positions]
         resumed = {key: one.resumed_at for key, one in resumptions(self.ledger.of_flow("gaps", self.flow)).items()}
         mirrored = [
             row
@@ -205,12 +205,19 @@ class Translator:
         target_topic = (row and row["target_topic"]) or self.flow.policy.remote_topic(key[0])
         return *key, target_topic, start, end, upstream_next, max(downstream_next, resumed_at or 0), resumed_at, None
 
-    def _resolved(self, position: ReaderPosition, known: Mapping[PartitionKey, Any]) -> ReaderPosition:
-        row = known.get((position.topic, position.partition))
+    def _resolved(
+        self,
+        position: ReaderPosition,
+        known: Mapping[PartitionKey, Any],
+        logs: Mapping[PartitionKey, tuple[int, int]],
+    ) -> ReaderPosition:
+        key = (position.topic, position.partition)
+        row = known.get(key)
         if position.upstream_offset >= 0:
             return position
-        if row is None or row["upstream_start"] is None:
-            return ReaderPosition(position.topic, position.partition, 0, position.label)
+        if row is None or row["upstream_start"] is None:  # nothing is mirrored: before what comes is behind all
+            passed = row["upstream_next"] if row else logs.get(key, (0, 0))[0]
+            return ReaderPosition(*key, passed, position.label)
         return ReaderPosition(
             position.topic,
             position.partition,

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from mirrorlake.config import secret_reference
 from mirrorlake.errors import ConfigurationError
 
 ROLES = ("consumer", "producer", "admin")
 IDENTITY = ("bootstrap.servers", "security.protocol")
 IDENTITY_PREFIXES = ("ssl.", "sasl.")
+# The properties of a client that decide how it connects, with what its protocol must have for that. Those with which it
+# connects it resolves when it does.
+CHOICES = {
+    "security.protocol": "",
+    "sasl.mechanism": "SASL",
+    "ssl.endpoint.identification.algorithm": "SSL",
+    "ssl.keystore.type": "SSL",
+    "ssl.truststore.type": "SSL",
+}
 ONE_PRINCIPAL = "mirrorlake reaches a cluster as one principal, whose rights docs/security.md lists"
 
 
@@ -59,11 +69,20 @@ def check_flow(source: str, target: str, values: Mapping[str, str], clusters: Ma
     """
     for full, name, aliases in _of_flow(source, target, values):
         for alias in aliases:
-            if values[full].strip() != clusters[alias].get(name):
+            of_cluster = clusters[alias].get(name)
+            if of_cluster not in (values[full].strip(), _resolved(full, name, values[full])):
                 raise ConfigurationError(
                     f"property {full} differs from {alias}.{name}. {ONE_PRINCIPAL}. Set {alias}.{name}, and remove "
                     "that of the flow"
                 )
+
+
+def _resolved(full: str, name: str, text: str) -> str:
+    """Returns a choice as that of a cluster is: with the values of references."""
+    try:
+        return secret_reference.resolve(full, text).strip() if name in CHOICES else text.strip()
+    except ConfigurationError:
+        return text.strip()
 
 
 def _of_role(alias: str, role: str, values: Mapping[str, str]) -> dict[str, tuple[str, str]]:

@@ -67,7 +67,7 @@ class Planner:
         self._generation = 0
         self._merged = MergedPositions()
         self._slot_of: dict[PartitionKey, int] = {}
-        self._starts: dict[tuple[str, int, str], int] = {}  # of this generation, by topic id: the end of a log moves
+        self._starts: dict[tuple[str, int, str, StartSpec], int] = {}  # of this generation: the end of a log moves
         self._is_settled = False  # whether no earlier planner of this generation can have placed a partition unseen
         self._topics_due = 0.0
         self._stuck = StuckPartitions()
@@ -271,7 +271,7 @@ class Planner:
                     *key,
                     topic_id=topic_id,
                     partitions=count,
-                    first=later.get(key, first.get(key, 0)),
+                    first=max(later.get(key, 0), first.get(key, 0)),  # retention may have passed a start since
                     stable=stable[key],
                     is_anchored=key in later,
                     is_set_back=is_set_back,
@@ -287,7 +287,7 @@ class Planner:
         One that was planned keeps its start until it has a position: the commit of the first plan may be seen late, and
         if it has failed, what came since is mirrored all the same.
         """
-        ids = {key: (*key, self._topics[key[0]].topic_id) for key in specs}
+        ids = {key: (*key, self._topics[key[0]].topic_id, spec) for key, spec in specs.items()}
         unknown = {key: spec for key, spec in specs.items() if ids[key] not in self._starts}
         found = find_starts(source, unknown, self.flow.connect_timeout_ms)
         self._starts.update((ids[key], offset) for key, offset in found.items())
