@@ -234,8 +234,10 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     assert (found.checkpointed_s, found.mirrored_s, found.unfinished) == (600, 540, 1)
     assert (found.gates_failed, found.anomalies, found.newest_anomaly) == (1, {"held": 1}, "held of t-1: gone")
     assert found.problem.startswith("1 gates failed (offset_syncs)")
-    verdict = {"topic": "t", "partition": 0, "status": "different", "passed": False, "finished_at": ago(2)}
-    put("verifications", {**verdict, "status": "equal", "passed": True, "finished_at": ago(4)}, verdict)
+    verdict = {"topic": "t", "partition": 0, "mode": "full", "status": "different", "passed": False}
+    equal = {**verdict, "status": "equal", "passed": True}
+    sample = {**equal, "mode": "sample", "finished_at": ago(1)}  # says nothing of the difference
+    put("verifications", {**equal, "finished_at": ago(4)}, {**verdict, "finished_at": ago(2)}, sample)
     found = histories(LocalTables(tmp_path, "mirrorlake"), now=now)["a->b"]
     assert (found.not_equal, found.problem) == (1, "the last verification found differences in 1 partitions")
     assert FlowHistory().problem == ""
@@ -288,7 +290,8 @@ def test_however_many_rows_the_tables_have_the_newest_are_seen(tmp_path: Path) -
     put("cycles", "finished_at", {"job": "checkpoint"}, job=["checkpoint"] * count, unfinished=[7] * count)
     put("anomalies", "detected_at", {"kind": "held", "detail": "new"}, kind=["stopped"] * count,
         topic=["t"] * count, partition=[0] * count, detail=["old"] * count)  # fmt: skip
-    put("verifications", "finished_at", {"topic": "t", "partition": 0, "status": "different", "passed": False},
+    verdict = {"topic": "t", "partition": 0, "mode": "full", "status": "different", "passed": False}
+    put("verifications", "finished_at", verdict, mode=["full"] * count,
         topic=["t"] * count, partition=[0] * count, status=["equal"] * count, passed=[True] * count)  # fmt: skip
     put("expectation_results", "evaluated_at", {"subject": "a->b", "suite": "s", "cycle_id": "1", "success": False},
         subject=["a->b"] * count, suite=["s"] * count, cycle_id=["0"] * count, success=[True] * count)  # fmt: skip

@@ -72,8 +72,10 @@ class SparkCycles:
     def run(self, run: CycleRun) -> None:
         """See `Cycles.run`."""
 
+        logs = GroupOffsetsReader(run.flow)
+
         def handle(frame: DataFrame, number: int) -> None:
-            run.handle(frame.sparkSession, frame.toArrow().to_pylist(), number)
+            run.handle(frame.sparkSession, logs.with_logs(frame.toArrow().to_pylist()), number)
 
         self._spark.dataSource.register(KafkaGroupOffsets)
         reader = self._spark.readStream.format("kafka_group_offsets").option("config", run.config)
@@ -109,8 +111,9 @@ class InProcessCycles:
         while not self._stopping.is_set() and (deadline is None or time.monotonic() < deadline):
             due = time.monotonic() + (run.interval_s or 0)
             rows = [row for partition in reader.partitions({}, {}) for row in reader.read(partition)]
+            found = reader.with_logs([dict(zip(COLUMNS, row, strict=True)) for row in rows])
             try:
-                run.handle(self._spark, [dict(zip(COLUMNS, row, strict=True)) for row in rows], number)
+                run.handle(self._spark, found, number)
                 retries.succeeded()
                 if run.interval_s is None:
                     return

@@ -10,13 +10,16 @@ Every micro-batch is a cycle and reads everything anew, independently of earlier
 - `log`: the topic id, the start offset, the last stable offset and the high watermark of each mirrored partition;
 - `unread`: one for each group, and each mirrored partition, that the source does not tell about now; `metadata` has the
   error as JSON.
+
+Tasks of Spark read groups at the same time, in any order. The logs are read by the driver afterwards (`with_logs`): a
+group must not be ahead of an end that was read before its offset, or it would seem to be of a former log.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -56,10 +59,8 @@ Row = tuple[
 
 
 class Groups(InputPartition):
-    """One Spark partition: the groups that one task reads, or (None) the logs of topics.
-
-    It also carries what the driver already knows: share groups, or an error.
-    """
+    """One Spark partition: the groups that one task reads, or (None) what is already known: share groups, or an
+    error."""
 
     def __init__(self, groups: list[str] | None, *, shared: tuple[str, ...] = (), error: str | None = None) -> None:
         self.groups, self.shared, self.error = groups, shared, error
@@ -109,7 +110,6 @@ class GroupOffsetsReader(DataSourceStreamReader):
             return [Groups(None, error=json.dumps(errors.to_json(error)))]
         size = self._groups_per_task
         chunks = [self._groups[at : at + size] for at in range(0, len(self._groups), size)]
-        # The logs last: a group must not be ahead of an end that was read before its offset.
         return [*map(Groups, chunks), Groups(None, shared=self._shared)]
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
@@ -117,23 +117,26 @@ class GroupOffsetsReader(DataSourceStreamReader):
         assert isinstance(partition, Groups)  # only `partitions` makes them
         if partition.error is not None:
             return iter([_row("cycle", error=partition.error)])
+        if (groups := partition.groups) is None:
+            return iter([_row("cycle"), *(_row("share", group_id=group) for group in partition.shared)])
+        return iter(self._rows(lambda: self._read_offsets(groups), "reading group offsets"))
+
+    def with_logs(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the rows of a cycle's groups with those of the logs, which are read now, unless it has failed."""
+        if any(row["kind"] == "cycle" and row["error"] for row in rows):
+            return [dict(row) for row in rows]
+        logs = self._rows(self._read_logs, "reading the ends of logs")
+        return [*map(dict, rows), *(dict(zip(COLUMNS, row, strict=True)) for row in logs)]
+
+    def _rows(self, read: Callable[[], list[Row]], what: str) -> list[Row]:
+        """Returns what is read; an error as the row of a cycle that has failed."""
         try:
-            return iter(
-                self._read_logs(partition.shared) if partition.groups is None else self._read_offsets(partition.groups)
-            )
+            return read()
         except MirrorlakeError as error:
-            return iter([_row("cycle", error=json.dumps(errors.to_json(error)))])
+            return [_row("cycle", error=json.dumps(errors.to_json(error)))]
         except Exception as error:
-            return iter(
-                [
-                    _row(
-                        "cycle",
-                        error=json.dumps(
-                            errors.to_json(errors.unexpected(f"flow {self.flow.name}: reading group offsets", error))
-                        ),
-                    )
-                ]
-            )
+            known = errors.unexpected(f"flow {self.flow.name}: {what}", error)
+            return [_row("cycle", error=json.dumps(errors.to_json(known)))]
 
     def commit(self, end: dict[str, Any]) -> None:
         pass
@@ -187,7 +190,7 @@ class GroupOffsetsReader(DataSourceStreamReader):
             ]
         return rows
 
-    def _read_logs(self, shared: Iterable[str]) -> list[Row]:
+    def _read_logs(self) -> list[Row]:
         timeout_ms = self.flow.connect_timeout_ms
         source = self._connect()
         try:
@@ -199,8 +202,6 @@ class GroupOffsetsReader(DataSourceStreamReader):
         finally:
             source.close()
         return [
-            _row("cycle"),
-            *(_row("share", group_id=group) for group in shared),
             *(
                 _row("unread", topic=topic, partition=partition, metadata=json.dumps(errors.to_json(_silent(error))))
                 for (topic, partition), error in unread.items()

@@ -255,6 +255,13 @@ class Failback:
                 f"diverged. Set parameter diverged: {DROP} leaves these records there for good, {REAPPLY} "
                 "mirrors them after the records written since. No record was copied or passed over"
             )
+        paused = sorted({one.topic for one in divergence.tails if one.records and self.away.is_paused(one.topic)})
+        if choice.mode == FailoverMode.BEGIN and decide == REAPPLY and paused:
+            raise ConfigurationError(
+                f"flow {self.away.name}: {paused[0]} is paused by the property file (mirrorlake.paused, "
+                f"mirrorlake.topics.paused), and {REAPPLY} would mirror nothing of it. Remove the pause, or set "
+                f"diverged = {DROP}. No record was copied or passed over"
+            )
         if choice.mode == FailoverMode.RUN and divergence.records:
             raise GateError(
                 f"flow {self.away.name}: {divergence.records} records of cluster {self.away.source} have diverged, "

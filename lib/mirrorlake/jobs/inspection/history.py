@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mirrorlake.jobs.verification.result import VerificationStatus
+from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger.journal import CycleJob
 from mirrorlake.ledger.local_tables import LocalTables
 
@@ -95,14 +96,20 @@ def _gates(tables: LocalTables, since: datetime, found: dict[str, dict[str, Any]
 
 
 def _verifications(tables: LocalTables, since: datetime, of: Any) -> None:
-    verdict = ("source", "target", "topic", "partition", "status")
+    verdict = ("source", "target", "topic", "partition", "status", "mode")
     newest: dict[tuple[Any, ...], Any] = {}
     for row in sorted(
         tables.newest("verifications", verdict, ("passed",), "finished_at", since),
         key=lambda row: _utc(row["finished_at"]),
     ):
-        if row["status"] != VerificationStatus.NOTHING_NEW:
-            newest[row["source"], row["target"], row["topic"], row["partition"]] = row
+        key = row["source"], row["target"], row["topic"], row["partition"]
+        # A sample, or a time elsewhere, says nothing of a difference; what can't be compared does not, either.
+        looks_again = (row["mode"] in (VerificationMode.FULL, VerificationMode.INCREMENTAL) and row["passed"]) or row[
+            "status"
+        ] == VerificationStatus.DIFFERENT
+        stands = key in newest and newest[key]["status"] == VerificationStatus.DIFFERENT and not newest[key]["passed"]
+        if row["status"] != VerificationStatus.NOTHING_NEW and (looks_again or not stands):
+            newest[key] = row
     for row in newest.values():
         if not row["passed"] and row["status"] == VerificationStatus.DIFFERENT:
             of(row)["not_equal"] = of(row).get("not_equal", 0) + 1

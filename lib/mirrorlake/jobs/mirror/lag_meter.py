@@ -114,7 +114,8 @@ class LagMeter:
             if key not in stable:
                 error = failed.get(key, "it is not known")
                 reason = reason or PartitionHeld.NO_LEADER.about(topic=key[0], partition=key[1], error=error)
-                state = PartitionState.SILENT if state is PartitionState.MIRRORING else state
+                is_expected = state in (PartitionState.MIRRORING, PartitionState.NOT_BEGUN)
+                state = PartitionState.SILENT if is_expected else state
             position = positions.get(key)
             start = starts.get(key, position.upstream_next if position else None)
             lags.append(

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.flow import Flow
@@ -186,18 +187,17 @@ def assess(flow: Flow, mb_per_s: float = MB_PER_S) -> Assessment:
     """
     timeout_ms = flow.connect_timeout_ms
     with connected(flow.source_connection, "source", timeout_ms) as source:
-        began = time.monotonic()
         topics = assess_topics(flow, source, timeout_ms)
         names = [one.topic for one in topics if not one.left_out]
-        ends = extents(source, source.topics, names, timeout_ms)
-        groups = assess_groups(flow, source, ends, timeout_ms)
+        look = partial(extents, source, source.topics, names, timeout_ms)
+        began, ends = time.monotonic(), look()
+        groups = assess_groups(flow, source, look, timeout_ms)
         waiting = _open_transactions(source, list(ends))
         acls = _shapes(flow)
         time.sleep(max(0.0, began + LEAST_WINDOW_S - time.monotonic()))  # the length of the measurement
-        grown = sum(end for _, end in extents(source, source.topics, names, timeout_ms).values())
-        before = sum(one.offsets for one in topics if not one.left_out)
-        firsts = sum(first for first, _ in ends.values())
-        growth = max(0, grown - firsts - before) / (time.monotonic() - began)
+        later = look()
+        grown = sum(max(0, later[key][1] - end) for key, (_, end) in ends.items() if key in later)
+        growth = grown / (time.monotonic() - began)
     return Assessment(flow.name, tuple(topics), tuple(groups), acls, waiting, growth, mb_per_s)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mirrorlake.config.flow import Flow
@@ -52,14 +52,15 @@ def why_left_out(flow: Flow, name: str, group: Group) -> str:
 
 
 def assess_groups(
-    flow: Flow, source: Cluster, ends: Mapping[PartitionKey, tuple[int, int]], timeout_ms: int
+    flow: Flow, source: Cluster, look: Callable[[], Mapping[PartitionKey, tuple[int, int]]], timeout_ms: int
 ) -> list[GroupAssessment]:
     """Looks at each group that the principal may see.
 
     Args:
         flow: the flow.
         source: connected source cluster.
-        ends: first and last stable offset of each partition that is mirrored.
+        look: lists first and last stable offset of each partition that is mirrored. It is called once the offsets of
+            groups are known: a group that is at the end would seem to be ahead of an earlier one.
         timeout_ms: the deadline of each request.
 
     Raises:
@@ -69,6 +70,7 @@ def assess_groups(
     reasons = {name: why_left_out(flow, name, group) for name, group in there.items()}
     moved = sorted(name for name, reason in reasons.items() if not reason)
     committed = group_offsets(source, moved, timeout_ms) if moved else {}
+    ends = look()
     found = []
     for name in sorted(there):
         group, positions = there[name], [one for one in committed.get(name, ()) if one.offset >= 0]
