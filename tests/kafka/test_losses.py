@@ -743,7 +743,7 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     at = 0
     while struct.unpack_from(">q", data, at)[0] != 17:  # the last offset of a compressed set
         at += 12 + struct.unpack_from(">i", data, at + 8)[0]
-    data[at + 40] ^= 0xFF
+    data[at + 12] ^= 0xFF  # its CRC: a broker opens a compressed set to know where it begins
     path.write_bytes(data)
     plain_copy = {
         "mirrorlake.transforms": "plain",
