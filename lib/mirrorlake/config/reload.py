@@ -93,6 +93,10 @@ class LiveFlow:
         has_transforms = new.transforms or self.flow.transforms
         if waiting := changed & (NAMING | TRANSFORMING if has_transforms else NAMING):
             at_once = _holding_back(self.flow, new)
+            if not (has_transforms and waiting & TRANSFORMING):  # a topic that is mirrored has its name already
+                at_once = {name: getattr(new, name) for name in changed & LIVE - {"topics"}} | {
+                    name: value for name, value in at_once.items() if name == "topics"
+                }
             self.flow = replace(self.flow, **at_once)
             later = sorted(name for name in waiting | changed & LIVE if getattr(new, name) != getattr(self.flow, name))
             detail = (
