@@ -92,11 +92,7 @@ class LiveFlow:
         ]
         has_transforms = new.transforms or self.flow.transforms
         if waiting := changed & (NAMING | TRANSFORMING if has_transforms else NAMING):
-            at_once = _holding_back(self.flow, new)
-            if not (has_transforms and waiting & TRANSFORMING):  # a topic that is mirrored has its name already
-                at_once = {name: getattr(new, name) for name in changed & LIVE - {"topics"}} | {
-                    name: value for name, value in at_once.items() if name == "topics"
-                }
+            at_once = _at_once(self.flow, new, waits_for_transform=bool(waiting & TRANSFORMING))
             self.flow = replace(self.flow, **at_once)
             later = sorted(name for name in waiting | changed & LIVE if getattr(new, name) != getattr(self.flow, name))
             detail = (
@@ -124,13 +120,18 @@ class LiveFlow:
         return stat.st_mtime_ns, stat.st_size
 
 
-def _holding_back(old: Flow, new: Flow) -> dict[str, Any]:
-    """Returns the changed fields, with their values, that let nothing pass that did not pass before."""
-    before, after = old.topics_paused, new.topics_paused
-    pauses_more = {*before.include} <= {*after.include} and {*after.exclude} <= {*before.exclude}
+def _at_once(old: Flow, new: Flow, *, waits_for_transform: bool) -> dict[str, Any]:
+    """Returns the fields, with their values, that take effect while names or transforms wait for a restart.
+
+    No topic is added. If a transform waits, nothing passes that did not pass before; else what is paused may go on, as
+    a topic that is mirrored has its name already.
+    """
     include = new.topics.include if {*new.topics.include} <= {*old.topics.include} else old.topics.include
-    topics = replace(old.topics, include=include, exclude=tuple(dict.fromkeys(old.topics.exclude + new.topics.exclude)))
-    values = {name: getattr(new, name) for name in (*RATES, "warnings")} | {"topics": topics}
-    values |= {"paused": True} if new.paused else {}
-    values |= {"topics_paused": after} if pauses_more else {}
+    exclude = tuple(dict.fromkeys(old.topics.exclude + new.topics.exclude))
+    values = {name: getattr(new, name) for name in ((*RATES, "warnings") if waits_for_transform else LIVE)}
+    values["topics"] = replace(old.topics, include=include, exclude=exclude)
+    if waits_for_transform:
+        before, after = old.topics_paused, new.topics_paused
+        pauses_more = {*before.include} <= {*after.include} and {*after.exclude} <= {*before.exclude}
+        values |= {"paused": old.paused or new.paused, "topics_paused": after if pauses_more else before}
     return {name: value for name, value in values.items() if value != getattr(old, name)}

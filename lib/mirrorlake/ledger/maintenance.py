@@ -150,8 +150,8 @@ class Maintenance:
         """
         expiries = {expires.table: expires for expires in self._expiries()}
         reports = []
-        # Findings come before the verifications that tell their age.
-        for name in sorted(TABLES, key=lambda name: [*expiries, *TABLES].index(name)):
+        order = [*expiries, *TABLES]  # findings before the verifications that tell their age
+        for name in sorted(TABLES, key=order.index):
             report = self._maintain(name, expiries.get(name), dry_run)
             reports.append(report)
             log.info(event("table_maintained", dry_run=dry_run, **asdict(report)))

@@ -206,9 +206,18 @@ class Cluster(NetworkClient):
         return self.call("reading metadata", lambda: self.update_metadata(wanted, operations=operations), timeout_ms)
 
     async def update_metadata(
-        self, topics: list[str] | None, *, operations: bool = False, request_timeout_ms: int | None = None
+        self,
+        topics: list[str] | None,
+        *,
+        operations: bool = False,
+        even_denied: bool = False,
+        request_timeout_ms: int | None = None,
     ) -> dict[str, Topic]:
-        """Does the same as `refresh`, for use inside the event loop, without retries."""
+        """Does the same as `refresh`, for use inside the event loop, without retries.
+
+        With `even_denied`, a topic that the principal must not describe is no error, as with `operations`, which a
+        broker has to find out.
+        """
         version = min(12, self.max_version(MetadataRequest))
         asked = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         began, throttled_ms = time.monotonic(), self.throttled_ms
@@ -228,7 +237,7 @@ class Cluster(NetworkClient):
             if topic.error_code in NO_SUCH_TOPIC:
                 self.topics.pop(topic.name, None)
                 continue
-            if operations and topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            if (operations or even_denied) and topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 found[topic.name] = Topic(topic.name, "", {}, frozenset())
                 continue
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:

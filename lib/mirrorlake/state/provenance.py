@@ -25,6 +25,25 @@ LOOK_BACK = 8
 FETCH_BYTES = 64 << 20
 
 
+async def telling_topics(flow: Flow, source: Cluster) -> list[Topic]:
+    """Returns the offset-syncs topics on the source that tell which of its records are not to be mirrored.
+
+    Raises:
+        ResponseError: one of the flows that the property file has may not be described, or the source says another
+            error.
+        WireError: the source does not answer.
+    """
+    mine = {offset_syncs_topic(alias) for alias in (flow.target, *flow.bringers)}
+    if flow.same_cluster_allowed:
+        mine.add(flow.offset_syncs_topic)
+    everything = flow.records == "local"
+    # By name, one that may not be described is an error. From a list of all topics, Kafka leaves it out.
+    found = await source.update_metadata(sorted(mine))
+    if everything:
+        found |= await source.update_metadata(None)
+    return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
+
+
 class Provenance:
     """The producers of one source cluster, as far as they are known; batches of new producers extend them.
 
@@ -71,7 +90,8 @@ class Provenance:
             self._local |= unknown - self._mirrored
 
     async def _read_states(self) -> None:
-        keys = [(topic.name, partition) for topic in await self._topics() for partition in topic.leaders]
+        topics = await telling_topics(self._flow, self._source)
+        keys = [(topic.name, partition) for topic in topics for partition in topic.leaders]
         if not keys:
             return
         first = await self._source.list_offsets(keys, EARLIEST_TIMESTAMP)
@@ -111,17 +131,6 @@ class Provenance:
             "(retention, compaction or DeleteRecords). Restore them. If the mirror job of that flow still runs, the "
             "next snapshot that it writes lists them again"
         )
-
-    async def _topics(self) -> list[Topic]:
-        mine = {offset_syncs_topic(alias) for alias in (self._flow.target, *self._flow.bringers)}
-        if self._flow.same_cluster_allowed:
-            mine.add(self._flow.offset_syncs_topic)
-        everything = self._flow.records == "local"
-        # By name, one that may not be described is an error. From a list of all topics, Kafka leaves it out.
-        found = await self._source.update_metadata(sorted(mine))
-        if everything:
-            found |= await self._source.update_metadata(None)
-        return [topic for name, topic in found.items() if name in mine or (everything and is_offset_syncs_topic(name))]
 
     async def _read(self, key: PartitionKey, start: int, end: int) -> dict[int, bool]:
         """Records the producers of a range of an offset-syncs partition.

@@ -9,6 +9,7 @@ from types import TracebackType
 from prometheus_client import Counter, Gauge
 
 from mirrorlake.config.flow import Flow, require_otlp_address
+from mirrorlake.config.properties import OTLP_ENDPOINT, OTLP_HEADERS
 from mirrorlake.config.secret_reference import resolve
 from mirrorlake.errors import ConfigurationError
 from mirrorlake.log import event
@@ -22,7 +23,6 @@ from mirrorlake.telemetry.server import Server
 log = logging.getLogger(__name__)
 
 PORT_OFFSETS = {"mirror": 0, "checkpoint": 1}  # jobs that are scraped; of the others, metrics are pushed only
-ENDPOINT, HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 
 
 class JobTelemetry:
@@ -71,7 +71,7 @@ class JobTelemetry:
                 reference of either has no value.
         """
         flow, metrics = self._flow, self._metrics
-        headers, endpoint = _headers(flow), resolve(ENDPOINT, flow.metrics_otlp_endpoint).strip()
+        headers, endpoint = _headers(flow), resolve(OTLP_ENDPOINT, flow.metrics_otlp_endpoint).strip()
         require_otlp_address(flow.name, endpoint)
         metrics.memory_bytes.labels(flow.name).set_function(resident_bytes)
         for kind in KINDS:  # a counter that begins with 1 has no increase
@@ -136,6 +136,8 @@ def _headers(flow: Flow) -> dict[str, str]:
     for part in filter(None, (part.strip() for part in flow.metrics_otlp_headers.split(","))):
         name, divider, value = part.partition("=")
         if not divider or not name.strip():
-            raise ConfigurationError(f"flow {flow.name}: property {HEADERS} is not of the form name=value, name=value")
-        found[name.strip().lower()] = resolve(HEADERS, value.strip()).strip()
+            raise ConfigurationError(
+                f"flow {flow.name}: property {OTLP_HEADERS} is not of the form name=value, name=value"
+            )
+        found[name.strip().lower()] = resolve(OTLP_HEADERS, value.strip()).strip()
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mirrorlake.config import secret_reference
+from mirrorlake.config.name_filter import split_list
 from mirrorlake.errors import ConfigurationError
 
 ROLES = ("consumer", "producer", "admin")
@@ -102,14 +103,14 @@ def _of_flow(source: str, target: str, values: Mapping[str, str]) -> Iterator[tu
     prefixes: dict[str, tuple[str, ...]] = dict.fromkeys(
         (flow, *(f"{flow}{role}." for role in ROLES)), (source, target)
     )
-    aliases = {alias.strip() for alias in values.get("clusters", "").split(",")}
+    clusters = split_list(values.get("clusters", ""))
     for scope in (flow, f"{target}.", ""):
         for side, alias in (("source", source), ("target", target)):
-            if not scope and side in aliases:
+            if not scope and side in clusters:
                 continue  # it is that cluster's own
             prefixes |= {f"{scope}{side}.{role}.": (alias,) for role in (*ROLES, "cluster")}
     for full in values:
-        for prefix, used_at in prefixes.items():
+        for prefix, aliases in prefixes.items():
             name = full.removeprefix(prefix)
             if full.startswith(prefix) and decides_identity(name):
-                yield full, name, used_at
+                yield full, name, aliases

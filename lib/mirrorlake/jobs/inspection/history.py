@@ -104,15 +104,17 @@ def _verifications(tables: LocalTables, since: datetime, of: Any) -> None:
     ):
         key = row["source"], row["target"], row["topic"], row["partition"]
         # A sample, or a time elsewhere, says nothing of a difference; what can't be compared does not, either.
-        looks_again = (row["mode"] in (VerificationMode.FULL, VerificationMode.INCREMENTAL) and row["passed"]) or row[
-            "status"
-        ] == VerificationStatus.DIFFERENT
-        stands = key in newest and newest[key]["status"] == VerificationStatus.DIFFERENT and not newest[key]["passed"]
-        if row["status"] != VerificationStatus.NOTHING_NEW and (looks_again or not stands):
+        refutes = row["passed"] and row["mode"] in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
+        stands = key in newest and _differs(newest[key]) and not (refutes or _differs(row))
+        if row["status"] != VerificationStatus.NOTHING_NEW and not stands:
             newest[key] = row
     for row in newest.values():
-        if not row["passed"] and row["status"] == VerificationStatus.DIFFERENT:
+        if _differs(row):
             of(row)["not_equal"] = of(row).get("not_equal", 0) + 1
+
+
+def _differs(row: Mapping[str, Any]) -> bool:
+    return not row["passed"] and row["status"] == VerificationStatus.DIFFERENT
 
 
 def _judged(one: FlowHistory) -> FlowHistory:

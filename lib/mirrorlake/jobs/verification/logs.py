@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirrorlake.config.flow import Flow, is_offset_syncs_topic, offset_syncs_topic
+from mirrorlake.config.flow import Flow
 from mirrorlake.config.start import StartSpec
 from mirrorlake.jobs.verification.compare import fingerprints, located
 from mirrorlake.jobs.verification.segments import Extent
@@ -30,6 +30,7 @@ from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state.backlog import unmirrored
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import STATE_AND_MARKER, read_all_states
+from mirrorlake.state.provenance import telling_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -329,18 +330,10 @@ class FlowLogs:
         """
         from pyspark.sql import functions as F
 
-        flow = self._flow
-        mine = {offset_syncs_topic(alias) for alias in (flow.target, *flow.bringers)}
-        mine |= {flow.offset_syncs_topic} if flow.same_cluster_allowed else set()
-        found = self._source.refresh(sorted(mine), self._timeout_ms)
-        if flow.records == "local":
-            found |= self._source.refresh(None, self._timeout_ms)
-        keys = [
-            (name, partition)
-            for name, topic in found.items()
-            if name in mine or (flow.records == "local" and is_offset_syncs_topic(name))
-            for partition in topic.leaders
-        ]
+        found = self._source.call(
+            "reading metadata", lambda: telling_topics(self._flow, self._source), self._timeout_ms
+        )
+        keys = [(topic.name, partition) for topic in found for partition in topic.leaders]
         runs = self._runs("source", self._starts(self._source, keys)).filter("NOT inferred")
         return runs.select(
             F.col("target_topic").alias("topic"),

@@ -162,10 +162,10 @@ class SlotCopy:
             )
 
         async def described(cluster: Cluster, topics: Iterable[str]) -> dict[str, Topic]:
-            # With the operations, a topic that may not be seen any more is no error: it holds up none but itself.
+            # One that may not be described any more must not hold up the others.
             return await cluster.retry(
                 "reading metadata",
-                lambda: cluster.update_metadata(list(topics), operations=True),
+                lambda: cluster.update_metadata(list(topics), even_denied=True),
                 flow.connect_timeout_ms,
             )
 

@@ -169,7 +169,7 @@ class Intake:
         topics = sorted({stretch.topic for stretch in self._stretches.values()})
         await self.source.retry(
             self.problem.message,
-            lambda: self.source.update_metadata(topics, operations=True),
+            lambda: self.source.update_metadata(topics, even_denied=True),
             self.flow.connect_timeout_ms,
         )
         self.require_topics()  # a topic may have been deleted or created anew meanwhile
@@ -350,13 +350,11 @@ class Intake:
         The batch's header is unreliable. The skipped range therefore ends at the next batch, or at a plausible offset.
         A compressed batch of an old format has the offset of its last record: what is before that is no part of this.
         """
-        next_offset = following.base_offset if following else None
-        if following and following.magic < 2 and stretch.upstream_next < batch.end_offset <= following.base_offset:
-            next_offset = batch.end_offset
-        if next_offset is None:
-            is_plausible = (
-                stretch.upstream_next < batch.end_offset <= min(stretch.planned_end, batch.base_offset + len(batch.raw))
-            )
+        most = following.base_offset if following else min(stretch.planned_end, batch.base_offset + len(batch.raw))
+        is_plausible = stretch.upstream_next < batch.end_offset <= most
+        if following and not (is_plausible and following.magic < 2):
+            next_offset = following.base_offset
+        else:
             next_offset = batch.end_offset if is_plausible else stretch.upstream_next + 1
         if next_offset > stretch.upstream_next:
             self.gaps.lose(
