@@ -493,6 +493,44 @@ COPYING = (
         ("tests/unit/test_options.py::test_a_topic_waits_for_the_transform_that_was_added_with_it",),
     ),
     Mutant(
+        "a topic takes over another name in a job that runs",
+        "config/reload.py",
+        "        if waiting := changed & (NAMING | TRANSFORMING if has_transforms else NAMING):\n",
+        "        if waiting := changed & (TRANSFORMING if has_transforms else set()):\n",
+        ("tests/unit/test_options.py::test_a_topic_waits_for_the_name_that_was_given_with_it",),
+    ),
+    Mutant(
+        "a private key is read as names of properties",
+        "config/properties.py",
+        '            if is_line or value.count(f"{PEM_LINES[0]} ") != value.count(f"{PEM_LINES[1]} "):\n',
+        "            if is_line:\n",
+        ("tests/unit/test_configuration.py::test_no_line_of_a_private_key_becomes_the_name_of_a_property",),
+    ),
+    Mutant(
+        "the start of a new partition moves with the end of its log",
+        "jobs/mirror/planning/planner.py",
+        "        unknown = {key: spec for key, spec in specs.items() if ids[key] not in self._starts}\n",
+        "        unknown = specs\n",
+        (
+            "tests/unit/test_planner_work.py"
+            "::test_a_topic_that_appears_later_begins_where_its_end_was_when_it_was_first_seen",
+        ),
+    ),
+    Mutant(
+        "a plan that ends between two batches of a compacted log has no end",
+        "jobs/mirror/copy/source_reader.py",
+        "        if at < end:  # the next batch begins behind the end\n",
+        "        if False:\n",
+        ("tests/kafka/test_transforms.py::test_a_compacted_topic_with_a_transform_has_its_holes_explained",),
+    ),
+    Mutant(
+        "a worker ends with what it knows of refused records",
+        "jobs/mirror/copy/task.py",
+        "                if worker_limits(flow).refused:\n",
+        "                if False:\n",
+        ("tests/kafka/test_transforms.py::test_a_record_that_a_transform_makes_too_large_goes_to_the_dead_letters",),
+    ),
+    Mutant(
         "another flow mirrors dead letters",
         "config/flow.py",
         "            and topic not in self.dead_letters_on_source\n",
