@@ -147,3 +147,4 @@ class NotCompared(Reason):
     PROMOTED = PositionReason.PROMOTED.value
     TRANSFORMED = "transform {transform} changes the records"
     NOT_IN_MAP = "this version of the map has no record of the partition"
+    CORRUPT = "the source has a corrupt batch, which the flow has passed over (table gaps) and Spark can't read past"

@@ -22,17 +22,21 @@ from mirrorlake.errors import ConfigurationError, GateError, SourceError, Target
 from mirrorlake.jobs.mirror.job import MirrorJob
 from mirrorlake.jobs.mirror.planning import planner
 from mirrorlake.jobs.mirror.spark_engine import SparkTasks
+from mirrorlake.jobs.verification.completeness import CountScope
+from mirrorlake.jobs.verification.counting import Counting
+from mirrorlake.jobs.verification.job import Verification
+from mirrorlake.jobs.verification.scope import VerificationScope
 from mirrorlake.local.cluster import LocalCluster, running
 from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.group_offsets import commit_group_offsets
 from mirrorlake.protocol.group_requests import delete_group, group_coordinators
 from mirrorlake.protocol.mm2_topics import Mm2Topic
-from mirrorlake.reasons import PositionReason
+from mirrorlake.reasons import NotCompared, PositionReason
 
 from tests.conftest import CLEANER
 from tests.moving import IDENTITY, both_ways, failback, failover
-from tests.world import Record, World, config_of, configure, consume_as, eventually
+from tests.world import ROOT, Record, World, config_of, configure, consume_as, eventually
 
 
 def contents(records: list[tuple[int, Record]]) -> list[Record]:
@@ -761,6 +765,19 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     go_on(world)
     assert world.mirror().records == 218
     assert world.gaps(broken) == [(0, 1, 2, "corrupt"), (0, 12, 18, "corrupt")], "the next set has its last offset, 217"
+    world.write_config(topics=f"{old},{broken}")
+    verified = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json").run(
+        VerificationScope.parse("full", max_lateness_seconds="99999999")
+    )
+    verified.require()
+    assert {one.topic: (one.status, one.records, one.notes) for one in verified.partitions} == {
+        old: ("equal", 275, []),
+        broken: ("not_covered", 0, [NotCompared.CORRUPT.value]),
+    }
+    counts = Counting(world.spark, world.flow, world.ledger, ROOT / "expectations/counts.json").run(CountScope.parse())
+    counts.require()
+    neutral = {row["neutral"] for row in world.rows("counts") if row["topic"] == broken}
+    assert neutral == {NotCompared.CORRUPT.value}
 
 
 def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:

@@ -12,10 +12,13 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, TargetError
+from mirrorlake.jobs.verification.completeness import CountScope
+from mirrorlake.jobs.verification.counting import Counting
 from mirrorlake.jobs.verification.job import Verification
 from mirrorlake.jobs.verification.result import PartitionVerification, VerificationResult
 from mirrorlake.jobs.verification.scope import VerificationScope
 
+from tests.moving import failover
 from tests.world import ROOT, World, _offset, configure, eventually
 
 Content = dict[str, Any]
@@ -500,6 +503,49 @@ def test_topics_that_are_changed_on_the_way_are_not_covered(world: World) -> Non
         "not_covered",
         ["transform slim changes the records"],
     )
+
+
+def test_a_flow_of_which_nothing_can_be_compared_neither_passes_nor_fails(world: World) -> None:
+    slim = world.topic("slim", 1)
+    world.write_config(
+        **{
+            "mirrorlake.transforms": "slim",
+            "mirrorlake.transform.slim.topics": ".*",
+            "mirrorlake.transform.slim.value": "upper(CAST(value AS STRING))",
+        }
+    )
+    write(world.source_servers, slim, {0: with_changes({})})
+    with pytest.raises(GateError, match="are late: not mirrored yet"):
+        verify(world, max_lateness_seconds="0").require()
+    world.mirror()
+    for mode in ("full", "incremental"):
+        result = verify(world, mode)
+        assert (result.passed, result.is_neutral) == (False, True)
+        assert result.statement().startswith("nothing to compare: of all 1 partitions")
+        result.require()
+    assert {row["status"] for row in world.rows("verifications") if row["topic"] is None} == {"nothing_new"}
+    with pytest.raises(ConfigurationError, match="parameter topics is 'slimm', which matches no topic of flow"):
+        verify(world, "incremental", topics="slimm")
+
+
+def test_what_others_write_after_a_failover_is_not_held_against_the_flow(world: World) -> None:
+    topic = world.topic(partitions=1)
+    write(world.source_servers, topic, {0: [record(number) for number in range(10)]})
+    world.mirror()
+    group = world.commit("g", {(topic, 0): 4})
+    assert failover(world, mode="promote", signed_by="ann").generation
+    assert group in {row["group_id"] for row in world.rows("failovers")}
+    write(world.target_servers, world.remote(topic), {0: [record(number) for number in range(50, 53)]})
+    for mode, records in (("full", 10), ("incremental", 0)):
+        result = verify(world, mode)
+        result.require()
+        assert (result.total("records"), result.total("differences")) == (records, 0)
+    suite = ROOT / "expectations/counts.json"
+    counts = Counting(world.spark, world.flow, world.ledger, suite).run(CountScope.parse("0"))
+    counts.require()
+    assert {(one.topic, one.reason) for one in counts.topics} == {
+        (topic, "the flow is closed: others write to the remote topic")
+    }
 
 
 def test_a_map_that_has_records_twice_does_not_pass_even_if_both_copies_are_there(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mirrorlake.errors import ConfigurationError, GateError
 from mirrorlake.gate import ExpectationResult
-from mirrorlake.jobs.verification.result import Finding, PartitionVerification, VerificationResult
+from mirrorlake.jobs.verification.result import Finding, PartitionVerification, VerificationResult, is_exempt
 from mirrorlake.jobs.verification.scope import DEFAULTS, VerificationScope
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -29,6 +29,7 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
         ({"mode": "sample", "fraction": "1.5"}, "above 0 and up to 1"),
         ({"mode": "sample", "fraction": "half"}, "above 0 and up to 1"),
         ({"mode": "full", "fraction": "0.5"}, "fraction belongs to mode = sample"),
+        ({"max_lateness_seconds": "99999999999999"}, "allowed is a whole number from 0 to"),
         ({"topics": "("}, "not a valid regular expression"),
     ],
 )
@@ -89,6 +90,15 @@ def test_a_person_understands_what_it_comes_to() -> None:
     assert nothing_new.statement().startswith("nothing new: no record was mirrored since")
     assert (nothing_new.passed, nothing_new.to_json()["nothing_new"]) == (False, True)
     nothing_new.require()
+    exempt = [PartitionVerification("t", number, is_covered=False, is_exempt=True) for number in range(3)]
+    nothing_else = replace(result(*exempt), results=(), is_neutral=True)
+    assert nothing_else.statement() == (
+        "nothing to compare: of all 3 partitions, a transform changes the records, or the topic was promoted"
+    )
+    nothing_else.require()
+    assert not is_exempt([]), "zero is never a pass"
+    assert not is_exempt([*exempt, PartitionVerification("u", 0, is_covered=False)])
+    assert not is_exempt([replace(exempt[0], unmirrored=1)])
     assert (
         result(partition(records=0), success=False).statement().startswith("not verified: there was nothing to compare")
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirrorlake.config.connection import Connection
 from mirrorlake.errors import without_contents
@@ -17,6 +18,10 @@ RECORDS_PER_TASK = 1_000_000  # a large partition is read by several tasks
 # Polls of 500 records spend most of their time on requests. Waiting for more records is useless, because the end offset
 # is given.
 POLL = {"kafka.max.poll.records": "10000", "kafka.fetch.max.wait.ms": "20"}
+CORRUPT_BATCH = re.compile(
+    r"Record batch for partition (\S+) at offset \d+ is invalid|Received exception when fetching the next record from "
+    r"([^\s.]\S*)|Record is corrupt[^\n]*"
+)
 OVERFLOW = "long overflow"
 TOO_FAR = (
     "a record has a timestamp beyond 9,223,372,036,854,775 ms (the year 294,247), which Spark's Kafka source can't "
@@ -70,6 +75,19 @@ def log_records(
         return frame
     table = spark.createDataFrame(sorted(names.items()), "topic STRING, name STRING")
     return frame.join(F.broadcast(table), "topic").drop("topic").withColumnRenamed("name", "topic")
+
+
+def corrupt_batch(error: Any) -> str | None:
+    """Returns the message of Kafka's Java client about a corrupt batch, or None if the error has another cause."""
+    found = CORRUPT_BATCH.search(str(error))
+    return found[0].rstrip(".") if found else None
+
+
+def corrupt_partitions(error: Any) -> set[PartitionKey]:
+    """Returns the partitions in which Kafka's Java client has met a corrupt batch, as far as it names them."""
+    names = {(found[1] or found[2] or "").rstrip(".") for found in CORRUPT_BATCH.finditer(str(error))}
+    parts = (name.rpartition("-") for name in names)
+    return {(topic, int(partition)) for topic, _, partition in parts if partition.isdecimal()}
 
 
 def why_unread(error: Exception) -> str:

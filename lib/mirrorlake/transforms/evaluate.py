@@ -15,7 +15,6 @@ evaluates each expression. It returns a struct, which distinguishes "returned nu
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -45,10 +44,6 @@ REGISTRY_BYTES = 5  # magic byte 0 and the schema id
 REPLACED = "\ufffd"  # what Java makes of bytes that are no UTF-8
 NO_DOCUMENT = "there is no JSON document"
 NO_SCHEMA_ID = "the data does not begin with a zero byte and a schema id of four bytes"
-CORRUPT_BATCH = re.compile(
-    r"Record batch for partition \S+ at offset \d+ is invalid|Received exception when fetching the next record from "
-    r"[^\s.]\S*|Record is corrupt[^\n]*"
-)
 
 
 def apply(records: DataFrame, transform: Transform) -> DataFrame:
@@ -174,12 +169,6 @@ def decoded(side: str, how: Format) -> Column:
             .otherwise(error)
         )
     return from_avro(binary, how.schema, {"mode": "FAILFAST"})
-
-
-def corrupt_batch(error: Any) -> str | None:
-    """Returns the message of Kafka's Java client about a corrupt batch, or None if the error has another cause."""
-    found = CORRUPT_BATCH.search(str(error))
-    return found[0].rstrip(".") if found else None
 
 
 # -- the stages of `apply`: each adds columns whose names begin with _ ------------------------------

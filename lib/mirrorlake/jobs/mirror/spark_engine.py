@@ -35,11 +35,11 @@ from mirrorlake.jobs.mirror.plan_loop import PlanLoop
 from mirrorlake.jobs.mirror.planning.plan import MirrorPlan
 from mirrorlake.log import event
 from mirrorlake.model.anomaly import AnomalyKind
-from mirrorlake.spark.kafka_frames import OVERFLOW, TOO_FAR, log_records
+from mirrorlake.spark.kafka_frames import OVERFLOW, TOO_FAR, corrupt_batch, log_records
 from mirrorlake.spark.parallelism import copying_tasks
 from mirrorlake.spark.session_state import why_ended
 from mirrorlake.state.slot_report import SlotReport
-from mirrorlake.transforms.evaluate import corrupt_batch, explain_failure
+from mirrorlake.transforms.evaluate import explain_failure
 from mirrorlake.transforms.frame import with_records
 from mirrorlake.transforms.validate import validate
 

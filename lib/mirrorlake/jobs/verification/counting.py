@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -35,6 +35,7 @@ from mirrorlake.jobs.verification.completeness import (
     gate_frame,
 )
 from mirrorlake.jobs.verification.logs import FlowLogs
+from mirrorlake.jobs.verification.unreadable import unreadable_partitions
 from mirrorlake.ledger import views
 from mirrorlake.ledger.offset_sync_rows import YEAR_1_MS, YEAR_9999_MS
 from mirrorlake.ledger.store import Ledger, rows_of_pair
@@ -43,6 +44,7 @@ from mirrorlake.model.slot import merge_positions
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.cluster import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.probes.hidden_topics import require_visible
+from mirrorlake.reasons import NotCompared
 from mirrorlake.spark.kafka_frames import log_records, why_unread
 from mirrorlake.state.closure import promoted_topics
 from mirrorlake.state.offset_syncs import read_all_states
@@ -60,6 +62,7 @@ HIDDEN = (
     "Its records can't be counted, and what was counted before must not stand for them. Nothing was counted. If the "
     "right can't be granted, exclude the topic (topics.exclude)"
 )
+Mark = dict[str, Any]  # the columns of the table counts that all rows of a topic have
 COUNTED = "topic STRING, window_ms BIGINT, records BIGINT"
 
 
@@ -124,8 +127,11 @@ class Counting:
             ranges = self._ranges(source, target, last, since)
             neutral, doubts = self._neutral(FlowLogs(self.spark, flow, source, target), ranges)
         log.info(event("counting_begun", flow=flow.name, topics=len(ranges), offsets=_offsets(ranges)))
-        marks = [self._mark(part, last, neutral, counted_at, since, scope) for part in ranges]
-        new = self._append(ranges, marks)
+
+        def mark(one: TopicRange, reasons: Mapping[str, str]) -> Mark:
+            return self._mark(one, last, reasons, counted_at, since, scope)
+
+        new = self._append(ranges, neutral, mark)
         result = self._judged(counting_id, counted_at, since, new, doubts)
         self.ledger.append("expectation_results", result.results)
         log.log(
@@ -197,7 +203,7 @@ class Counting:
     def _neutral(self, logs: FlowLogs, ranges: Iterable[TopicRange]) -> tuple[dict[str, str], dict[str, str]]:
         """Returns the topics whose counts need not be equal, each with the reason; and those of which nobody can tell
         whether they are compacted, with what to do: their counts must be equal."""
-        chosen, flow = list(ranges), self.flow
+        chosen, flow, is_closed = list(ranges), self.flow, logs.is_closed()
         found: dict[str, str] = {}
         doubts: dict[str, str] = {}
         for side in ("source", "target"):
@@ -215,6 +221,8 @@ class Counting:
                 found[one.topic] = "the flow leaves out records by their origin"
             if flow.topics_shared:
                 found[one.topic] = "others write to the remote topic, too (mirrorlake.topics.shared)"
+            if is_closed:
+                found[one.topic] = "the flow is closed: others write to the remote topic"
             if transform is not None:
                 found[one.topic] = f"transform {transform.name} changes or filters the records"
         return found, doubts
@@ -227,7 +235,7 @@ class Counting:
         counted_at: datetime,
         since: datetime,
         scope: CountScope,
-    ) -> dict[str, Any]:
+    ) -> Mark:
         """Returns the columns of the table counts that all rows of a topic have in this counting."""
         before = last.get(one.topic)
         limits = [] if before is None or before.comparable_from_ms is None else [_time(before.comparable_from_ms)]
@@ -257,41 +265,57 @@ class Counting:
 
     # -- counting -----------------------------------------------------------------------------------
 
-    def _append(self, ranges: list[TopicRange], marks: list[dict[str, Any]]) -> tuple[int, int]:
+    def _append(
+        self,
+        ranges: Sequence[TopicRange],
+        neutral: Mapping[str, str],
+        mark: Callable[[TopicRange, Mapping[str, str]], Mark],
+    ) -> tuple[int, int]:
         """Counts the ranges, appends the rows in one commit, and returns the new records of source and target.
 
-        Of two countings at the same time, the later one appends nothing.
+        Of two countings at the same time, the later one appends nothing. A topic with a corrupt batch that the flow has
+        passed over is not counted, and is neutral.
         """
         from pyspark.sql import functions as F
 
-        if not marks:
-            return 0, 0
-        try:
-            counted = self._counted("source", ranges).join(
-                self._counted("target", ranges), ["topic", "window_ms"], "full"
-            )
-            columns = [column for column in self.ledger.read("counts").schema if column.name in marks[0]]
-            rows = self.spark.createDataFrame(
-                [tuple(mark[column.name] for column in columns) for mark in marks],
-                ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns),
-            ).join(counted, "topic", "left")
-            window_end = F.col("window_ms") + WINDOW_MS
-            rows = rows.select(
-                *(column.name for column in columns),
-                F.timestamp_millis("window_ms").alias("window_start"),
-                F.timestamp_millis(window_end).alias("window_end"),
-                F.coalesce("source_records", F.lit(0)).alias("source_records"),
-                F.coalesce("target_records", F.lit(0)).alias("target_records"),
-            ).localCheckpoint()
-            new = rows.agg(F.sum("source_records"), F.sum("target_records")).first()
-        except MirrorlakeError:
-            raise
-        except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
-            raise MirrorlakeError(
-                f"flow {self.flow.name}: the records can't be counted: {why_unread(error)}. Nothing was stored"
-            ) from None
-        self.ledger.insert_missing("counts", rows, KEYS)
-        return (new[0], new[1]) if new else (0, 0)
+        readable, reasons = list(ranges), dict(neutral)
+        while ranges:
+            try:
+                rows = self._rows(readable, [mark(one, reasons) for one in ranges])
+                new = rows.agg(F.sum("source_records"), F.sum("target_records")).first()
+                self.ledger.insert_missing("counts", rows, KEYS)
+                return (new[0], new[1]) if new else (0, 0)
+            except MirrorlakeError:
+                raise
+            except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
+                broken = {topic for topic, _ in unreadable_partitions(error, self.ledger, self.flow)}
+                broken &= {one.topic for one in readable}
+                if not broken:
+                    raise MirrorlakeError(
+                        f"flow {self.flow.name}: the records can't be counted: {why_unread(error)}. Nothing was stored"
+                    ) from None
+                readable = [one for one in readable if one.topic not in broken]
+                reasons |= dict.fromkeys(broken, NotCompared.CORRUPT.value)
+        return 0, 0
+
+    def _rows(self, ranges: Sequence[TopicRange], marks: Sequence[Mark]) -> DataFrame:
+        """Counts the ranges; returns the rows to append: of each mark, one for each hour, or one without an hour."""
+        from pyspark.sql import functions as F
+
+        counted = self._counted("source", ranges).join(self._counted("target", ranges), ["topic", "window_ms"], "full")
+        columns = [column for column in self.ledger.read("counts").schema if column.name in marks[0]]
+        rows = self.spark.createDataFrame(
+            [tuple(mark[column.name] for column in columns) for mark in marks],
+            ", ".join(f"`{column.name}` {column.dataType.simpleString()}" for column in columns),
+        ).join(counted, "topic", "left")
+        window_end = F.col("window_ms") + WINDOW_MS
+        return rows.select(
+            *(column.name for column in columns),
+            F.timestamp_millis("window_ms").alias("window_start"),
+            F.timestamp_millis(window_end).alias("window_end"),
+            F.coalesce("source_records", F.lit(0)).alias("source_records"),
+            F.coalesce("target_records", F.lit(0)).alias("target_records"),
+        ).localCheckpoint()
 
     def _counted(self, side: str, ranges: Iterable[TopicRange]) -> DataFrame:
         """Counts the records of one side: columns topic (of the source), window_ms and source_ or target_records."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from mirrorlake import errors
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import LedgerError, MirrorlakeError, without_contents
+from mirrorlake.errors import ConfigurationError, LedgerError, MirrorlakeError, without_contents
 from mirrorlake.gate import Gate
 from mirrorlake.jobs.verification.logs import FlowLogs, Late
 from mirrorlake.jobs.verification.result import (
@@ -36,6 +36,7 @@ from mirrorlake.jobs.verification.result import (
     VerificationResult,
     VerificationStatus,
     gate_frame,
+    is_exempt,
 )
 from mirrorlake.jobs.verification.run_digests import recognised
 from mirrorlake.jobs.verification.scope import VerificationMode, VerificationScope
@@ -50,6 +51,7 @@ from mirrorlake.jobs.verification.segments import (
     with_choice,
 )
 from mirrorlake.jobs.verification.summarize import VerifiedMap, judge
+from mirrorlake.jobs.verification.unreadable import unreadable_partitions
 from mirrorlake.ledger import views
 from mirrorlake.ledger.store import Ledger, rows_of_pair, standing_differences
 from mirrorlake.log import ending, event
@@ -122,10 +124,10 @@ class Verification:
             late = logs.late(round(before.timestamp() * 1000), scope.has) if scope.minds_lateness else {}
             partitions, wrong = self._verify(scope, versions, logs)
             partitions = with_late(partitions, logs.still_late(late))
-        is_neutral = (
+        is_neutral = is_exempt(partitions) or (
             scope.mode == VerificationMode.INCREMENTAL
             and not any(partition.is_covered or partition.unmirrored for partition in partitions)
-            and self._passed(scope).first() is not None
+            and any(scope.has(row["topic"]) for row in self._passed(scope).select("topic").distinct().collect())
         )
         results = [] if is_neutral else self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
         examples = wrong.orderBy(*PLACE).limit(EXAMPLES).collect() if wrong is not None else []
@@ -192,7 +194,7 @@ class Verification:
             last = last_states(self.ledger, self.flow, versions)
             logs.reach(found.values())
             self._bound_tails(scope, chosen, found, last=last, logs=logs)
-            partitions, wrong = judge(self._map(scope, version, chosen=chosen, found=found), logs)
+            partitions, wrong = self._compared(scope, versions, chosen, found=found, uncovered=uncovered, logs=logs)
         except MirrorlakeError:
             raise
         except Exception as error:  # from Spark: a log can't be read, or a timestamp is out of range
@@ -200,6 +202,39 @@ class Verification:
                 f"flow {self.flow.name}: the logs can't be compared: {why_unread(error)}. Nothing was stored"
             ) from None
         return sorted([*partitions, *uncovered.values()], key=lambda one: (one.topic, one.partition)), wrong
+
+    def _compared(
+        self,
+        scope: VerificationScope,
+        versions: Versions,
+        chosen: DataFrame,
+        found: dict[PartitionKey, Extent],
+        uncovered: dict[PartitionKey, PartitionVerification],
+        logs: FlowLogs,
+    ) -> tuple[list[PartitionVerification], DataFrame | None]:
+        """Compares what Spark can read; see `judge`.
+
+        A partition whose source has a corrupt batch that the flow has passed over goes from `found` to `uncovered`.
+        """
+        while found:
+            try:
+                return judge(self._map(scope, versions.offset_syncs, chosen=chosen, found=found), logs)
+            except MirrorlakeError:
+                raise
+            except Exception as error:
+                broken = found.keys() & unreadable_partitions(error, self.ledger, self.flow)
+                if not broken:
+                    raise
+                for key in broken:
+                    extent = found.pop(key)
+                    uncovered[key] = PartitionVerification(
+                        *key,
+                        upstream_from=extent.source_start,
+                        upstream_to=extent.source_end,
+                        is_covered=False,
+                        notes=[NotCompared.CORRUPT.value],
+                    )
+        return [], None
 
     def _expired(self) -> dict[PartitionKey, int]:
         """Returns the source offset before which the map has expired, of each partition where it has."""
@@ -222,9 +257,16 @@ class Verification:
 
         Either a transform changes their records, or the map has nothing of them.
         """
-        there = logs.source_partitions() if scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL) else {}
+        is_whole = scope.mode in (VerificationMode.FULL, VerificationMode.INCREMENTAL)
+        there = logs.source_partitions(scope.has) if is_whole else {}
         found, promoted = {}, logs.promoted()
-        for key in sorted(key for key in known | there.keys() if scope.has(key[0])):
+        wanted = sorted(key for key in known | there.keys() if scope.has(key[0]))
+        if scope.topics is not None and not wanted:
+            raise ConfigurationError(
+                f"parameter topics is '{','.join(scope.topics.include)}', which matches no topic of flow "
+                f"{self.flow.name} that has records. Nothing was compared"
+            )
+        for key in wanted:
             transform = self.flow.transform_of(key[0])
             if key[0] in promoted:
                 reason = NotCompared.PROMOTED.value
@@ -236,7 +278,12 @@ class Verification:
                 reason = NotCompared.NOT_IN_MAP.value
             start, end = there.get(key, (None, None))
             found[key] = PartitionVerification(
-                *key, upstream_from=start, upstream_to=end, is_covered=False, notes=[reason]
+                *key,
+                upstream_from=start,
+                upstream_to=end,
+                is_covered=False,
+                is_exempt=key[0] in promoted or transform is not None,
+                notes=[reason],
             )
         return found
 
@@ -285,9 +332,10 @@ class Verification:
         """Limits the segment behind the last run of each partition to the start of the next run.
 
         The next run is from this version of the map, or from later commits. If other programs write to the remote
-        topics, the segment is left out. `last` has the offsets of the last states that this version of the map has.
+        topics, as they do once the flow was failed over, the segment is left out. `last` has the offsets of the last
+        states that this version of the map has.
         """
-        if self.flow.topics_shared:
+        if self.flow.topics_shared or logs.is_closed():
             for extent in found.values():
                 extent.downstream_to = extent.downstream_end
             return

@@ -28,7 +28,7 @@ from mirrorlake.protocol.open_transactions import settled_ends
 from mirrorlake.protocol.probes.hidden_topics import require_visible
 from mirrorlake.spark.kafka_frames import log_records
 from mirrorlake.state.backlog import unmirrored
-from mirrorlake.state.closure import promoted_topics
+from mirrorlake.state.closure import is_closed, promoted_topics
 from mirrorlake.state.offset_syncs import STATE_AND_MARKER, read_all_states
 from mirrorlake.state.provenance import telling_topics
 
@@ -118,12 +118,12 @@ class FlowLogs:
             self._target, [extent.remote for extent in found], EARLIEST_TIMESTAMP
         )
 
-    def source_partitions(self) -> dict[PartitionKey, tuple[int, int]]:
-        """Returns start and end of every partition of the flow's topics that isn't empty."""
+    def source_partitions(self, is_wanted: Callable[[str], bool]) -> dict[PartitionKey, tuple[int, int]]:
+        """Returns start and end of every partition of the flow's wanted topics that isn't empty."""
         topics = {
             name: topic
             for name, topic in self._source.refresh(None, self._timeout_ms).items()
-            if self._flow.mirrors_topic(name)
+            if is_wanted(name) and self._flow.mirrors_topic(name)
         }
         keys = [(name, partition) for name, topic in topics.items() for partition in topic.leaders]
         start, end = (
@@ -142,7 +142,7 @@ class FlowLogs:
         """
         states = self._states()
         positions, promoted = merge_positions(states.values()), promoted_topics(states.values())
-        there = self.source_partitions()
+        there = self.source_partitions(is_wanted)
         unseen = {topic for topic, _ in positions if is_wanted(topic)} - promoted - {topic for topic, _ in there}
         require_visible(self._source, self._flow, unseen, HIDDEN)
         bounds = {
@@ -168,6 +168,10 @@ class FlowLogs:
         """Returns those partitions that the flow has not mirrored any further meanwhile."""
         positions = self._positions() if late else {}
         return {key: one for key, one in late.items() if _place(positions.get(key)) == _place(one.position)}
+
+    def is_closed(self) -> bool:
+        """Tells whether the flow is closed: others write to its remote topics."""
+        return is_closed(self._states().values())
 
     def promoted(self) -> frozenset[str]:
         """Returns the topics that were promoted: others write to the remote topics."""

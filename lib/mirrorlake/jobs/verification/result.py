@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -25,7 +25,7 @@ class VerificationStatus(StrEnum):
     NOT_COMPARABLE = "not_comparable"
     NOT_COVERED = "not_covered"
     NOT_MIRRORED = "not_mirrored"  # nothing to compare, though the source has records that are late
-    NOTHING_NEW = "nothing_new"  # of the one row of an incremental verification behind one that has passed
+    NOTHING_NEW = "nothing_new"  # of the one row of a verification that has had nothing to compare, as it must be
 
 
 @dataclass
@@ -56,6 +56,7 @@ class PartitionVerification:
         accounted: those of `mapped` that have a result.
         verified_to: commit time of the last verified run on the target.
         is_covered: false if the partition could not be verified.
+        is_exempt: true if the partition can never be verified: a transform changes its records, or it was promoted.
         unmirrored: records of the source that are not mirrored, if the oldest of them is late.
         notes: remarks for the column detail.
     """
@@ -80,6 +81,7 @@ class PartitionVerification:
     accounted: int = 0
     verified_to: datetime | None = None
     is_covered: bool = True
+    is_exempt: bool = False
     unmirrored: int = 0
     notes: list[str] = field(default_factory=list)
 
@@ -142,8 +144,8 @@ class Finding:
 class VerificationResult:
     """The result of one verification: `results` are those of the gate, `examples` the first findings.
 
-    `is_neutral` is true if an incremental verification found nothing new in the map since the last one that passed: it
-    has neither passed nor failed, and the gate was not evaluated.
+    `is_neutral` is true if an incremental verification found nothing new in the map since the last one that passed, or
+    if no partition can ever be compared: it has neither passed nor failed, and the gate was not evaluated.
     """
 
     flow: str
@@ -173,6 +175,11 @@ class VerificationResult:
     def statement(self) -> str:
         """Summarises the result: verified to 14:03:07, 12,345,678 records, 0 differences. The time is UTC."""
         records, differences = self.total("records"), self.total("differences")
+        if self.is_neutral and is_exempt(self.partitions):
+            return (
+                f"nothing to compare: of all {len(self.partitions):,} partitions, a transform changes the records, or "
+                "the topic was promoted"
+            )
         if self.is_neutral:
             return (
                 f"nothing new: no record was mirrored since the last verification that passed (version "
@@ -248,6 +255,11 @@ class VerificationResult:
         verified_to = self.verified_to.isoformat(timespec="milliseconds") if self.verified_to else None
         values["nothing_new"] = self.is_neutral
         return {**values, "partitions": len(self.partitions), "verified_to": verified_to, "statement": self.statement()}
+
+
+def is_exempt(partitions: Sequence[PartitionVerification]) -> bool:
+    """Tells whether there are partitions, and none of them can ever be verified."""
+    return bool(partitions) and all(partition.is_exempt and not partition.unmirrored for partition in partitions)
 
 
 GATE_COLUMNS = ("topic", "partition", "records", *FindingKind, "not_comparable", "mapped", "accounted", "unmirrored")

@@ -22,6 +22,7 @@ class VerificationMode(StrEnum):
     SAMPLE = "sample"
 
 
+LONGEST_S = 10 * 365 * 86_400  # no deadline, for all that is in a log
 DEFAULTS = {
     "mode": VerificationMode.INCREMENTAL.value,
     "from_time": "",
@@ -90,7 +91,7 @@ class VerificationScope:
             version: Delta version of offset_syncs.
             fraction: a number above 0 and up to 1.
             topics: names and Java regexes, separated by commas.
-            max_lateness_seconds: a whole number from 0 up.
+            max_lateness_seconds: a whole number from 0 to LONGEST_S.
 
         Raises:
             ConfigurationError: a value is malformed, or does not apply to this mode.
@@ -105,14 +106,15 @@ class VerificationScope:
             raise ConfigurationError(f"parameter mode is {mode}, which {rule}")
         if begin and end and begin >= end:
             raise ConfigurationError(f"parameter from_time is '{from_time}', which is not before to_time ('{to_time}')")
-        if version and not version.isdigit():
+        if version and not version.isdecimal():
             raise ConfigurationError(
                 f"parameter version is '{version}'; allowed is a Delta version of offset_syncs, from 0 up, or empty "
                 "for the newest"
             )
-        if not max_lateness_seconds.isdigit():
+        if not max_lateness_seconds.isdecimal() or int(max_lateness_seconds) > LONGEST_S:
             raise ConfigurationError(
-                f"parameter max_lateness_seconds is '{max_lateness_seconds}'; allowed is a whole number from 0 up"
+                f"parameter max_lateness_seconds is '{max_lateness_seconds}'; allowed is a whole number from 0 to "
+                f"{LONGEST_S}"
             )
         part = _fraction(fraction)
         if part < 1 and mode != VerificationMode.SAMPLE:
