@@ -7,6 +7,7 @@ from typing import Any
 
 from databricks.bundles.core import Resources
 from mirrorlake.ledger.sql_text import filled, literals
+from mirrorlake.ledger.store import STANDING
 from mirrorlake.model.gap import RESETS
 
 from workflows.settings import CATALOG, SCHEMA, Settings
@@ -17,6 +18,7 @@ UNVERIFIED_HOURS = 48  # without a verification that has passed
 # A flow that a failover has closed is silent, as it must be. One that is silent for GONE_DAYS was removed.
 IS_ALIVE = f"""max_by(job, finished_at) FILTER (WHERE job IN ('mirror', 'open', 'close')) IS DISTINCT FROM 'close'
             AND max(finished_at) > current_timestamp() - INTERVAL {GONE_DAYS} DAYS"""
+ALIVE = f"(SELECT source, target FROM {{cycles}} GROUP BY source, target HAVING {IS_ALIVE}) alive"
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,17 @@ ALERTS = (
     Alert(
         "mirror_stuck",
         "A mirror job runs, has records to mirror, and commits none. Look at its log, and at the table anomalies.",
-        """
+        f"""
         SELECT coalesce(max(timestampdiff(MINUTE, c.committed_at, n.finished_at)), 0) AS value
         FROM (
           SELECT source, target, max(finished_at) AS finished_at, max_by(lag, finished_at) AS lag
-          FROM {cycles} WHERE job IN ('mirror', 'close') GROUP BY source, target
+          FROM {{cycles}} WHERE job IN ('mirror', 'close') GROUP BY source, target
         ) n
-        JOIN (SELECT source, target, max(committed_at) AS committed_at FROM {offset_syncs} GROUP BY source, target) c
+        JOIN (SELECT source, target, max(committed_at) AS committed_at FROM {{offset_syncs}} GROUP BY source, target) c
           ON c.source = n.source AND c.target = n.target
+        JOIN {ALIVE} ON alive.source = n.source AND alive.target = n.target
         LEFT ANTI JOIN (
-          SELECT source, target FROM {lag_now} GROUP BY source, target HAVING every(state IN ('paused', 'promoted'))
+          SELECT source, target FROM {{lag_now}} GROUP BY source, target HAVING every(state IN ('paused', 'promoted'))
         ) p ON p.source = n.source AND p.target = n.target
         WHERE n.lag > 0""",
         None,
@@ -106,12 +109,11 @@ ALERTS = (
     ),
     Alert(
         "verification_failed",
-        "The last verification of a partition has found differences. The table verification_findings has the offsets.",
-        """
-        SELECT count_if(NOT passed) AS value FROM (
-          SELECT max_by(passed, finished_at) AS passed FROM {verifications}
-          WHERE topic IS NOT NULL AND status IN ('equal', 'different') GROUP BY source, target, topic, partition
-        )""",
+        "A verification has found differences that stand. The table verification_findings has the offsets.",
+        f"""
+        SELECT count(DISTINCT d.source, d.target, d.topic, d.partition) AS value
+        FROM ({STANDING.replace("{rows}", "{verifications}")}) d
+        JOIN {ALIVE} ON alive.source = d.source AND alive.target = d.target""",
     ),
     Alert(
         "unverified",
@@ -142,7 +144,8 @@ ALERTS = (
     Alert(
         "groups_refused",
         "The target refuses to commit positions of groups. The view current_position has the reasons.",
-        "SELECT count_if(sync = 'refused') AS value FROM {current_position}",
+        f"SELECT count_if(sync = 'refused') AS value FROM {{current_position}} p "
+        f"JOIN {ALIVE} ON alive.source = p.source AND alive.target = p.target",
     ),
 )
 

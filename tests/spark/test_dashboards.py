@@ -125,7 +125,15 @@ def test_no_alert_fires_for_what_an_operator_has_paused_for_what_has_gone_or_for
             *({**row, **OTHER} for row in (cycle("mirror", ago(minutes=1), 500), cycle("checkpoint", ago(minutes=1)))),
             *({**row, **gone} for row in (cycle("mirror", ago(days=91), 5), cycle("checkpoint", ago(days=91)))),
         ],
-        "offset_syncs": [run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2))],
+        "offset_syncs": [
+            run(1, "t", 0, (0, 9), 0, "10:00:00", **OTHER, committed_at=ago(hours=2)),
+            run(1, "t", 0, (0, 9), 0, "10:00:00", **gone, committed_at=ago(days=92)),
+        ],
+        "checkpoints": [checkpoint("g", "t", 0, (9, 9), "11:00:00", sync="refused", **one) for one in (gone, LEFT)],
+        "verifications": [
+            verification(2, "t", 0, (0, 9), "11:00:00", passed=False, **one, finished_at=ago(days=92))
+            for one in (gone, LEFT)
+        ],
         "counts": [counted("t", 2, 11, (100, 150), "13:00:00", **FLOW, window_start=ago(days=8))],
     }
     found = values(session_with(spark, WELL, rest))

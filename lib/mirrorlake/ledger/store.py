@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from mirrorlake.errors import LedgerError, root_cause
@@ -76,6 +77,20 @@ class Ledger(DeltaTables):
     def of_pair(self, name: str, source: str, target: str) -> DataFrame:
         """Reads the rows of the flow from one cluster to another, by their aliases; none if there was no such flow."""
         return rows_of_pair(self.read(name), source, target)
+
+    def flows(self, *tables: str) -> list[str]:
+        """Lists the flows of which these tables have rows."""
+        pairs = [self.read(table).select("source", "target").distinct() for table in tables]
+        rows = reduce(lambda one, other: one.unionByName(other), pairs).distinct().collect()
+        return sorted(f"{row['source']}->{row['target']}" for row in rows)
+
+    def require_flow(self, name: str, known: Sequence[str]) -> None:
+        """Raises LedgerError if a flow is not among those of which there are rows."""
+        if name not in known:
+            raise LedgerError(
+                f"the tables of {self.catalog}.{self.schema} have no rows of flow {name}; they have rows of "
+                f"{', '.join(known) or 'no flow'}"
+            )
 
     def last_checkpoints(self, flow: Flow) -> list[dict[str, Checkpoint]]:
         """Reads the last row of every group and partition of a flow (`known`), and the last one with a settled outcome

@@ -18,6 +18,7 @@ from mirrorlake.parameters import resolve
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+TELLING = ("offset_syncs", "cycles", "topology_changes", "anomalies")  # tables that have rows of any flow
 TIME = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d(:\d\d(\.\d+)?)?)?")
 
 
@@ -39,16 +40,19 @@ class Question:
 
         Raises:
             ConfigurationError: a value is malformed.
+            LedgerError: the tables have rows of other flows only.
         """
         given = resolve(namespace, dict.fromkeys(("group_id", "topic", "partition", "upstream_offset", "at"), ""))
         for name in ("partition", "upstream_offset"):
-            if given[name] and not given[name].isdigit():
+            if given[name] and not given[name].isdecimal():
                 raise ConfigurationError(
                     f"parameter {name} is '{given[name]}'; allowed is a whole number from 0 up, or empty"
                 )
         if given["at"] and not TIME.fullmatch(given["at"]):
             raise ConfigurationError(f"parameter at is '{given['at']}'; allowed is YYYY-MM-DD HH:MM:SS, or empty")
-        source, _, target = flow.partition("->")
+        source, target = (alias.strip() for alias in flow.partition("->")[::2])
+        if known := ledger.flows(*TELLING):
+            ledger.require_flow(f"{source}->{target}", known)
         group_id = given["group_id"] or _newest_group(ledger, source, target)
         topic, partition, middle = _busiest_partition(
             ledger, source, target=target, topic=given["topic"], partition=given["partition"]

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mirrorlake.errors import ConfigurationError, LedgerError
+from mirrorlake.errors import ConfigurationError
 from mirrorlake.jobs.verification.result import VerificationStatus
+from mirrorlake.jobs.verification.scope import VerificationMode
 from mirrorlake.ledger import views
 from mirrorlake.ledger.journal import CycleJob
-from mirrorlake.ledger.store import Ledger
+from mirrorlake.ledger.store import Ledger, standing_differences
 from mirrorlake.model.anomaly import AnomalyAction
 from mirrorlake.parameters import moment
+from mirrorlake.reasons import NotCompared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 POINTS = 240  # maximum number of points of a line in a figure
 WIDTHS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 86_400)  # possible widths of a point
 ANOMALIES_SHOWN = 50
+LONGEST = timedelta(days=3_650)
 QUIET_MINUTES = 15.0  # without activity, after which a job is reported; schedules take longer
 
 
@@ -165,8 +168,11 @@ def _length(name: str, given: str, **unit: float) -> timedelta:
         found = float(given) * timedelta(**unit)
     except (ValueError, OverflowError):
         found = timedelta()
-    if found <= timedelta():
-        raise ConfigurationError(f"parameter {name} is '{given}'; allowed is a number above 0, such as 24 or 0.5")
+    if not timedelta() < found <= LONGEST:
+        raise ConfigurationError(
+            f"parameter {name} is '{given}'; allowed is a number above 0, such as 24 or 0.5, and up to "
+            f"{LONGEST / timedelta(**unit):.0f}"
+        )
     return found
 
 
@@ -178,21 +184,10 @@ class _Reader:
         self.names = self._flows(flows)
 
     def _flows(self, flows: str) -> list[str]:
-        rows = (
-            self.ledger.read("offset_syncs")
-            .select("source", "target")
-            .unionByName(self.ledger.read("cycles").select("source", "target"))
-            .distinct()
-            .collect()
-        )
-        known = sorted(f"{row['source']}->{row['target']}" for row in rows)
+        known = self.ledger.flows("offset_syncs", "cycles")
         wanted = [name.strip() for name in flows.split(",") if name.strip()]
         for name in wanted:
-            if name not in known:
-                raise LedgerError(
-                    f"the tables of {self.ledger.catalog}.{self.ledger.schema} have no rows of flow {name}; they "
-                    f"have rows of {', '.join(known) or 'no flow'}"
-                )
+            self.ledger.require_flow(name, known)
         return wanted or known
 
     def read(self) -> Report:
@@ -366,26 +361,49 @@ class _Reader:
         """Returns the commit time up to which each flow is verified, and its number of failed partitions.
 
         All that was committed on the target up to that time is verified, in all partitions: it is the last commit
-        before the first record that no verification covers. A partition failed if its newest verification did not pass;
-        one that had nothing new to compare does not count.
+        before the first record that no verification covers. A partition has failed if a difference stands in it, or if
+        the newest verification has found it late, and a flow if that had nothing to compare at all.
         """
         from pyspark.sql import functions as F
 
-        rows = self._named(self.ledger.read("verifications")).filter(
-            (F.col("finished_at") <= F.lit(self.until)) & (F.col("status") != VerificationStatus.NOTHING_NEW)
+        rows = self.ledger.read("verifications")
+        rows = rows.filter(F.col("finished_at") <= F.lit(self.until))
+        named = self._named(rows)
+        wrong = self._named(standing_differences(rows)).select("flow", "topic", "partition")
+        newest = named.groupBy("flow", "topic", "partition").agg(
+            F.max_by("status", F.struct("finished_at", "upstream_to")).alias("status"),
+            F.max("finished_at").alias("finished_at"),
         )
-        newest = rows.groupBy("flow", "topic", "partition").agg(
-            F.max("passed").alias("passed"),
-            F.max_by(~F.col("passed"), F.struct("finished_at", "upstream_to")).alias("failed"),
-        )
-        judged = newest.groupBy("flow").agg(F.max("passed").alias("passed"), F.count_if("failed").alias("failed"))
+        last = named.groupBy("flow").agg(F.max("finished_at").alias("last"), F.max("passed").alias("passed"))
+        in_vain = F.col("topic").isNull() & (F.col("finished_at") == F.col("last"))
+        in_vain &= F.col("status") != VerificationStatus.NOTHING_NEW
+        behind = newest.join(last, "flow").filter((F.col("status") == VerificationStatus.NOT_MIRRORED) | in_vain)
+        failed = wrong.unionByName(behind.select(*wrong.columns)).distinct()
+        counted = failed.groupBy("flow").agg(F.count("*").alias("failed"))
+        judged = last.select("flow", "passed").join(counted, "flow", "left")
         return self._by_flow(judged.join(self._verified_to(), "flow", "left"))
+
+    def _comparable(self, view: str) -> DataFrame:
+        """Returns the rows of a view about partitions, without those that can never be compared: a transform changes
+        their records, or they were promoted. The newest verification says so."""
+        from pyspark.sql import functions as F
+
+        keys = ["flow", "topic", "partition"]
+        rows = self._named(self.ledger.read("verifications"))
+        newest = (
+            rows.filter(F.col("mode").isin(VerificationMode.FULL, VerificationMode.INCREMENTAL))
+            .groupBy(*keys)
+            .agg(*(F.max_by(name, "finished_at").alias(name) for name in ("status", "detail")))
+        )
+        is_exempt = ~F.contains(F.coalesce("detail", F.lit("")), F.lit(NotCompared.CORRUPT.value))
+        exempt = newest.filter((F.col("status") == VerificationStatus.NOT_COVERED) & is_exempt).select(*keys)
+        return self._named(views.read(self.ledger, view)).join(F.broadcast(exempt), keys, "left_anti")
 
     def _verified_to(self) -> DataFrame:
         """Returns the last commit of each flow before the first record that no verification covers."""
         from pyspark.sql import functions as F
 
-        runs, unverified = (self._named(views.read(self.ledger, name)) for name in ("current_runs", "unverified"))
+        runs, unverified = (self._comparable(name) for name in ("current_runs", "unverified"))
         keys = ["flow", "topic", "partition"]
         first = unverified.groupBy(*keys).agg(F.min("from_offset").alias("first"))
         marked = runs.join(F.broadcast(first), keys, "left").select(
@@ -403,16 +421,8 @@ class _Reader:
     def _verified(self) -> pd.DataFrame:
         from pyspark.sql import functions as F
 
-        total = (
-            self._named(views.read(self.ledger, "current_runs"))
-            .groupBy("flow", "topic")
-            .agg(F.sum("records").alias("records"))
-        )
-        left = (
-            self._named(views.read(self.ledger, "unverified"))
-            .groupBy("flow", "topic")
-            .agg(F.sum("records").alias("left"))
-        )
+        total = self._comparable("current_runs").groupBy("flow", "topic").agg(F.sum("records").alias("records"))
+        left = self._comparable("unverified").groupBy("flow", "topic").agg(F.sum("records").alias("left"))
         unverified = F.least(F.coalesce("left", F.lit(0)), F.col("records"))
         joined = total.join(left, ["flow", "topic"], "left").select(
             "flow", "topic", (F.col("records") - unverified).alias("verified"), unverified.alias("unverified")

@@ -13,7 +13,7 @@
 -- reason: explanation of the status
 -- sync: outcome on the target: committed, in_step, held, waiting, refused, or off
 -- target_offset: committed offset of the group on the target before that cycle
--- since: when the checkpoint job first saw the group at upstream_offset
+-- since: time of the cycle in which the checkpoint job saw this offset, status, reason or outcome first
 SELECT
   source, target, group_id, topic, partition, target_topic, target_partition, upstream_offset, downstream_offset, status, reason, sync, target_offset,
   valid_from AS since

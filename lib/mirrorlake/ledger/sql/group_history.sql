@@ -14,8 +14,8 @@
 -- sync: outcome on the target: committed, in_step, held, waiting, refused, or off
 -- target_offset: committed offset of the group on the target before that cycle
 -- source_lag: offsets that the group had not read yet on the source at valid_from
--- valid_from: when the checkpoint job first saw the group at upstream_offset
--- valid_to: when the checkpoint job saw another offset, or the group was deleted, or a deleted one was back; null while the row is valid
+-- valid_from: time of the cycle in which the checkpoint job saw this offset, status, reason or outcome first
+-- valid_to: when another row about the partition came, or the group was deleted, or a deleted one was back; null while the row is valid
 WITH seen AS (
   SELECT *,
          lead(created_at) OVER (PARTITION BY source, target, group_id, topic, partition ORDER BY created_at) AS moved_at,
