@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 LONGEST = 2_000  # characters that are shown of one text
+LONGEST_NAME = 250  # of one name within a text; topics have 249 at most, groups and transactions may have 32,767
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:
@@ -25,6 +26,11 @@ def printable(text: str, longest: int = LONGEST, keep: str = "") -> str:
     if cut.isprintable():
         return cut
     return "".join(char if char.isprintable() or char in keep else _escaped(char) for char in cut)
+
+
+def named(name: str) -> str:
+    """Makes a name fit to stand within a text."""
+    return printable(name, LONGEST_NAME)
 
 
 def _escaped(char: str) -> str:

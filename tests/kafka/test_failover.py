@@ -235,6 +235,9 @@ def test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted(world: World)
         "auto.offset.reset",
         "30 offsets ahead of the group were lost (retention)",
     ]
+    proofs = {one.group_id: one.proof for one in failover(world, mode="rehearse").lines}
+    for name, side in (("late", "target"), ("loses", "source")):
+        assert str(proofs[f"{world.alias}-{name}"]).startswith(f"gone: the {side} has no record at"), "and no error"
     world.spark.sql(f"DELETE FROM {world.ledger.table('offset_syncs')} WHERE source = '{world.alias}'")
     assert "stale_map" in {kind for kind, _ in line(failover(world), f"{world.alias}-busy").blocks}
     world.mirror()
@@ -525,21 +528,31 @@ def test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_beh
     with running(source):
         settings = {"mirrorlake.connect.timeout.ms": "4000"}
         world = World(source.bootstrap_servers, servers[1], tmp_path / "w", spark, warehouse, settings)
-        topic = world.topic(partitions=1, replication_factor=2)
+        topic, away = world.topic(partitions=1, replication_factor=2), f"{world.alias}-away"
+        new = NewTopic(away, 2, replica_assignment=[[1], [2]])
+        world.source_admin.create_topics([new])[away].result()
         world.produce(topic, 60, 1)
+        world.produce(away, 20, 2)
         groups = {world.commit(f"g{number}", {(topic, 0): 10 + number}): 10 + number for number in range(12)}
         world.mirror()
         world.checkpoint()
-        source.stop_broker(2)  # with the only replica of half the coordinators' log
+        source.stop_broker(2)  # with the only replica of half the coordinators' log, and of a partition
         plan = failover(world)
         of_groups = [one for one in plan.lines if one.group_id]
         assert {one.group_id: one.upstream_offset for one in of_groups} == groups
         blocks = {one.group_id: [kind for kind, _ in one.blocks] for one in of_groups}
         assert {tuple(kinds) for kinds in blocks.values()} == {(), ("unreadable",)}
         leaderless = [one for one in plan.lines if not one.group_id]
-        assert {(one.topic, one.status) for one in leaderless} == {("__consumer_offsets", "no_groups")}
-        assert len(leaderless) == 2, "half of its partitions: other groups may be there"
+        assert {(one.topic, one.status) for one in leaderless} == {
+            ("__consumer_offsets", "no_groups"),
+            (away, "no_groups"),
+        }
+        assert len(leaderless) == 3, "half of the partitions: other groups, and other records, may be there"
         assert not any(one.go for one in leaderless)
+        (unread,) = [one for one in leaderless if one.topic == away]
+        ((_, reason),) = unread.blocks
+        assert (unread.partition, unread.source_end, unread.rpo_seconds) == (1, None, None)
+        assert reason.startswith(f"the source does not tell the ends of {away}-1 now")
         for one in of_groups:
             assert one.seen_in == ("ledger" if one.blocks else "source")
         with pytest.raises(GateError, match=r"no-go; no group was touched.*unreadable"):

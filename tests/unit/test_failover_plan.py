@@ -13,7 +13,7 @@ from mirrorlake.jobs.failover import failback, job
 from mirrorlake.jobs.failover.divergence import merged, stretches
 from mirrorlake.jobs.failover.losses import Losses
 from mirrorlake.jobs.failover.plan import BLOCKS, Choice, Line, blocks_of, gate_frame
-from mirrorlake.jobs.failover.planner import stale_by
+from mirrorlake.jobs.failover.planner import _one_for_each_place, stale_by
 from mirrorlake.jobs.failover.rehearsal import Proof, Rehearsal
 from mirrorlake.model.slot import ClosedFor, SlotState
 from mirrorlake.state.closure import closed_for
@@ -133,6 +133,16 @@ def test_every_kind_of_block_has_its_cause_and_acceptance_lets_a_line_go() -> No
     assert "1 offsets from 60 on are before" in reasons[0]
     assert "20 offsets ahead of the group were lost (hole, retention)" in reasons[1]
     assert "300 records on the target at or after offset 61" in reasons[2]
+
+
+def test_a_group_of_several_topics_that_are_merged_gets_the_offset_that_skips_nothing() -> None:
+    lines = [
+        replace(LINE, topic=topic, downstream_offset=offset)
+        for topic, offset in (("us.t", 900), ("eu.t", 100), ("ap.t", 100))
+    ]
+    others = [replace(LINE, group_id="h", downstream_offset=950), replace(LINE, topic="v", downstream_offset=None)]
+    found = _one_for_each_place([*lines, *others])
+    assert [line.downstream_offset for line in found] == [None, 100, None, 950, None]
 
 
 def test_a_position_from_the_ledger_is_stale_that_no_cycle_has_confirmed_for_too_long() -> None:

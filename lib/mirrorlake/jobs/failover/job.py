@@ -42,6 +42,7 @@ from mirrorlake.log import ending, event
 from mirrorlake.model.slot import ClosedFor
 from mirrorlake.model.status import Status
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.printable import named
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.topic_changes import ChangeOutcome
@@ -291,7 +292,8 @@ class Failover:
         wrong = [line for line in proven if (line.proof or "").startswith(Proof.DIFFERS)]
         if wrong or not placed:
             what = (
-                f"group {wrong[0].group_id}, topic {wrong[0].topic}, partition {wrong[0].partition}: {wrong[0].proof}"
+                f"group {named(wrong[0].group_id)}, topic {wrong[0].topic}, partition {wrong[0].partition}: "
+                f"{wrong[0].proof}"
                 if wrong
                 else "No matching group has an offset on the target, so nothing was checked"
             )
@@ -319,7 +321,7 @@ class Failover:
             kind, reason = blocked[0].open_blocks[0]
             raise GateError(
                 f"flow {self.flow.name}, failover {result.failover_id}: {len(blocked)} of {len(result.lines)} lines "
-                f"are no-go; no group was touched. Group {blocked[0].group_id}, topic "
+                f"are no-go; no group was touched. Group {named(blocked[0].group_id)}, topic "
                 f"{blocked[0].topic}, partition {blocked[0].partition}: {kind} ({reason}). Remove the cause, accept it "
                 f"(accept = {kind}), or set partial = true for the others"
             )
@@ -343,7 +345,7 @@ class Failover:
         if refused:
             raise TargetError(
                 f"flow {self.flow.name}: failover {result.failover_id} has refused "
-                f"{len(refused)} groups, the others were moved. Group {refused[0]}: "
+                f"{len(refused)} groups, the others were moved. Group {named(refused[0])}: "
                 f"{next(line.outcome for line in lines if line.group_id == refused[0])}. Remove the cause and run again"
             )
         return done

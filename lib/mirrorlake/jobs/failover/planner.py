@@ -109,13 +109,14 @@ class PlanMaker:
             )
             for draft in (*placed, *placeless)
         ]
+        lines = _one_for_each_place(lines)
         lines += self._without_groups({(line.topic, line.partition) for line in lines}, choice)
         return sorted(lines, key=lambda line: (line.group_id, line.topic or "", line.partition or 0))
 
     def _without_groups(self, have: Set[tuple[str | None, int | None]], choice: Choice) -> list[Line]:
         """Returns lines for what concerns no known group: partitions with an open transaction, or with too many records
-        that are not mirrored, that have no other line, and partitions of the groups' own topic without a leader, of
-        which nobody knows the groups."""
+        that are not mirrored, or without a leader, that have no other line, and partitions of the groups' own topic
+        without a leader, of which nobody knows the groups."""
         if not choice.is_of_all:
             return []
         situation, now = self._situation, self._situation.looked_at
@@ -124,8 +125,14 @@ class PlanMaker:
             for key, unmirrored in situation.lags.items()
             if unmirrored.records > choice.max_lag and not self.flow.policy.is_heartbeats_topic(key[0])
         }
-        both = ((behind, BlockKind.LAG), (situation.hidden.keys(), BlockKind.OPEN_TRANSACTION))
-        kinds = {key: [kind for keys, kind in both if key in keys] for key in behind | situation.hidden.keys()}
+        unread = {key for key in situation.unread if self.flow.mirrors_topic(key[0])}
+        of_kinds = (
+            (behind, BlockKind.LAG),
+            (situation.hidden.keys(), BlockKind.OPEN_TRANSACTION),
+            (unread, BlockKind.UNREADABLE),
+        )
+        concerned = behind | situation.hidden.keys() | unread
+        kinds = {key: [kind for keys, kind in of_kinds if key in keys] for key in concerned}
         standings = {
             Standing("", *key, None, "", SeenIn.SOURCE, now): of for key, of in kinds.items() if key not in have
         }
@@ -146,7 +153,9 @@ class PlanMaker:
     def _said_of_all(self, line: Line, kind: BlockKind, choice: Choice) -> str:
         if kind is BlockKind.LAG:
             return not_mirrored_text(line.not_mirrored or 0, choice.max_lag)
-        return LEADERLESS if kind is BlockKind.UNREADABLE else self._hidden(line)
+        if kind is BlockKind.UNREADABLE:
+            return LEADERLESS if line.topic == GROUPS else self._unreadable(line)
+        return self._hidden(line)
 
     def _leaderless(self) -> list[int]:
         """Returns the partitions of the source's groups topic that have no leader, as far as it may be described."""
@@ -256,6 +265,9 @@ class PlanMaker:
         place = (line.target_topic or "", line.target_partition or 0)
         if line.has_place and place in self._unread_logs:
             return f"the target does not tell the ends of {place[0]}-{place[1]} now: {self._unread_logs[place]}"
+        key = (line.topic or "", line.partition or 0)
+        if key in self._situation.unread:
+            return f"the source does not tell the ends of {key[0]}-{key[1]} now: {self._situation.unread[key]}"
         return self._unread.get(line.group_id, "")
 
     def _rewound(self, lines: list[Line], choice: Choice) -> set[GroupKey]:
@@ -414,7 +426,7 @@ class PlanMaker:
                 mirrored_to=mirrored_to,
                 source_end=situation.ends.get(key),
                 not_mirrored=behind.records if behind else None,
-                rpo_seconds=age,
+                rpo_seconds=None if key in situation.unread else age,
             )
         seen, committed_ms = situation.seen.get(key), situation.committed_ms.get(key)
         return replace(
@@ -435,7 +447,8 @@ class PlanMaker:
             return Status.NOT_MIRRORED_YET, reason
         if one.upstream_offset is None and one.group_id and self.flow.mirrors_topic(one.topic):
             return Status.NOT_COVERED, NOT_THEN
-        exists = self._situation.source is None or (one.topic, one.partition) in self._situation.ends
+        situation, key = self._situation, (one.topic, one.partition or 0)
+        exists = situation.source is None or key in situation.ends or key in situation.unread
         if exists and self.flow.mirrors_topic(one.topic):
             return Status.NOT_MIRRORED_YET, NOT_YET
         return Status.NOT_MIRRORED, NO_TOPIC
@@ -490,6 +503,24 @@ class PlanMaker:
             count = counts.get((line.group_id, line.target_topic, line.target_partition), 0)
             found.append((count, 0) if line.target_offset <= line.downstream_offset else (0, count))
         return found
+
+
+def _one_for_each_place(lines: list[Line]) -> list[Line]:
+    """Leaves each group one offset in a remote partition. Where it has read several topics that are merged there, the
+    least one skips nothing of any of them."""
+    least: dict[tuple[str, PartitionKey], int] = {}
+    for line in lines:
+        if line.has_place:
+            key, place = _place(line)
+            least[line.group_id, key] = min(place, least.get((line.group_id, key), place))
+    found = []
+    for line in lines:
+        key, place = _place(line)
+        is_chosen = not line.has_place or least.get((line.group_id, key)) == place
+        if line.has_place and is_chosen:
+            least[line.group_id, key] = -1  # of equal ones, the first
+        found.append(line if is_chosen else replace(line, downstream_offset=None))
+    return found
 
 
 def stale_by(line: Line, choice: Choice, now: datetime) -> str:

@@ -7,7 +7,8 @@ the whole run. The mirror job computed this digest while copying.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from mirrorlake.jobs.failover.plan import Line
 from mirrorlake.partition_key import PartitionKey
 from mirrorlake.protocol.batches.messages import Message, read_messages
 from mirrorlake.protocol.cluster import READ_COMMITTED, READ_UNCOMMITTED, Cluster
+from mirrorlake.protocol.error_codes import ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
+from mirrorlake.protocol.network.response_error import ResponseError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,6 +101,7 @@ class Rehearsal:
             return f"{Proof.GONE}: the target has no record at {place} any more (retention or compaction)"
         if (
             self._source is not None
+            and (str(line.topic), int(line.partition or 0)) in self._source_ends
             and self._flow.transform_of(str(line.topic)) is None
             and (upstream := self._upstream(line, place)) is not None
         ):
@@ -157,12 +161,13 @@ class Rehearsal:
         self, cluster: Cluster, key: PartitionKey, at: int, end: int, isolation: int = READ_COMMITTED
     ) -> Message | None:
         async def read() -> Message | None:
-            async for batch, is_aborted in read_stretch(cluster, key, at, end, FETCH_BYTES, isolation):
-                if is_aborted or batch.is_control:
-                    continue
-                for message in read_messages(batch):
-                    if message.offset >= at:
-                        return message
+            with _nothing_if_deleted():
+                async for batch, is_aborted in read_stretch(cluster, key, at, end, FETCH_BYTES, isolation):
+                    if is_aborted or batch.is_control:
+                        continue
+                    for message in read_messages(batch):
+                        if message.offset >= at:
+                            return message
             return None
 
         return (
@@ -177,15 +182,26 @@ class Rehearsal:
 
         async def read() -> str | None:
             digest, at = 0, start
-            async for batch, is_aborted in read_stretch(self._target, key, start=start, end=end, max_bytes=FETCH_BYTES):
-                if is_aborted or batch.is_control or batch.base_offset != at or not batch.passes_unopened:
-                    return None
-                digest, at = batch.extend_digest(digest), batch.end_offset
+            with _nothing_if_deleted():
+                async for batch, is_aborted in read_stretch(self._target, key, start, end, FETCH_BYTES):
+                    if is_aborted or batch.is_control or batch.base_offset != at or not batch.passes_unopened:
+                        return None
+                    digest, at = batch.extend_digest(digest), batch.end_offset
             return f"{digest:08x}" if at == end else None
 
         return self._target.call(
             f"reading {key[0]}-{key[1]} from offset {start} (needs READ)", read, self._flow.connect_timeout_ms
         )
+
+
+@contextlib.contextmanager
+def _nothing_if_deleted() -> Iterator[None]:
+    """Ends a block where the log begins behind the offset that is read: retention has deleted it."""
+    try:
+        yield
+    except ResponseError as error:
+        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise
 
 
 def runs_of(offset_syncs: DataFrame, lines: list[Line]) -> dict[tuple[str, int, int], dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,7 @@ class Situation:
         first: first offsets of the source's partitions.
         ends: last stable offsets of the source's partitions; empty with a dead source.
         hidden: ends of the source's partitions of the flow that an open transaction hides; empty with a dead source.
+        unread: partitions of the source that have no ends now, with the reason, such as a leader that is away.
         lags: unmirrored records, by topic and partition; empty with a dead source.
         carried_to: positions of the flow back, by topic and partition of the target; empty with a dead source, if that
             flow was handed back, or if it has never run and the topics are not shared.
@@ -93,6 +94,7 @@ class Situation:
     first: Mapping[PartitionKey, int]
     ends: Mapping[PartitionKey, int]
     hidden: Mapping[PartitionKey, HiddenEnd]
+    unread: Mapping[PartitionKey, str]
     lags: Mapping[PartitionKey, Unmirrored]
     carried_to: Mapping[PartitionKey, int]
     seen: Mapping[PartitionKey, int]
@@ -173,9 +175,9 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     promoted = promoted_topics(states.values())
     if source is not None:
         require_visible(source, flow, {topic for topic, _ in positions} - promoted, HIDES_GROUPS)
-    first, ends, hidden, lags = _logs(flow, source, positions, brought)
+    logs = _logs(flow, source, positions, brought)
     pieces = _pieces(flow, ledger)
-    carried = _carried(flow, target, positions, ends)
+    carried = _carried(flow, target, positions, {*logs.ends, *logs.unread})
     resumed, back_resumed = (
         resumptions(ledger.of_pair("gaps", *aliases)) if any(one.incarnation for one in of.values()) else {}
         for of, aliases in (
@@ -188,8 +190,8 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         back,
         carried,
         positions,
-        first=first,
-        ends=ends,
+        first=logs.first,
+        ends=logs.ends,
         brought=brought,
         pieces=pieces,
         resumed={key: one.resumed_at for key, one in resumed.items()},
@@ -201,10 +203,11 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         source=source,
         positions=positions,
         committed_ms=_committed_ms(states.values()),
-        first=first,
-        ends=ends,
-        hidden=hidden,
-        lags=lags,
+        first=logs.first,
+        ends=logs.ends,
+        hidden=logs.hidden,
+        unread=logs.unread,
+        lags=logs.lags,
         carried_to=_carried_to(flow, back, back_states, known) if source is not None else {},
         seen={} if source is not None else ends_seen(ledger, flow),
         pieces=pieces,
@@ -212,7 +215,7 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
         promoted=promoted,
         emptied=frozenset(without_reset({key: one.incarnation for key, one in positions.items()}, resumed)),
         partitions=frozenset((row[0], row[1]) for row in known),
-        awaited=_awaited(source, positions, ends) | _replaced_there(flow, target, positions),
+        awaited=_awaited(source, positions, logs.ends) | _replaced_there(flow, target, positions),
         resets=_resets(ledger, flow) if any(one.incarnation for one in positions.values()) else {},
         gaps=rows_of_pair(views.read(ledger, "current_gaps"), flow.source, flow.target),
         failed=_failed(ledger, flow),
@@ -220,27 +223,38 @@ def look(flow: Flow, back: Flow | None, ledger: Ledger, target: Cluster, source:
     )
 
 
+@dataclass(frozen=True)
+class _Logs:
+    """The logs of a living source; the attributes are those of `Situation`."""
+
+    first: Mapping[PartitionKey, int] = field(default_factory=dict)
+    ends: Mapping[PartitionKey, int] = field(default_factory=dict)
+    hidden: Mapping[PartitionKey, HiddenEnd] = field(default_factory=dict)
+    unread: Mapping[PartitionKey, str] = field(default_factory=dict)
+    lags: Mapping[PartitionKey, Unmirrored] = field(default_factory=dict)
+
+
 def _logs(
     flow: Flow, source: Cluster | None, positions: Mapping[PartitionKey, Position], brought: Iterable[PartitionKey]
-) -> tuple[
-    dict[PartitionKey, int], dict[PartitionKey, int], dict[PartitionKey, HiddenEnd], dict[PartitionKey, Unmirrored]
-]:
+) -> _Logs:
     if source is None:
-        return {}, {}, {}, {}
+        return _Logs()
     timeout_ms, others = flow.connect_timeout_ms, {topic for topic, _ in brought}
     topics = {
         name: topic
         for name, topic in source.refresh(None, timeout_ms).items()
         if flow.mirrors_topic(name) or name in others
     }
-    keys = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+    every = [(name, partition) for name, topic in topics.items() for partition in range(topic.partitions)]
+    _, unread = source.log_bounds(every)
+    keys = [key for key in every if key not in unread]
     hidden = hidden_ends(source, [key for key in keys if flow.mirrors_topic(key[0])], timeout_ms)  # before the ends
     first, ends = (
         source.offsets(keys, at, timeout_ms) if keys else {} for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
     )
     mine = {key: end for key, end in ends.items() if flow.mirrors_topic(key[0])}
     starts = {key: max(first[key], positions[key].upstream_next) if key in positions else first[key] for key in mine}
-    return first, ends, hidden, unmirrored(source, flow, starts, mine)
+    return _Logs(first, ends, hidden, unread, unmirrored(source, flow, starts, mine))
 
 
 def _pieces(flow: Flow, ledger: Ledger) -> DataFrame:

@@ -31,7 +31,7 @@ def read_messages(batch: Batch) -> Iterator[Message]:
     for record in MemoryRecords(bytes(batch.raw)).next_batch():
         yield Message(
             offset=record.offset,
-            timestamp=record.timestamp,
+            timestamp=-1 if record.timestamp is None else record.timestamp,  # format v0 has none
             key=record.key,
             value=record.value,
             headers=tuple(record.headers),

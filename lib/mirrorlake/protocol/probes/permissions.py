@@ -14,6 +14,7 @@ from typing import Any
 from kafka.protocol.producer import EndTxnRequest
 
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.printable import named
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.error_codes import UNAUTHORIZED
 from mirrorlake.protocol.group_offsets import offset_commit
@@ -48,7 +49,7 @@ async def _denied(cluster: Cluster, topics: Mapping[str, list[str]]) -> dict[str
         if error.code not in UNAUTHORIZED:
             raise
         if len(topics) == 1:
-            return {group: NEEDED.format(f"GROUP {group}") for group in topics}
+            return {group: NEEDED.format(f"GROUP {named(group)}") for group in topics}
         parts = [await _denied(cluster, {group: of}) for group, of in topics.items()]
         return {group: reason for part in parts for group, reason in part.items()}
     found: dict[str, str] = {}
@@ -72,7 +73,7 @@ def _reasons(group: str, response: Any) -> Iterator[str]:
         for partition in topic.partitions:
             if partition.error_code in UNAUTHORIZED:
                 kind = UNAUTHORIZED[partition.error_code]
-                yield NEEDED.format(f"GROUP {group}" if kind == "GROUP" else f"{kind} {topic.name}")
+                yield NEEDED.format(f"{kind} {named(group if kind == 'GROUP' else topic.name)}")
 
 
 def denied_transactions(cluster: Cluster, transactional_ids: Iterable[str], timeout_ms: int) -> list[str]:

@@ -14,6 +14,7 @@ from mirrorlake.errors import ConfigurationError, MirrorlakeError
 from mirrorlake.jobs.inspection.assessment.groups import GroupAssessment, assess_groups, by_state
 from mirrorlake.jobs.inspection.assessment.topics import TopicAssessment, assess_topics, extents
 from mirrorlake.jobs.inspection.clusters import connected
+from mirrorlake.printable import named
 from mirrorlake.protocol.acls import Acl
 from mirrorlake.protocol.admin import Admin
 from mirrorlake.protocol.cluster import Cluster
@@ -99,7 +100,7 @@ class Assessment:
             found.append(
                 f"{len(self.open_transactions):,} partitions have a transaction that is open for more than "
                 f"{LONG_TRANSACTION_S} s, so that nothing behind it is mirrored: {key}, transactional id "
-                f"{one.transactional_id or 'unknown'}"
+                f"{named(one.transactional_id or 'unknown')}"
             )
         if opened:
             found.append(f"{len(opened):,} topics can't pass through unopened, which takes more CPU: {_some(opened)}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mirrorlake.partition_key import PartitionKey
+from mirrorlake.printable import named
 from mirrorlake.protocol.cluster import Cluster
 from mirrorlake.protocol.open_transactions import OpenTransaction, oldest_open
 
@@ -86,7 +87,7 @@ class Uncommitted:
         since_ms = found.started_ms if found.started_ms >= 0 else seen_ms
         who = f"producer id {found.producer_id}"
         if found.transactional_id:
-            who = f"transactional.id {found.transactional_id}, {who}"
+            who = f"transactional.id {named(found.transactional_id)}, {who}"
         else:
             who += " (its transactional.id is not listed, which needs DESCRIBE on TRANSACTIONAL_ID)"
         return WaitingFor(*key, offset, since_ms, who)
