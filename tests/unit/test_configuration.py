@@ -391,6 +391,27 @@ def test_a_ring_of_clusters_that_keep_names_is_refused() -> None:
         flow(**{**ring, "c->a.replication.policy.class": "DefaultReplicationPolicy"})
 
 
+def test_names_go_round_neither_between_two_separators_nor_where_one_flow_keeps_them() -> None:
+    for there, back in (
+        ({}, {"b->a.replication.policy.separator": "_"}),
+        ({"a->b.replication.policy.class": "IdentityReplicationPolicy"}, {}),
+    ):
+        file = {"b->a.enabled": "true", **there, **back}
+        forth, home = flow("a->b", **file), flow("b->a", **file)
+        on_a, on_b = {"t"}, set[str]()
+        for _ in range(4):
+            on_b |= {forth.policy.remote_topic(topic) for topic in on_a if forth.mirrors_topic(topic)}
+            on_a |= {home.policy.remote_topic(topic) for topic in on_b if home.mirrors_topic(topic)}
+        assert len(on_a) + len(on_b) <= 4, (on_a, on_b)
+
+
+def test_a_ring_with_several_separators_is_refused() -> None:
+    ring = {"clusters": "a, b, c", "c.bootstrap.servers": "h:1", "b->c.enabled": "true", "c->a.enabled": "true"}
+    assert flow(**ring).name == "a->b"
+    with pytest.raises(ConfigurationError, match=r"form a ring and .*, or have several separators"):
+        flow(**ring, **{"b->c.replication.policy.separator": "_"})
+
+
 def test_a_full_mesh_whose_names_tell_the_origin_has_no_ring_however_many_clusters_there_are() -> None:
     aliases = [f"c{number}" for number in range(20)]
     pairs = [(one, other) for one in aliases for other in aliases if one != other]

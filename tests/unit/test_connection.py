@@ -163,6 +163,34 @@ def test_a_login_may_be_one_reference_and_its_value_is_not_resolved_again(monkey
     assert librdkafka(with_login("PLAIN", "${env:LINE}"))["sasl.password"] == "${env:LINE}"
 
 
+def test_a_whole_line_with_client_credentials_stays_a_reference_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINE", f'{LOGIN} clientId="i" clientSecret="s3cret";')
+    whole = with_login("OAUTHBEARER", "${env:LINE}", **CREDENTIALS).spark()
+    assert whole["kafka.sasl.jaas.config"] == "${env:LINE}"
+    assert "s3cret" not in str(whole)
+    assert whole["kafka.sasl.login.callback.handler.class"].endswith("OAuthBearerLoginCallbackHandler")
+
+
+@pytest.mark.parametrize(
+    ("servers", "protocol", "mechanism", "is_told"),
+    [
+        ("h:1", "SASL_PLAINTEXT", "PLAIN", True),
+        ("h:1", "SASL_SSL", "PLAIN", False),
+        ("h:1", "SASL_PLAINTEXT", "SCRAM-SHA-512", False),
+        ("localhost:1, [::1]:2, 127.0.0.1:3", "sasl_plaintext", "PLAIN", False),
+    ],
+)
+def test_a_password_that_crosses_the_network_unencrypted_to_brokers_is_told(
+    servers: str, protocol: str, mechanism: str, is_told: bool
+) -> None:
+    module = PLAIN if mechanism == "PLAIN" else SCRAM
+    jaas = f'{module} required username="u" password="s3cret";'
+    given = {"security_protocol": protocol, "bootstrap_servers": servers}
+    told = [*with_login(mechanism, jaas, **given).warnings]
+    assert bool(told) == is_told
+    assert "s3cret" not in str(told)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

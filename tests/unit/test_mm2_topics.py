@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
+from mirrorlake.config.flow import Flow
+from mirrorlake.config.properties import Properties
 from mirrorlake.protocol import mm2_topics
 from mirrorlake.protocol.batches.messages import Message
 
@@ -42,3 +46,22 @@ def test_a_checkpoint_is_read_as_it_was_written_and_what_is_none_is_left_out() -
     ]
     messages = [Message(number, 7, *pair, ()) for number, pair in enumerate([*wrong, (key, value)])]
     assert [*mm2_topics._checkpoints(messages)] == [("größe->1", "us.orders", 3, 1 << 40, 5, "é", 7)]
+
+
+def test_a_topic_whose_transform_spreads_its_partitions_has_no_offset_syncs() -> None:
+    properties = {
+        "clusters": "a, b",
+        "a.bootstrap.servers": "h:1",
+        "b.bootstrap.servers": "h:2",
+        "a->b.enabled": "true",
+        "emit.offset-syncs.enabled": "true",
+        "mirrorlake.transforms": "spread",
+        "mirrorlake.transform.spread.topics": "spread",
+        "mirrorlake.transform.spread.partition": "0",
+    }
+    emitter = mm2_topics.Emitter(Flow.from_properties(Properties(properties), "a->b"))
+    written = list[mm2_topics.Mm2Record]()
+    emitter._offset_syncs = Mock(write=written.extend)
+    run = {"partition": 0, "upstream_start": 3, "upstream_end": 5, "downstream_start": 7, "downstream_end": 9}
+    emitter.offset_syncs([{**run, "topic": "spread"}, {**run, "topic": "plain"}])
+    assert [record[:2] for record in written] == [mm2_topics.offset_sync("plain", 0, *at) for at in ((3, 7), (4, 8))]

@@ -105,6 +105,17 @@ def test_a_topic_that_came_through_the_target_is_a_cycle() -> None:
     ]
 
 
+@pytest.mark.parametrize(("alias", "separator"), [("us.east", "."), ("us_east", "_"), ("us-east-1", "-")])
+def test_a_topic_that_came_through_a_target_whose_alias_has_the_separator_is_a_cycle(
+    alias: str, separator: str
+) -> None:
+    policy = DefaultReplicationPolicy("a", separator)
+    names = {f"{alias}{separator}t": True, f"x{separator}{alias}{separator}t": True, f"x{alias}{separator}t": False}
+    names |= {f"{alias}t": False, alias: False}
+    assert {name: policy.is_cycle(name, alias) for name in names} == names
+    assert not IdentityReplicationPolicy("a", separator).is_cycle(f"{alias}{separator}t", alias)
+
+
 def test_identity_policy_keeps_names_but_for_heartbeats() -> None:
     policy = IdentityReplicationPolicy("a")
     assert (

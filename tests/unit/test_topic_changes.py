@@ -108,6 +108,7 @@ def test_what_would_break_mirroring_is_raised_whatever_is_asked() -> None:
         (default("1048588"), default("1000"), "1048588"),
         (Entry("9000000", static=True), default("1048588"), "9000000"),
         (own("500"), default("1048588"), "500"),
+        (default("1048588"), own("2000000"), "2000000"),  # raised for what a transform makes: the remedy stays
     ],
 )
 def test_the_largest_message_of_the_source_always_fits(source: Entry, target: Entry, after: str | None) -> None:
@@ -134,6 +135,15 @@ def test_a_new_topic_is_created_with_the_sources_configuration_and_what_mirrorin
     )
     assert config == {"retention.ms": "5", "max.message.bytes": "3000000", "min.insync.replicas": "2", **REMOTE_CONFIG}
     assert (change.after, "replication factor 2" in str(change.note)) == ("6", True)
+
+
+def test_a_new_topic_has_from_the_beginning_what_both_clusters_know() -> None:
+    source = {"retention.ms": own("-1"), "cleanup.policy": own("compact"), "vendor.only": own("x")}
+    known = [*REMOTE_CONFIG, "retention.ms", "cleanup.policy"]
+    _, config = creation(flow(**{"mirrorlake.topic.configs": "intersection"}), "t", "a.t", 3, source, known)
+    assert config == {"retention.ms": "-1", "cleanup.policy": "compact", **REMOTE_CONFIG}, (
+        "with the target's retention, old records would be deleted before the next comparison"
+    )
 
 
 def test_topics_grow_and_never_shrink() -> None:
@@ -214,8 +224,28 @@ def test_topics_that_are_merged_take_the_largest_message_of_all() -> None:
     assert largest_message([{}]) == {}
 
 
+def test_an_access_right_that_covers_no_topic_stops_no_other_one() -> None:
+    odd = [acl("orders payments"), acl("orders "), acl("orders\n"), replace(acl("orders"), host="h 1")]
+    revoked = acl("a.payments", principal="User:z")
+    assert acls([*odd, acl("orders")], [revoked], [revoked]) == [
+        ("create_acl", str(acl("a.orders"))),
+        ("delete_acl", str(revoked)),
+    ]
+
+
+def test_who_may_read_a_topic_that_is_held_may_read_no_other_one_of_the_same_remote_name() -> None:
+    rename = {"topics.rename.regex": r".*\.orders", "topics.rename.replacement": "all"}
+    given = [acl("us.orders", principal="User:bob"), acl("eu.orders", principal="User:ann")]
+    found = [str(change.after) for change in acl_changes(flow(**rename), given, [], [], ["eu.orders"])]
+    assert found == [str(acl("all", principal="User:ann"))]
+
+
 def test_an_access_right_survives_its_description() -> None:
-    for right in (acl("a.orders"), acl("x", "ALL", "DENY", "PREFIXED", "User:CN=a from b on c, O=d")):
+    for right in (
+        acl("a.orders"),
+        acl("x", "ALL", "DENY", "PREFIXED", "User:CN=a from b on c, O=d"),
+        acl("a.orders", principal="User:a\nb"),
+    ):
         assert Acl.parse(str(right)) == right
 
 

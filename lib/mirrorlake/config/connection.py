@@ -8,14 +8,14 @@ built. This module renders them for Java; `protocol.clients.settings` does so fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mirrorlake.config import secret_reference
 from mirrorlake.config.security import login, tls
 from mirrorlake.config.security import properties as security
 from mirrorlake.config.security.jaas import Jaas
-from mirrorlake.config.security.login import Login
+from mirrorlake.config.security.login import LOOPBACK, Login
 from mirrorlake.config.security.properties import (
     INSTEAD_OF_MECHANISM,
     LOGIN_HANDLER,
@@ -41,6 +41,7 @@ LOGIN_MODULES = {
     "SCRAM-SHA-512": SCRAM_MODULE,
     OAUTHBEARER: f"{OAUTH}.OAuthBearerLoginModule",
 }
+UNHIDDEN = {"PLAIN": "the password", OAUTHBEARER: "the token"}  # what these mechanisms send as it is
 # Rendered as options of the login module, because Java clients before 4.1 don't know them as properties (KIP-1139).
 NEWER = (login.CLIENT_ID, login.CLIENT_SECRET, login.SCOPE, "sasl.oauthbearer.jwt.")
 
@@ -125,6 +126,16 @@ class Connection:
         """Returns the SASL mechanism; it means nothing without SASL."""
         return dict(self.properties).get("sasl.mechanism", "GSSAPI")
 
+    @property
+    def warnings(self) -> Iterator[str]:
+        """Yields a line for the operator if what a client proves itself with crosses the network unencrypted."""
+        hosts = {server.rpartition(":")[0].strip("[]").lower() for server in self.bootstrap_servers}
+        if self.security_protocol == "SASL_PLAINTEXT" and self.mechanism in UNHIDDEN and not hosts <= {*LOOPBACK}:
+            yield (
+                f"property {self.alias}.security.protocol is SASL_PLAINTEXT: with {self.mechanism}, "
+                f"{UNHIDDEN[self.mechanism]} crosses the network unencrypted. Use SASL_SSL"
+            )
+
     def resolved(self) -> dict[str, str]:
         """Returns the properties besides the login, with their references resolved.
 
@@ -166,7 +177,8 @@ class Connection:
         """Renders the options of Spark's Kafka source: the Java properties, prefixed. `settings` (not prefixed) win.
 
         Options are in plans and in the payloads of tasks. So secrets stay references, which Kafka's client resolves.
-        An encrypted PEM key is an exception, and so is Databricks, whose Kafka client has other names.
+        An encrypted PEM key is an exception, and so are Databricks, whose Kafka client has other names, and a reference
+        to a whole JAAS line of which a part stands outside of it.
 
         Raises:
             ConfigurationError: see `java`.
@@ -186,7 +198,11 @@ class Connection:
             return values
         if not secret_reference.REFERENCE.fullmatch(line):
             return self._for_java(self._jaas(line), values)
-        return values if values.get(login.TOKEN_URL) else {**values, JAAS: line}
+        if values.get(login.TOKEN_URL):
+            if any(values.get(name) for name in (login.CLIENT_ID, login.CLIENT_SECRET, login.SCOPE)):
+                return values  # these belong into the line, which `java` has resolved
+            values = {name: value for name, value in values.items() if not name.startswith(NEWER)}
+        return {**values, JAAS: line}
 
     def _for_java(self, jaas: Jaas, values: Mapping[str, str]) -> dict[str, str]:
         """Renders login and properties, with references or without, by the names that every Java client knows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from mirrorlake.config.replication_policy import (
 )
 from mirrorlake.config.secret_reference import REFERENCE
 from mirrorlake.config.security import client_roles
+from mirrorlake.config.security.login import LOOPBACK
 from mirrorlake.config.start import Start
 from mirrorlake.config.transform import Transform
 from mirrorlake.errors import ConfigurationError
@@ -73,6 +74,7 @@ class Flow:
     Attributes:
         source: the alias of the cluster that is read.
         target: the alias of the cluster that is written.
+        policy_back: the policy of the flow back, if there is one whose names tell where topics came from.
         batch_max_records: the offsets of one micro-batch of the whole flow.
         batch_max_transformed_records: of these, the offsets in topics with a transform.
         batch_max_bytes: the bytes of one micro-batch of each slot.
@@ -111,6 +113,7 @@ class Flow:
     source_connection: Connection
     target_connection: Connection
     policy: DefaultReplicationPolicy
+    policy_back: DefaultReplicationPolicy | None
     topics: NameFilter
     groups: NameFilter
     replication_factor: int
@@ -222,11 +225,12 @@ class Flow:
     def mirrors_topic(self, topic: str) -> bool:
         """Tells whether a topic of the source belongs to the flow."""
         is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)
+        policies = filter(None, (self.policy, self.policy_back))  # the flow back may name topics in another way
         return (
             (topic in self.topics or is_heartbeats)
             and not self.policy.is_internal_topic(topic)
             and topic not in self.dead_letters_on_source
-            and not self.policy.is_cycle(topic, self.target)
+            and not any(policy.is_cycle(topic, self.target) for policy in policies)
         )
 
     @property
@@ -336,6 +340,7 @@ class Flow:
             source_connection=connections[scope.source],
             target_connection=connections[scope.target],
             policy=read_policy(scope),
+            policy_back=_policy_back(back),
             replication_factor=_replication_factor(scope),
             refresh_topics_interval_s=_refresh_interval_s(scope, "topics"),
             refresh_groups_interval_s=_refresh_interval_s(scope, "groups"),
@@ -357,10 +362,11 @@ class Flow:
                 *properties.warnings(),
                 *Transform.unused(scope),
                 *(one.warning for one in registries or () if one.warning),
+                *(warning for one in connections.values() for warning in one.warnings),
             ),
         )
         _require_no_contradiction(flow)
-        return flow
+        return replace(flow, warnings=(*flow.warnings, *_otlp_warnings(flow)))
 
 
 def offset_syncs_topic(alias: str) -> str:
@@ -386,10 +392,10 @@ def _require_no_ring(scope: Scope) -> None:
     ring = find_ring(scope)
     if ring and scope.read("mirrorlake.records") != "local":
         raise ConfigurationError(
-            f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring and keep the names of topics, so records "
-            "would be mirrored in circles. Set mirrorlake.records = local for all of them, or use "
-            "DefaultReplicationPolicy. With local, each flow mirrors only records that were first written on its "
-            "source"
+            f"flow {scope.flow}: the flows {' -> '.join(ring)} form a ring and keep the names of topics, or have "
+            "several separators, so records would be mirrored in circles. Set mirrorlake.records = local for all of "
+            "them, or use DefaultReplicationPolicy with one separator. With local, each flow mirrors only records that "
+            "were first written on its source"
         )
 
 
@@ -413,6 +419,16 @@ def require_otlp_address(flow: str, endpoint: str) -> None:
         raise ConfigurationError(
             f"flow {flow}: property mirrorlake.metrics.otlp.endpoint is no address. Write it like "
             "http://collector:4318/v1/metrics"
+        )
+
+
+def _otlp_warnings(flow: Flow) -> Iterator[str]:
+    """Yields a warning if the collector's credentials cross the network unencrypted."""
+    url = urlsplit(flow.metrics_otlp_endpoint)
+    if url.scheme == "http" and url.hostname not in LOOPBACK and (url.username or flow.metrics_otlp_headers):
+        yield (
+            "property mirrorlake.metrics.otlp.endpoint begins with http: its user or headers cross the network "
+            "unencrypted. Use an https address"
         )
 
 
@@ -489,6 +505,13 @@ def _refresh_interval_s(scope: Scope, what: str) -> int:
 def _topic_creation(scope: Scope) -> tuple[tuple[str, str], ...]:
     given = scope.resolved_below(CREATION)
     return tuple((name, given[name]) for name in sorted(given.keys() - {"replication.factor", "partitions"}))
+
+
+def _policy_back(back: Scope) -> DefaultReplicationPolicy | None:
+    if back.flow not in back.properties.flows:
+        return None
+    policy = read_policy(back)
+    return policy if policy.puts_alias_in_front else None
 
 
 def _keep_names_both_ways(scope: Scope, back: Scope) -> bool:

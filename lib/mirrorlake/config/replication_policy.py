@@ -89,10 +89,15 @@ class DefaultReplicationPolicy:
 
     def is_cycle(self, topic: str, target: str) -> bool:
         """Tells whether a topic has come from, or through, the target."""
-        if self.topic_source(topic) == target:
+        if self.topic_source(topic) == target or self._has_whole_alias(topic, target):
             return True
         upstream = self.upstream_topic(topic)
         return upstream not in (None, topic) and self.is_cycle(upstream, target)
+
+    def _has_whole_alias(self, topic: str, target: str) -> bool:
+        """Returns True if the name has an alias with separators in it, which is several parts to MirrorMaker 2."""
+        between = self.separator
+        return between in target and f"{between}{target}{between}" in f"{between}{topic}"
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,9 @@ class IdentityReplicationPolicy(DefaultReplicationPolicy):
 
     def upstream_topic(self, topic: str) -> str | None:
         return super().upstream_topic(topic) if self._looks_like_heartbeats(topic) else topic
+
+    def _has_whole_alias(self, topic: str, target: str) -> bool:
+        return self._looks_like_heartbeats(topic) and super()._has_whole_alias(topic, target)
 
     @staticmethod
     def _looks_like_heartbeats(topic: str) -> bool:
@@ -221,14 +229,16 @@ def names_tell_origin(scope: Scope, back: Scope) -> bool:
 def find_ring(scope: Scope) -> tuple[str, ...]:
     """Finds a ring of three or more clusters through this flow in which records would go round for ever.
 
-    Names stop a record where two flows in a row put their alias in front: the second flow finds the alias of its own
-    target.
+    Names stop a record where two flows in a row put their alias in front, with the same separator: the second flow
+    finds the alias of its own target.
 
     Returns:
         The aliases along the ring, the source's at both ends; empty if there is no ring.
     """
     flows = [scope.properties.scope(flow) for flow in scope.properties.flows]
-    keeps_names = {(flow.source, flow.target): not read_policy(flow).puts_alias_in_front for flow in flows}
+    policies = {(flow.source, flow.target): read_policy(flow) for flow in flows}
+    is_one_way = len({policy.separator for policy in policies.values() if policy.puts_alias_in_front}) < 2
+    keeps_names = {leg: not (policy.puts_alias_in_front and is_one_way) for leg, policy in policies.items()}
     paths: deque[tuple[str, ...]] = deque([(scope.source, scope.target)])
     while paths:
         path = paths.popleft()

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from mirrorlake.config.flow import Flow
+from mirrorlake.config.replication_policy import is_topic_name
 from mirrorlake.errors import LedgerError
 from mirrorlake.protocol.topic_changes import Change, ChangeKind
 
@@ -24,7 +25,7 @@ READING = ("READ", "DESCRIBE", "DESCRIBE_CONFIGS")
 WILDCARD, EVERYONE = "*", "User:*"
 OPENED = "the remote topic is not kept read-only any more"
 TOPIC, GROUP, TRANSACTIONAL_ID, CLUSTER = "TOPIC", "GROUP", "TRANSACTIONAL_ID", "CLUSTER"
-DESCRIPTION = re.compile(r"(ALLOW|DENY) (\w+) to (.+) from (\S+) on (LITERAL|PREFIXED) (\S+)")
+DESCRIPTION = re.compile(r"(ALLOW|DENY) (\w+) to (.+) from (\S+) on (LITERAL|PREFIXED) (\S+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,13 +63,14 @@ class Acl:
         )
 
 
-def remote_acls(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[Acl]:
+def remote_acls(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[Acl]:
     """Yields the bindings on the target that correspond to a binding of the source.
 
-    Only bindings about reading are mirrored, so that the mirror job never locks itself out.
+    Only bindings about reading are mirrored, so that the mirror job never locks itself out. A binding is none whose
+    host has white space, although brokers take it.
     """
     operation = "READ" if acl.operation == "ALL" else acl.operation
-    if operation in READING:
+    if operation in READING and acl.host.split() == [acl.host]:
         for name, pattern in _remote_names(flow, acl, topics):
             yield Acl(
                 name=name,
@@ -80,9 +82,10 @@ def remote_acls(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[Acl]:
             )
 
 
-def _remote_names(flow: Flow, acl: Acl, topics: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _remote_names(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[tuple[str, str]]:
     if acl.pattern == "LITERAL" and acl.name != WILDCARD:
-        covered = [acl.name] if flow.mirrors_topic(acl.name) else []
+        is_there = acl.name in topics or flow.policy.keeps_topics_apart  # else another topic may have the remote name
+        covered = [acl.name] if is_there and is_topic_name(acl.name) and flow.mirrors_topic(acl.name) else []
     else:
         prefix = "" if acl.pattern == "LITERAL" else acl.name
         covered = [topic for topic in topics if topic.startswith(prefix)]

@@ -273,11 +273,16 @@ class Emitter:
             self._heartbeats_back.write([(*heartbeat(flow.target, flow.source, now_ms), now_ms)])
 
     def offset_syncs(self, runs: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the first and the last record of every run (the values of `Run`), in the order of partitions."""
+        """Writes the first and the last record of every run (the values of `Run`), in the order of partitions.
+
+        MirrorMaker 2's offset syncs have no partition of the target. So there are none of a topic whose transform
+        spreads a partition over several.
+        """
         if not self._flow.emit_offset_syncs_enabled:
             return
         records: list[Mm2Record] = []
-        for run in sorted(runs, key=lambda run: (run["topic"], run["partition"], run["upstream_start"])):
+        whole = (run for run in runs if not self._flow.scatters(run["topic"]))
+        for run in sorted(whole, key=lambda run: (run["topic"], run["partition"], run["upstream_start"])):
             for upstream, downstream in (
                 (run["upstream_start"], run["downstream_start"]),
                 (run["upstream_end"] - 1, run["downstream_end"] - 1),

@@ -115,11 +115,11 @@ def creation(
     Returns:
         The change, and the configuration of the new topic.
     """
-    config = (
-        {name: value for name, (value, _) in wanted_config(flow, source).items() if value is not None}
-        if flow.topic_configs == "all"
-        else {}
-    )
+    config = {
+        name: value
+        for name, (value, _) in wanted_config(flow, source).items()
+        if value is not None and (flow.topic_configs == "all" or name in known)
+    }
     if source.get(LARGEST_MESSAGE, Entry(None)).value not in (None, LARGEST_MESSAGE_DEFAULT):
         config[LARGEST_MESSAGE] = str(source[LARGEST_MESSAGE].value)
     config |= dict(flow.topic_creation) | remote_config(known)
@@ -201,7 +201,9 @@ def config_changes(
     if size is not None and LARGEST_MESSAGE in target:
         now, (there, _) = target[LARGEST_MESSAGE], wanted.get(LARGEST_MESSAGE, (None, None))
         resulting = there or (now.value if not now.own or LARGEST_MESSAGE not in wanted else None) or "0"
-        if int(resulting) < int(size):
+        if now.own and int(now.value or 0) > int(size):  # raised for what a transform makes, or the source took before
+            wanted.pop(LARGEST_MESSAGE, None)
+        elif int(resulting) < int(size):
             wanted[LARGEST_MESSAGE] = (size, NEEDED_SIZE)
     for name, (value, note) in sorted(wanted.items()):
         here = target.get(name)
