@@ -241,6 +241,43 @@ def test_a_password_that_crosses_the_network_unencrypted_to_a_registry_is_told(u
     assert bool(told) == is_told
 
 
+@pytest.mark.parametrize(
+    ("given", "is_told"),
+    [
+        ({"endpoint": "http://u:p@collector:4318/v1/metrics"}, True),
+        ({"endpoint": "http://collector:4318/v1/metrics", "headers": "authorization=Bearer x"}, True),
+        ({"endpoint": "https://u:p@collector:4318/v1/metrics"}, False),
+        ({"endpoint": "http://u:p@localhost:4318/v1/metrics"}, False),
+        ({"endpoint": "http://collector:4318/v1/metrics"}, False),
+    ],
+)
+def test_a_password_that_crosses_the_network_unencrypted_to_a_collector_is_told(
+    given: dict[str, str], is_told: bool
+) -> None:
+    values = {"clusters": "a, b", "a->b.enabled": "true", "a.bootstrap.servers": "h:1", "b.bootstrap.servers": "h:2"}
+    values |= {f"mirrorlake.metrics.otlp.{name}": value for name, value in given.items()}
+    told = [one for one in Flow.from_properties(Properties(values), "a->b").warnings if "unencrypted" in one]
+    assert bool(told) == is_told
+
+
+def test_files_that_anybody_may_change_are_named_although_they_hold_no_secret(tmp_path: Path) -> None:
+    store, config = tmp_path / "trusted.pem", tmp_path / "mirrorlake.properties"
+    store.touch()
+    config.write_text(
+        "clusters = a, b\na.bootstrap.servers = a:1\nb.bootstrap.servers = b:1\na->b.enabled = true\n"
+        f"a.ssl.truststore.type = PEM\na.ssl.truststore.location = {store}\n"
+    )
+    for file in (store, config):
+        file.chmod(0o644)
+    assert Flow.load(config, "a->b").warnings == ()
+    store.chmod(0o666)
+    config.chmod(0o646)
+    assert Flow.load(config, "a->b").warnings == (
+        f"property a.ssl.truststore.location: others may change file {store} (mode 0666). Take that right from them",
+        f"property file: others may change file {config} (mode 0646). Take that right from them",
+    )
+
+
 def test_files_with_secrets_that_others_may_read_are_named(tmp_path: Path) -> None:
     secrets, store, config = (tmp_path / name for name in ("s.properties", "client.pem", "mirrorlake.properties"))
     store.touch(0o600)

@@ -324,6 +324,15 @@ def values(details: Details) -> dict[tuple[str, ...], float]:
     }
 
 
+def test_a_long_name_makes_no_long_series_and_none_that_begins_alike_is_lost() -> None:
+    details, groups = Details(), [f"{'g' * 32_000}{number}" for number in range(2)]
+    details.groups("a->b", {(group, "t", 0): 17 for group in groups})
+    details.checkpointed([("a", "b", group, "a.t", "0") for group in groups], 250.0)
+    found = [key for key in values(details) if key[0] == "mirrorlake_group_lag_records"]
+    assert len(found) == 2
+    assert max(len(label) for key in values(details) for label in key) < 250
+
+
 def test_topics_and_groups_have_the_names_of_mirrormaker_2_and_its_windows() -> None:
     now = [1_000.0]
     details = Details(lambda: now[0])

@@ -36,6 +36,7 @@ PEM_LINES = ("-----BEGIN", "-----END")  # up to the first blank, which ends the 
 OTLP_ENDPOINT, OTLP_HEADERS = "mirrorlake.metrics.otlp.endpoint", "mirrorlake.metrics.otlp.headers"
 REGISTRY_URL, REGISTRY_USER = "schema.registry.url", "schema.registry.basic.auth.user.info"
 INTERVAL = ".interval.seconds"
+TRUSTED = "ssl.truststore.location"
 RESOLVED_LATER = (OTLP_ENDPOINT, OTLP_HEADERS, REGISTRY_URL, REGISTRY_USER)
 CLIENT_PROPERTIES = frozenset(
     """
@@ -171,6 +172,8 @@ class Properties:
     def _open_files(self) -> Iterator[str]:
         for name, file, mode in secret_reference.open_to_others(sorted(self.values.items())):
             yield f"property {name}: others may read or change file {file} (mode {mode:04o}). Set its mode to 0600"
+        for name, file, mode in self._changeable():
+            yield f"{name}: others may change file {file} (mode {mode:04o}). Take that right from them"
         mode = secret_reference.mode_for_others(self.path)
         literal = [name for name, value in sorted(self.values.items()) if self._is_literal_secret(name, value)]
         if mode and literal:
@@ -178,6 +181,13 @@ class Properties:
                 f"property {literal[0]} is a secret in {self.path}, which others may read or change (mode {mode:04o}). "
                 "Set its mode to 0600, or name the secret by a reference"
             )
+
+    def _changeable(self) -> Iterator[tuple[str, str, int]]:
+        """Yields files without secrets that any user may change: who does decides to whom the clients log in."""
+        stores = [(f"property {name}", value) for name, value in sorted(self.values.items()) if name.endswith(TRUSTED)]
+        for name, file in (*stores, ("property file", str(self.path))):
+            if (mode := secret_reference.mode_for_others(file)) & 0o002:
+                yield name, file, mode
 
     def _is_literal_secret(self, name: str, value: str) -> bool:
         plain = _without_role(self._without_scope(name))

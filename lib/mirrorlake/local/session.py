@@ -36,6 +36,7 @@ CONTAINER_LIMIT = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU, or max,
 KEPT_LOGS = 50  # of 20 KB; a schedule makes one each minute
 LONGEST_LINE = 300
 
+IN_ONE_PROCESS = re.compile(r"local(\[[^]]*])?")  # masters without executors of their own
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 WORKER_PYTHON = Path(__file__).with_name("worker_python")
 LOG4J = Path(__file__).with_name("log4j2.properties")
@@ -187,6 +188,8 @@ def local_session(
         "spark.executorEnv.TZ": "UTC",
         **(SMALL_QUERIES if quick_start else {}),
         **({"spark.default.parallelism": str(copying)} if is_local else {}),
+        # Other users of the machine can reach Spark's ports, too. It draws the secret itself, and keeps it in memory.
+        **({"spark.authenticate": "true"} if IN_ONE_PROCESS.fullmatch(master or "local") else {}),
         **settings,
     }
     builder = SparkSession.builder.master(master or f"local[{copying + FREE_CORES}]").appName(app_name)

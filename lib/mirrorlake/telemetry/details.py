@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 MOST_SERIES = 10_000  # partitions, and positions of groups; of more lags the longest are shown, else those seen first
+LONGEST_LABEL, SHOWN_OF_LONGER = 250, 180  # characters; topics have 249 at most, groups may have 32,767
 WINDOW_S = 30.0  # of Kafka's own statistics, which keep two windows
 
 SOURCE_CONNECTOR = "kafka_connect_mirror_mirrorsourceconnector_"
@@ -161,7 +163,8 @@ class Details(Collector):
         """
         longest = sorted(lags.items(), key=lambda one: (-one[1], one[0]))[:MOST_SERIES]
         values: dict[Labels, float] = {
-            (flow, group, topic, str(partition)): float(records) for (group, topic, partition), records in longest
+            (flow, label(group), topic, str(partition)): float(records)
+            for (group, topic, partition), records in longest
         }
         with self._lock:
             self._replace("mirrorlake_group_lag_records", flow, values)
@@ -188,7 +191,7 @@ class Details(Collector):
     def checkpointed(self, labels: Iterable[Labels], latency_ms: float) -> None:
         """Takes the time from the beginning of a cycle to the commits of positions, by GROUP_LABELS."""
         with self._lock:
-            for one in labels:
+            for one in (tuple(map(label, some)) for some in labels):
                 self._note(f"{CHECKPOINT_CONNECTOR}checkpoint_latency_ms", one, (latency_ms, latency_ms, 1))
 
     def _add(self, name: str, labels: Labels, value: float) -> None:
@@ -223,6 +226,13 @@ class Details(Collector):
                 for labels, value in values[name].items():
                     family.add_metric(labels, value)
                 yield family
+
+
+def label(name: str) -> str:
+    """Shortens a long name, so that each series stays small; a digest keeps apart what begins alike."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    return f"{name[:SHOWN_OF_LONGER]}...{sha256(name.encode(errors='replace')).hexdigest()[:16]}"
 
 
 _OF: WeakKeyDictionary[CollectorRegistry, Details] = WeakKeyDictionary()
