@@ -61,6 +61,7 @@ def test_the_defaults_of_a_flow() -> None:
         "source": "a",
         "target": "b",
         "policy": policy,
+        "policy_back": None,
         "topics": NameFilter("topics", (".*",), (r"mm2.*\.internal", r".*\.replica", "__.*")),
         "groups": NameFilter("groups", (".*",), ("console-consumer-.*", "connect-.*", "__.*")),
         "replication_factor": 2,
@@ -187,6 +188,7 @@ def test_every_field_of_a_flow_is_fed_by_options_or_known_not_to_be() -> None:
         "dead_letters_on_source",
         "emit_heartbeats_back",
         "minds_provenance",
+        "policy_back",
         "bringers",
         "ignores_pause",
         "loses_states",
@@ -379,3 +381,19 @@ def test_the_page_has_the_tables_of_the_options() -> None:
     assert re.findall(r"<!-- options: (.+) -->", page) == list(TABLES)
     assert page.count("<!-- end of options -->") == len(TABLES)
     assert rewrite(page) == page, "PYTHONPATH=lib .venv/bin/python tools/option_tables.py writes them"
+
+
+def test_a_checkpoint_job_says_which_changes_wait_for_its_restart(file: Path, write: Callable[..., None]) -> None:
+    write()
+    waiting = reload.GroupsFlow(file, Flow.load(file, "a->b"))
+    assert waiting.poll() == []
+    write(**{"topics": "orders", "groups": "g.*", "mirrorlake.batch.max.ms": "700"})
+    (notice,) = waiting.poll()
+    assert notice == reload.Notice(
+        "configuration_deferred",
+        f"{file} has changed: groups, topics takes effect when the checkpoint job is started again",
+        is_warning=True,
+    )
+    assert waiting.poll() == []
+    write(**{"mirrorlake.batch.max.ms": "900"})
+    assert waiting.poll() == [], "what the file says of groups is what the job does"

@@ -22,6 +22,23 @@ NAMING = frozenset({"policy", "records", "minds_provenance", "bringers", "topics
 RATES = frozenset({"max_bytes_per_s", "backfill_max_bytes_per_s"})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 
+OF_GROUPS = frozenset(
+    {
+        "topics",
+        "groups",
+        "policy",
+        "transforms",
+        "topics_shared",
+        "sync_group_offsets_enabled",
+        "sync_group_offsets_interval_s",
+        "emit_checkpoints_enabled",
+        "emit_checkpoints_interval_s",
+        "refresh_groups_interval_s",
+        "source_connection",
+        "target_connection",
+    }
+)
+
 Stamp = tuple[int, int]  # when the file was changed, and its size
 
 SETTLING_S = 1.0  # an editor may still be writing the file
@@ -67,14 +84,8 @@ class LiveFlow:
         Returns:
             What the operator should know of the changes.
         """
-        stamp, now = self._stamp(), time.monotonic()
-        if stamp == self.seen:
+        if not self._has_changed():
             return []
-        if stamp != self._newer:
-            self._newer, self._newer_since = stamp, now
-        if now < self._newer_since + SETTLING_S:
-            return []
-        self.seen = stamp
         try:
             new = Flow.load(self._config, self.flow.name)
             require_rates(new, self.slots)
@@ -104,6 +115,18 @@ class LiveFlow:
         self.flow = replace(self.flow, **{name: getattr(new, name) for name in changed & LIVE})
         return [*self._notices(changed), *unknown]
 
+    def _has_changed(self) -> bool:
+        """Returns True once for each version of the file, when it has stayed as it is for a while."""
+        stamp, now = self._stamp(), time.monotonic()
+        if stamp == self.seen:
+            return False
+        if stamp != self._newer:
+            self._newer, self._newer_since = stamp, now
+        if now < self._newer_since + SETTLING_S:
+            return False
+        self.seen = stamp
+        return True
+
     def _notices(self, changed: set[str]) -> Iterator[Notice]:
         if now := sorted(changed & LIVE - {"warnings"}):
             detail = f"{self._config} has changed: {', '.join(now)} now in effect"
@@ -118,6 +141,24 @@ class LiveFlow:
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_size
+
+
+class GroupsFlow(LiveFlow):
+    """The flow of a checkpoint job, which takes over no change of the file while it runs."""
+
+    def poll(self) -> list[Notice]:
+        """Tells which changes of the file wait until the job is started again, of those that concern groups."""
+        if not self._has_changed():
+            return []
+        try:
+            new = Flow.load(self._config, self.flow.name)
+        except ConfigurationError:
+            return []  # the mirror job tells it
+        later = sorted(name for name in OF_GROUPS if getattr(new, name) != getattr(self.flow, name))
+        if not later:
+            return []
+        detail = f"{self._config} has changed: {', '.join(later)} takes effect when the checkpoint job is started again"
+        return [Notice("configuration_deferred", detail, is_warning=True)]
 
 
 def _at_once(old: Flow, new: Flow, *, waits_for_transform: bool) -> dict[str, Any]:

@@ -11,12 +11,14 @@ they are mirrored, unless a later cycle advances it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from mirrorlake import errors
 from mirrorlake.config.connection import Connection
 from mirrorlake.config.flow import Flow
-from mirrorlake.errors import GateError, MirrorlakeError, first_line
+from mirrorlake.config.reload import GroupsFlow
+from mirrorlake.errors import GateError, LedgerError, MirrorlakeError, first_line
 from mirrorlake.gate import Gate, require
 from mirrorlake.jobs.checkpoint.cycle_counts import CycleCounts
 from mirrorlake.jobs.checkpoint.cycle_rows import CycleRows
@@ -116,6 +119,7 @@ class CheckpointJob:
         self._pause_watch = PauseWatch(holds_s=LOOK_S)
         self._pause: Pause | None = None
         self._is_emitted = False
+        self._file = GroupsFlow(config, flow)
         self._stopping = threading.Event()
         self._checkpoints = Mm2Topic(
             flow.target_connection,
@@ -181,7 +185,7 @@ class CheckpointJob:
                 )
         finally:
             self._target.close()
-            self._journal.write()
+            self._write_last(is_failing=sys.exc_info()[0] is not None)
         counts = self._counts
         return CheckpointResult(
             flow=flow.name,
@@ -194,6 +198,15 @@ class CheckpointJob:
             seconds=time.monotonic() - began,
             paused=self._pause,
         )
+
+    def _write_last(self, *, is_failing: bool) -> None:
+        """Writes the rows that wait; an error of the job is the one to tell of."""
+        try:
+            self._journal.write()
+        except LedgerError:
+            if not is_failing:
+                raise
+            log.warning(event("ledger_rows_missing", flow=self.flow.name, rows=self._journal.waiting()))
 
     def _connected(self, connection: Connection, side: str) -> Cluster:
         return Cluster(connection, side, f"{self.flow.name}|checkpoint", self.flow.connect_timeout_ms).connect()
@@ -250,7 +263,8 @@ class CheckpointJob:
             *made.about(ended, Status.DELETED, PositionReason.OFFSET_GONE),
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(history.known.get(row.key))]
-        self.ledger.append("checkpoints", changed)
+        with _repeated_by_the_next_cycle():
+            self.ledger.append("checkpoints", changed)
         if self._pause is None:
             self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
         else:
@@ -270,7 +284,10 @@ class CheckpointJob:
             unfinished=self._counts.statuses[Status.CLAMPED],
         )
         self._journal.note("cycles", [cycle])
-        self._journal.write_if_due()
+        with _repeated_by_the_next_cycle():
+            self._journal.write_if_due()
+        for notice in self._file.poll():
+            log.warning(event("configuration_deferred", flow=self.flow.name, detail=notice.detail))
         self._spare_memory.give_back_if_due()
 
     def _kept(self, keys: set[GroupKey], unread: Unread, cycle_id: str, now: datetime) -> list[Checkpoint]:
@@ -321,16 +338,32 @@ class CheckpointJob:
         elif self._pause is None and before is not None:
             log.info(event("flow_resumed", flow=self.flow.name))
 
-    def _emit(self, rows: Iterable[Checkpoint], now: datetime) -> bool:
+    def _merged(self, rows: Iterable[Checkpoint]) -> set[tuple[str, str | None, int | None]]:
+        """Returns groups and remote partitions into which several topics are merged that the group reads."""
+        if self.flow.policy.keeps_topics_apart:
+            return set()
+        topics: dict[tuple[str, str | None, int | None], set[str | None]] = {}
+        for row in (*self._history.known.values(), *rows):
+            topics.setdefault((row.group_id, row.target_topic, row.target_partition), set()).add(row.topic)
+        return {place for place, of in topics.items() if len(of) > 1}
+
+    def _emit(self, rows: Sequence[Checkpoint], now: datetime) -> bool:
         """Writes MirrorMaker 2's checkpoints topic: all positions in the first cycle and after a failure, then changes
-        only."""
+        only.
+
+        A group that reads several topics which are merged into one has no single offset there, and gets none.
+        """
         if not self.flow.emit_checkpoints_enabled:
             return True
         timestamp_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
+        merged = self._merged(rows)
         known = [
             row
             for row in rows
-            if row.downstream_offset is not None and row.upstream_offset is not None and row.target_topic is not None
+            if row.downstream_offset is not None
+            and row.upstream_offset is not None
+            and row.target_topic is not None
+            and (row.group_id, row.target_topic, row.target_partition) not in merged
         ]
         records = [
             mm2_topics.checkpoint(
@@ -344,3 +377,12 @@ class CheckpointJob:
             for row in known
         ]
         return not records or self._checkpoints.write([(key, value, timestamp_ms) for key, value in records])
+
+
+@contextlib.contextmanager
+def _repeated_by_the_next_cycle() -> Iterator[None]:
+    """Lets an error of the ledger pass for a while: the next cycle finds the groups in step, and writes their rows."""
+    try:
+        yield
+    except LedgerError as error:
+        raise LedgerError(error.message, retriable=True) from None
