@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 
 import pytest
+import zstandard
 from mirrorlake.protocol.batches.codecs import (
     CODECS,
     SNAPPY,
@@ -83,3 +84,12 @@ def test_a_lack_of_memory_is_not_a_corrupt_batch(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(decompressed.__globals__["DECOMPRESS"], 1, starved)
     with pytest.raises(MemoryError):
         decompressed(b"x", 1, MIB)
+
+
+def test_a_codec_that_finds_no_memory_is_not_a_corrupt_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def starved(*_: object) -> bytes:
+        raise zstandard.ZstdError("zstd decompressor error: Allocation error : not enough memory")
+
+    monkeypatch.setitem(decompressed.__globals__["DECOMPRESS"], ZSTD, starved)
+    with pytest.raises(MemoryError):
+        decompressed(b"x", ZSTD, MIB)

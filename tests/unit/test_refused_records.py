@@ -86,6 +86,7 @@ def test_a_stretch_ends_behind_the_first_record_that_was_refused() -> None:
     stretch.upstream_next, stretch.planned_end = 51, 100
     end_behind_refused(copy.flow, copy.target.limits, copy._stretches)
     assert stretch.planned_end == 71
+    assert copy.target.limits.refused == {("t", 0, 0, 70), ("t", 0, 1, 20), ("u", 0, 0, 5)}, "it was passed over"
 
 
 def test_a_record_that_was_refused_is_tried_again_by_another_job_and_in_another_log() -> None:

@@ -67,9 +67,9 @@ class Limits:
             self.generation = generation
 
     @property
-    def known(self) -> tuple[frozenset[tuple[str, int]], int, int]:
+    def known(self) -> tuple[frozenset[tuple[str, int]], frozenset[RecordId], int]:
         """Returns what has been learnt, for comparison; it changes with each batch that is rejected."""
-        return frozenset(self.bytes.items()), len(self.refused), len(self.keyed)
+        return frozenset(self.bytes.items()), frozenset(self.refused), len(self.keyed)
 
     def lower(self, topic: str, limit_bytes: int) -> None:
         """Lowers the limit of a topic to `limit_bytes`, unless it is lower already."""

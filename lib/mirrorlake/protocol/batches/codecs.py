@@ -29,6 +29,7 @@ LZ4_CONTENT_SIZE = 0x08
 ZSTD_STEP_BYTES = 256  # one byte may become 64 KiB
 ZSTD_GUESS = 16  # the ratio up to which a batch is decompressed in one go
 ZSTD_BEST, ZSTD_BEST_BYTES, ZSTD_GOOD = 19, 16 << 10, 9  # levels, and the bytes up to which the first one is quick
+STARVED = ("Allocation error", "ERROR_allocation_failed", "Error -4 ")  # of zstd, lz4 and zlib
 LZ4_MOST = 255  # one byte becomes no more than that
 LZ4_SMALL_BYTES = 64 << 10  # a frame for more has larger blocks, which compress faster and better
 
@@ -57,7 +58,7 @@ def decompressed(payload: bytes, codec: int, limit_bytes: int) -> bytes:
     try:
         found = decompress(payload, limit_bytes)
     except FAILURES as error:
-        raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
+        raise _failure(error) from None
     if len(found) > limit_bytes:
         raise OversizedBatchError(limit_bytes)
     return found
@@ -96,8 +97,15 @@ def decompressed_together(
             if size >= enough_bytes:
                 break
     except FAILURES as error:
-        raise CorruptBatchError(f"{type(error).__name__}: {error}") from None
+        raise _failure(error) from None
     return found
+
+
+def _failure(error: Exception) -> CorruptBatchError | MemoryError:
+    """Returns what has failed: codecs raise the same kind of error for a lack of memory as for invalid bytes."""
+    if any(words in str(error) for words in STARVED):
+        return MemoryError(str(error))
+    return CorruptBatchError(f"{type(error).__name__}: {error}")
 
 
 def _opener(codec: int, limit_bytes: int) -> Callable[[memoryview], bytes]:

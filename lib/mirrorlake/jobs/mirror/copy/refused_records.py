@@ -22,8 +22,14 @@ def end_behind_refused(flow: Flow, limits: Limits, stretches: Mapping[PartitionK
     """Ends stretches behind the first record that the target has refused, so that what is before it is committed.
 
     Of many such records, each attempt finds one only. Spark delivers the planned records of topics with a transform, so
-    that these do not end earlier.
+    that these do not end earlier. Records that the flow has passed over are forgotten.
     """
+    limits.refused -= {
+        record
+        for record in limits.refused
+        if (stretch := stretches.get(record[:2])) is not None
+        and record[2:] < (stretch.incarnation, stretch.upstream_next)
+    }
     for topic, partition, incarnation, offset in limits.refused:
         stretch = stretches.get((topic, partition))
         if stretch is None or flow.transform_of(topic) is not None:

@@ -307,7 +307,8 @@ class SlotCopy:
 
     async def _write(self, intake: Intake, outlet: Outlet) -> None:
         for stretch in self._stretches.values():
-            intake.pack(stretch)
+            if stretch.loose:
+                intake.pack(stretch)
         await outlet.produce(self._stretches.values())
 
     async def _copy_transformed(

@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Set
+from functools import partial
 from typing import Any, Protocol
 
 from mirrorlake.config.flow import Flow
@@ -29,6 +30,7 @@ from mirrorlake.protocol.topic_changes import LARGEST_MESSAGE
 from mirrorlake.protocol.transaction import PRODUCE_TIMEOUT_MS
 
 FETCH_BYTES = 1 << 20
+LOOKS_AT_ONCE = 8  # of partitions; a transaction waits for them, and a far target takes a round trip for each fetch
 CHECKED_BYTES = 256 << 20
 FAR_BYTES = 24 << 20  # in flight over a long line, on all connections to a broker
 LEAST_WINDOW_BYTES, LATE_S = 128 << 10, 3.0
@@ -128,7 +130,7 @@ class Outlet:
     async def produce(self, stretches: Iterable[Writing]) -> None:
         """Sends all waiting batches in order, at most one batch of a partition in each request."""
         stretches = list(stretches)
-        while found := self._next_batches(stretches):
+        while found := self._next_batches(stretch for stretch in stretches if stretch.waiting):
             for where, batches in found.items():
                 await self._make_room(where, _size(batches))
                 await self._send(where, batches)
@@ -142,8 +144,6 @@ class Outlet:
         found: dict[Where, Requested] = {}
         sizes: dict[Where, int] = {}
         for stretch in sorted(stretches, key=lambda stretch: -len(stretch.waiting)):
-            if not stretch.waiting:
-                continue
             key, size = (stretch.target_topic, stretch.waiting[0][0]), len(stretch.waiting[0][1].raw)
             where = self._where(key)
             batches = found.setdefault(where, {})
@@ -334,9 +334,9 @@ class Outlet:
         Raises:
             TargetError: another program has written to the partition; or this flow has, and its state is older.
         """
-        found = []
-        for stretch in stretches:
-            foreign = await self._foreign(stretch, known_producers, is_taken_over=stretch.key in taken_over)
+        found, looked = [], list(stretches)
+        looks = [partial(self._foreign, one, known_producers, is_taken_over=one.key in taken_over) for one in looked]
+        for stretch, foreign in zip(looked, await self.target.each(looks, LOOKS_AT_ONCE), strict=True):
             if foreign is None:
                 continue
             detail = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
@@ -70,7 +69,7 @@ def copy_task(
                 failpoint=from_specification(failpoint),
             )
             report, error = (
-                (json.dumps(asdict(answer)), None)
+                (json.dumps(vars(answer)), None)  # plain values
                 if isinstance(answer, SlotReport)
                 else (None, json.dumps(errors.to_json(answer)))
             )

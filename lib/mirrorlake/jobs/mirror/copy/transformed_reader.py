@@ -27,9 +27,9 @@ from mirrorlake.protocol.batches.codecs import CODECS, CorruptBatchError, Oversi
 from mirrorlake.protocol.batches.record_batch import Batch
 from mirrorlake.protocol.batches.records import Record, pack_within, rest_of
 from mirrorlake.protocol.cluster import Cluster
-from mirrorlake.protocol.error_codes import ErrorCode
+from mirrorlake.protocol.error_codes import ATTEMPT_OVER, ErrorCode
 from mirrorlake.protocol.log_reader import read_stretch
-from mirrorlake.protocol.network.response_error import ResponseError, WireError, check
+from mirrorlake.protocol.network.response_error import ResponseError, WireError, check, is_unauthorized
 from mirrorlake.protocol.requests.fetch import Fetched
 from mirrorlake.transforms.evaluate import FAILED, FILTERED
 from mirrorlake.transforms.record import TransformedRecord
@@ -134,7 +134,7 @@ class TransformedIntake:
             elif fetched.diverges_at is not None:
                 await self._intake.gaps.diverged(stretch, fetched)
             else:
-                check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
+                self._check(stretch, fetched)
             # Spark has read the planned offsets; only for a topic that was created anew do they begin at the log's
             # start.
             if stretch.incarnation != before or any(reset.kind != GapKind.RECREATED for reset in stretch.resets):
@@ -352,7 +352,16 @@ class TransformedIntake:
                 "while Spark read it; no record of this range was committed",
                 retriable=True,
             )
-        check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
+        self._check(stretch, fetched)
+
+    def _check(self, stretch: Stretch, fetched: Fetched) -> None:
+        """Raises a SourceError for an error of a Fetch; what surrounds this would take it for one of the target."""
+        try:
+            check(fetched.error_code, f"{stretch.topic}-{stretch.partition}")
+        except ResponseError as error:
+            what = f"flow {self.flow.name}: reading topic {stretch.topic}, partition {stretch.partition} (needs READ)"
+            may_pass = is_unauthorized(error) or error.code in ATTEMPT_OVER
+            raise self.source.explained(what, error, retriable=may_pass) from None
 
 
 def _headers(record: TransformedRecord) -> list[tuple[str, bytes | None]]:

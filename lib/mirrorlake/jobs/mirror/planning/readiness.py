@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from mirrorlake.config.flow import Flow
@@ -26,19 +27,38 @@ from mirrorlake.reasons import TopicHeld
 WAIT_S = 15.0  # until every broker knows a new topic, or the markers of a commit are in the logs
 WAIT_S_PER_PARTITION = 0.02  # of those that are missing: a busy broker makes 200 logs in a second
 FETCH_BYTES = 1 << 20
+LOOK_AGAIN_S, WAITS_LESS = 10.0, 10  # between two looks into a log that holds up its topic; of the time that one takes
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look into the logs of a remote topic has found that holds up the topic.
+
+    Attributes:
+        topic_id: the id of the remote topic.
+        why: the reason, in words.
+        holds_until_s: the time on the monotonic clock until which there is no other look.
+    """
+
+    topic_id: str
+    why: str
+    holds_until_s: float
 
 
 class Readiness:
-    """The readiness of the topics of one flow; a ready topic is not checked again until it is gone, or `forget`."""
+    """The readiness of the topics of one flow; a ready topic is not checked again until it is gone, or `forget`. The
+    logs of one that is held are looked at from time to time."""
 
     def __init__(self) -> None:
         self._ready: dict[str, int] = {}
         self._waiting_since: dict[str, float] = {}
         self._ids: dict[str, str] = {}
+        self._looks: dict[str, Look] = {}
         self._wait_s = WAIT_S
 
     def forget(self) -> None:
         self._ready.clear()
+        self._looks.clear()
 
     @property
     def waiting(self) -> set[str]:
@@ -83,7 +103,7 @@ class Readiness:
         ]
         if not unknown:
             return held
-        remote_of = flow.remote_topics(topics)
+        remote_of, began = flow.remote_topics(topics), time.monotonic()
         remotes = target.refresh({remote_of[topic] for topic in unknown}, flow.connect_timeout_ms, operations=True)
         asked: dict[str, list[PartitionKey]] = {}
         missing = sum(topics[topic].partitions for topic in unknown if remote_of[topic] not in remotes)
@@ -92,13 +112,18 @@ class Readiness:
         for topic in unknown:
             remote, partitions = remote_of[topic], topics[topic].partitions
             why = self._why_not_writable(flow, topic, partitions, remote, remotes.get(remote))
-            if why is None:
+            look = self._looks.get(topic)
+            if why is None and look and look.topic_id == remotes[remote].topic_id and began < look.holds_until_s:
+                held[topic] = look.why
+            elif why is None:
                 asked[topic] = _unwritten(flow, topic, partitions, remote, positions)
             else:
                 held[topic] = why
         occupied, unread = ({}, {}) if flow.topics_shared else first_records(target, asked, flow.connect_timeout_ms)
         is_passing = bool(occupied) and not is_settled()
+        ended = time.monotonic()
         for topic in asked:
+            self._looks.pop(topic, None)
             if topic in unread:
                 (_, partition), error = unread[topic]
                 held[topic] = TopicHeld.UNREAD.about(
@@ -120,6 +145,9 @@ class Readiness:
                 self._waiting_since.setdefault(topic, time.monotonic())
             else:
                 self._waiting_since.pop(topic, None)
+            if topic in held and not (topic in occupied and is_passing):
+                wait_s = WAITS_LESS * (ended - began) if topic in unread else LOOK_AGAIN_S
+                self._looks[topic] = Look(remotes[remote_of[topic]].topic_id, held[topic], ended + wait_s)
         return held
 
     def _forget_others(self, topics: Mapping[str, Topic]) -> None:
@@ -128,6 +156,7 @@ class Readiness:
         for topic in [name for name, known in self._ids.items() if ids.get(name) != known]:
             self._ready.pop(topic, None)
             self._waiting_since.pop(topic, None)
+            self._looks.pop(topic, None)
         self._ids = ids
 
     def _why_not_writable(
