@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST = 100_000  # days or hours; an empty value has no limit
 LEAST_VACUUM_HOURS = 168  # Delta's own limit: readers and streams may lag that much
 PARAMETERS = {
     "offset_syncs_days": "90",
@@ -268,8 +269,10 @@ def _log_starts(flow: Flow) -> list[LogStart]:
 
 
 def _number(name: str, value: str, least: int) -> int:
-    if not value.isdigit() or int(value) < least:
-        raise ConfigurationError(f"parameter {name} is '{value}'; allowed is a whole number from {least} up, or empty")
+    if not value.isdecimal() or not least <= int(value) <= MOST:
+        raise ConfigurationError(
+            f"parameter {name} is '{value}'; allowed is a whole number from {least} to {MOST}, or empty"
+        )
     return int(value)
 
 

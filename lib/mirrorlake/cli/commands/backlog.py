@@ -23,9 +23,13 @@ COLUMNS = ("flow", "topic", "partition", "state", "lag", "lag_seconds", "uncommi
 @options.warehouse
 @options.schema
 @click.option(
-    "--live/--stored", default=True, show_default=True, help="measure on the brokers now, or read the last measurement"
+    "--live/--stored",
+    default=True,
+    show_default=True,
+    envvar=options.variable("live"),
+    help="measure on the brokers now, or read the last measurement",
 )
-@click.option("--all", "shows_all", is_flag=True, help="partitions without lag, too")
+@click.option("--all", "shows_all", is_flag=True, envvar=options.variable("all"), help="partitions without lag, too")
 @options.parameter("top", "30", "number of partitions to show; --output json has all that wait", type=click.IntRange(1))
 @options.parameter("deadline", "15", "longest time of each flow, in seconds", type=options.SECONDS)
 @options.common

@@ -35,7 +35,12 @@ BY = click.option(
 @options.config
 @options.flow
 @BY
-@click.option("--reason", required=True, help="why; shown by status and in the logs of the jobs")
+@click.option(
+    "--reason",
+    required=True,
+    envvar=options.variable("reason"),
+    help="why; shown by status and in the logs of the jobs",
+)
 @options.common
 def pause(config: str, flow: str, by: str, reason: str) -> int:
     """Pause a flow: its jobs wait until it is resumed.
@@ -73,7 +78,7 @@ def pause(config: str, flow: str, by: str, reason: str) -> int:
 @options.config
 @options.flow
 @BY
-@click.option("--reason", default="", help="why; recorded")
+@click.option("--reason", default="", envvar=options.variable("reason"), help="why; recorded")
 @options.common
 def resume(config: str, flow: str, by: str, reason: str) -> int:
     """Resume a flow that was paused.

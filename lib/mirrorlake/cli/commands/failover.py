@@ -42,7 +42,12 @@ def _of_failover(command: Command) -> Command:
 @click.command()
 @options.one_flow
 @options.parameter("source", "auto", "alive, dead, or auto: alive if it answers within 5 s")
-@click.option("--rehearse", is_flag=True, help="check every offset by the record on the target; moves no group")
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    envvar=options.variable("rehearse"),
+    help="check every offset by the record on the target; moves no group",
+)
 @_of_failover
 @options.common
 def plan(rehearse: bool, **given: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -81,7 +82,12 @@ def maintain(config: str, warehouse: str, catalog: str, schema: str, dry_run: bo
 @options.parameter("until", "", "end of the period: ISO, UTC unless it names a zone; empty: now")
 @options.parameter("quiet_minutes", "15", "minutes without activity after which a job counts as a problem")
 @click.option(
-    "--page", default=".local/report.html", show_default=True, type=click.Path(), help="the web page, one file"
+    "--page",
+    default=".local/report.html",
+    show_default=True,
+    type=click.Path(),
+    envvar=options.variable("page"),
+    help="the web page, one file",
 )
 @options.common
 def report(warehouse: str, catalog: str, schema: str, page: str, **given: str) -> int:
@@ -128,7 +134,10 @@ def sql(warehouse: str, schema: str, statement: str) -> int:
     spark = prompt.open_warehouse(resources.home(), warehouse, schema)
     try:
         frame = spark.sql(statement)
+        _require_own_names(frame.columns)
         rows = [row.asDict(recursive=True) for row in frame.limit(prompt.ROWS + 1).collect()]
+    except ConfigurationError:
+        raise
     except Exception as error:  # of Spark, about the statement
         raise ConfigurationError(str(error).partition(";\n")[0].strip()) from None
     finally:
@@ -136,6 +145,13 @@ def sql(warehouse: str, schema: str, statement: str) -> int:
     is_cut = len(rows) > prompt.ROWS
     output.emit("sql", {"columns": frame.columns, "rows": rows[: prompt.ROWS], "truncated": is_cut})
     return ExitCode.OK
+
+
+def _require_own_names(columns: Sequence[str]) -> None:
+    """Raises ConfigurationError if two columns have the same name: an object of JSON would have the last one only."""
+    doubled = sorted({name for name in columns if columns.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(f"several columns have the name {doubled[0]}. Give each a name of its own (AS)")
 
 
 def _require_schema(warehouse: str, catalog: str, schema: str) -> None:
