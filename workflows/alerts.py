@@ -129,7 +129,7 @@ ALERTS = (
         LEFT JOIN (
           SELECT source, target, max(finished_at) AS passed_at FROM (
             SELECT source, target, max(finished_at) AS finished_at FROM {{verifications}}
-            WHERE mode IN ('full', 'incremental') GROUP BY source, target, verification_id
+            WHERE mode IN ('full', 'incremental') AND topics IS NULL GROUP BY source, target, verification_id
             HAVING bool_or(passed OR status = 'nothing_new') AND NOT bool_or(status IN ('different', 'not_mirrored'))
           ) GROUP BY source, target
         ) v ON v.source = c.source AND v.target = c.target""",

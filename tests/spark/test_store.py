@@ -264,6 +264,7 @@ def test_a_flow_counts_as_verified_by_verifications_that_have_passed_and_by_no_o
         common = {"verification_id": alias, "source": alias, "target": "w", "mode": "full", "started_at": DAY}
         common |= {"finished_at": DAY, "offset_syncs_version": 1, "gaps_version": 1}
         rows += [{**one.row(), **common} for one in partitions]
+        rows += [{**equal.row(), **common, "verification_id": f"some-{alias}", "topics": "t"}]  # nothing of the others
         results = gate.evaluate(gate_frame(partitions), flows[-1].name, alias)
         verdicts.append(all(result.success for result in results))
     ledger.append("verifications", rows)

@@ -199,7 +199,7 @@ def of_verifications(ledger: Ledger, before: datetime) -> list[Expiry]:
     one = F.struct("verification_id", "finished_at")
     last = (
         rows.filter(of_map)
-        .groupBy(*PARTITION, "target_topic", "target_partition")
+        .groupBy(*PARTITION, "target_topic", "target_partition", F.col("topics").isNull().alias("is_of_all"))
         .agg(
             F.max_by(one, "finished_at").alias("newest"),
             F.max_by(one, F.struct("upstream_to", "finished_at")).alias("furthest"),

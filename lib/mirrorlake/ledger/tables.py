@@ -157,7 +157,8 @@ VERIFICATIONS = """
   detail STRING,
   started_at TIMESTAMP NOT NULL,
   finished_at TIMESTAMP NOT NULL,
-  unmirrored BIGINT COMMENT 'records of the source that are not mirrored, if the oldest is late (max_lateness_seconds)'
+  unmirrored BIGINT COMMENT 'records of the source that are not mirrored, if the oldest is late (max_lateness_seconds)',
+  topics STRING COMMENT 'parameter topics of a verification of some topics, which says nothing of the others; else null'
 """
 
 # No contents of records: they may be personal data, and both logs still have them.
@@ -298,7 +299,7 @@ ADDED: Mapping[int, Mapping[str, tuple[str, ...]]] = {
         "failovers": ("confirmed_at", "lost"),
         "verifications": ("unmirrored",),
     },
-    3: {"offset_syncs": ("runs",), "gaps": ("parts",)},
+    3: {"offset_syncs": ("runs",), "gaps": ("parts",), "verifications": ("topics",)},
 }
 VERSION = max(ADDED)
 

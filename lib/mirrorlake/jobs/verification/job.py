@@ -143,6 +143,7 @@ class Verification:
             results=tuple(results),
             examples=tuple(Finding.from_row(row) for row in examples),
             is_neutral=is_neutral,
+            topics=None if scope.topics is None else ",".join(scope.topics.include),
         )
         self._store(result, wrong)
         log.log(
@@ -367,6 +368,7 @@ class Verification:
             "gaps_version": result.gaps_version,
             "started_at": result.started_at,
             "finished_at": result.finished_at,
+            "topics": result.topics,
         }
         rows = [partition.row() for partition in result.partitions]
         if not any(

@@ -145,7 +145,8 @@ class VerificationResult:
     """The result of one verification: `results` are those of the gate, `examples` the first findings.
 
     `is_neutral` is true if an incremental verification found nothing new in the map since the last one that passed, or
-    if no partition can ever be compared: it has neither passed nor failed, and the gate was not evaluated.
+    if no partition can ever be compared: it has neither passed nor failed, and the gate was not evaluated. `topics` is
+    the filter of topics; None for all.
     """
 
     flow: str
@@ -159,6 +160,7 @@ class VerificationResult:
     results: tuple[ExpectationResult, ...] = field(repr=False)
     examples: tuple[Finding, ...] = field(repr=False, default=())
     is_neutral: bool = False
+    topics: str | None = None
 
     def total(self, name: str) -> int:
         """Returns the sum of a count over all partitions."""
