@@ -6,6 +6,7 @@ change is made so that the gate does not notice it: then only a comparison of bo
 
 from __future__ import annotations
 
+from mutants.answering import ANSWERING
 from mutants.commands import COMMANDS
 from mutants.databricks import DATABRICKS
 from mutants.holding import HOLDING
@@ -2214,4 +2215,5 @@ MUTANTS = (
     *REACHING_CLUSTERS,
     *COMMANDS,
     *HOLDING,
+    *ANSWERING,
 )

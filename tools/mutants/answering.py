@@ -1,0 +1,152 @@
+"""Mutants of what verifications, plans and names say where a cluster is not as expected."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+VERIFIED, FAILOVERS = "tests/kafka/test_verify.py", "tests/kafka/test_failover.py"
+CLOSED = (f"{VERIFIED}::test_what_others_write_after_a_failover_is_not_held_against_the_flow",)
+CORRUPT = (
+    "tests/kafka/test_losses.py::test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_noticed",
+)
+REPORTED = "tests/spark/test_report.py"
+STANDS = (f"{REPORTED}::test_a_verification_counts_as_failed_while_what_it_has_found_stands",)
+RIGHTS = "tests/unit/test_topic_changes.py"
+ROUND = (
+    "tests/unit/test_configuration.py::test_names_go_round_neither_between_two_separators_nor_where_one_flow_keeps_them",
+)
+
+ANSWERING = (
+    Mutant(
+        "a corrupt batch that the flow has passed over ends each verification",
+        "jobs/verification/job.py",
+        "                if not broken:\n                    raise\n",
+        "                raise\n",
+        CORRUPT,
+    ),
+    Mutant(
+        "a corrupt batch that the flow has passed over ends each counting",
+        "jobs/verification/counting.py",
+        "                if not broken:\n",
+        "                if broken is not None:\n",
+        CORRUPT,
+    ),
+    Mutant(
+        "what others write after a failover counts as wrong",
+        "jobs/verification/job.py",
+        "if self.flow.topics_shared or logs.is_closed():",
+        "if self.flow.topics_shared:",
+        CLOSED,
+    ),
+    Mutant(
+        "what others write after a failover counts as in excess",
+        "jobs/verification/counting.py",
+        "            if is_closed:\n",
+        "            if is_closed and flow.topics_shared:\n",
+        CLOSED,
+    ),
+    Mutant(
+        "a flow of which nothing can be compared fails",
+        "jobs/verification/job.py",
+        "is_neutral = is_exempt(partitions) or (",
+        "is_neutral = (",
+        (f"{VERIFIED}::test_a_flow_of_which_nothing_can_be_compared_neither_passes_nor_fails",),
+    ),
+    Mutant(
+        "a verification of some topics counts as one of the flow",
+        "ledger/store.py",
+        'F.col("mode").isin("full", "incremental") & F.col("topics").isNull()',
+        'F.col("mode").isin("full", "incremental")',
+        (
+            "tests/spark/test_store.py::test_a_flow_counts_as_verified_by_verifications_that_have_passed_and_by_no_others",
+        ),
+    ),
+    Mutant(
+        "the report forgets a difference that stands",
+        "notebook/report.py",
+        "self._named(standing_differences(rows))",
+        "self._named(standing_differences(rows).filter('false'))",
+        STANDS,
+    ),
+    Mutant(
+        "a flow that once had nothing to compare has failed for ever",
+        "notebook/report.py",
+        '(F.col("finished_at") == F.col("last"))',
+        '(F.col("finished_at") <= F.col("last"))',
+        STANDS,
+    ),
+    Mutant(
+        "a topic with a transform keeps its flow unverified",
+        "notebook/report.py",
+        'keys, "left_anti")',
+        'keys, "left")',
+        (f"{REPORTED}::test_a_topic_that_can_never_be_compared_does_not_keep_its_flow_from_being_verified",),
+    ),
+    Mutant(
+        "a place that retention has passed ends a rehearsal",
+        "jobs/failover/rehearsal.py",
+        "        if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:\n            raise\n",
+        "        raise error\n",
+        (f"{FAILOVERS}::test_every_block_is_seen_and_stops_a_run_unless_it_is_accepted",),
+    ),
+    Mutant(
+        "a source partition without a leader ends a plan",
+        "jobs/failover/snapshot.py",
+        "keys = [key for key in every if key not in unread]",
+        "keys = every",
+        (f"{FAILOVERS}::test_a_group_whose_coordinator_is_away_is_named_by_the_plan_and_not_left_behind_in_silence",),
+    ),
+    Mutant(
+        "a group gets an offset in a merged partition for each of its topics",
+        "jobs/failover/planner.py",
+        "found.append(line if is_chosen else replace(line, downstream_offset=None))",
+        "found.append(line)",
+        (
+            "tests/unit/test_failover_plan.py::test_a_group_of_several_topics_that_are_merged_gets_the_offset_that_skips_nothing",
+        ),
+    ),
+    Mutant(
+        "an ACL with a name that no topic has is kept in step",
+        "protocol/acls.py",
+        "is_there and is_topic_name(acl.name) and",
+        "is_there and",
+        (f"{RIGHTS}::test_an_access_right_that_covers_no_topic_stops_no_other_one",),
+    ),
+    Mutant(
+        "an ACL of a topic that is held gives access to another one",
+        "protocol/acls.py",
+        "acl.name in topics or flow.policy.keeps_topics_apart",
+        "acl.name in topics or bool(flow.policy)",
+        (f"{RIGHTS}::test_who_may_read_a_topic_that_is_held_may_read_no_other_one_of_the_same_remote_name",),
+    ),
+    Mutant(
+        "a new topic has none of its source's properties under intersection",
+        "protocol/topic_changes.py",
+        " or name in known)",
+        ")",
+        (f"{RIGHTS}::test_a_new_topic_has_from_the_beginning_what_both_clusters_know",),
+    ),
+    Mutant(
+        "an alias with the separator in it stops no cycle",
+        "config/replication_policy.py",
+        "if self.topic_source(topic) == target or self._has_whole_alias(topic, target):",
+        "if self.topic_source(topic) == target:",
+        (
+            "tests/unit/test_name_filter_and_policy.py::test_a_topic_that_came_through_a_target_whose_alias_has_the_separator_is_a_cycle",
+        ),
+    ),
+    Mutant(
+        "names of the flow back are not looked at",
+        "config/flow.py",
+        "(self.policy, self.policy_back)",
+        "(self.policy,)",
+        ROUND,
+    ),
+    Mutant(
+        "a codec without memory makes a corrupt batch",
+        "protocol/batches/codecs.py",
+        "    if any(words in str(error) for words in STARVED):\n",
+        "    if not any(STARVED):\n",
+        ("tests/unit/test_codecs.py::test_a_codec_that_finds_no_memory_is_not_a_corrupt_batch",),
+    ),
+)
