@@ -60,7 +60,8 @@ UNRECORDED: Mapping[UnrecordedKind, str] = {
     "the flow started later",
     UnrecordedKind.EXPIRED: "the map of these offsets has expired (maintain.ipynb); what of them was mirrored is not "
     "known any more",
-    UnrecordedKind.UNKNOWN: "not recorded: an earlier version without the table gaps mirrored this range",
+    UnrecordedKind.UNKNOWN: "not recorded: an earlier version without the table gaps mirrored this range, or another "
+    "mirror did (see anomalies of the take-over)",
 }
 
 CAUSES: Mapping[str, str] = dict((*EXPLAINED.items(), *LOSS.items(), *UNRECORDED.items()))
