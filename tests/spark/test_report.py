@@ -9,6 +9,7 @@ import pytest
 from mirrorlake.errors import LedgerError
 from mirrorlake.notebook.audit import Question
 from mirrorlake.notebook.report import FlowReport, make_report
+from mirrorlake.reasons import NotCompared
 
 from tests.empty_ledger import ledger_in
 from tests.example_ledger import at, run, verification
@@ -26,15 +27,18 @@ def flow(number: int) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def reports(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, FlowReport]:
     """Reports on flows with one verified topic, and what else their verifications have found."""
+    masked = {**verification(2, "customers", 0, (0, 100), "12:00:00"), **MASKED}
     orders = verification(2, "orders", 0, (0, 200), "12:00:00", mode="full")
     differs = verification(1, "orders", 0, (0, 100), "11:00:00", passed=False, mode="full")
+    late, short = ({**verification(2, name, 0, (0, 9), "12:00:00"), **UNCOVERED} for name in ("late", "short"))
     found: list[list[dict[str, Any]]] = [
         [{**verification(1, "", 0, (0, 0), "09:00:00"), **IN_VAIN}, orders],  # before anything was mirrored
-        [orders, {**verification(2, "customers", 0, (0, 100), "12:00:00"), **MASKED}],
+        [orders, masked],
         [differs, verification(2, "orders", 0, (0, 200), "12:00:00", mode="sample")],
         [orders, {**verification(3, "", 0, (0, 0), "13:00:00"), **IN_VAIN}],
-        [orders, {**verification(2, "late", 0, (0, 9), "12:00:00"), **UNCOVERED, "status": "not_mirrored"}],
-        [orders, {**verification(2, "short", 0, (0, 9), "12:00:00"), **UNCOVERED, "status": "not_comparable"}],
+        [orders, {**late, "status": "not_mirrored"}],
+        [orders, {**short, "status": "not_comparable"}],
+        [orders, {**masked, "detail": NotCompared.NOT_IN_MAP.value}],  # it was mirrored afterwards
     ]
     ledger = ledger_in(spark, "report_rows", tmp_path_factory.mktemp("report"))
     runs = [run(1, "customers", 0, (0, 100), 0, "10:00:00"), run(2, "orders", 0, (0, 200), 0, "10:30:00")]
@@ -66,6 +70,8 @@ def test_a_topic_that_can_never_be_compared_does_not_keep_its_flow_from_being_ve
 ) -> None:
     masked, unverified = reports["s1->t"], reports["s5->t"]
     assert (masked.verified_to, masked.unverified) == (at("10:30:00"), 0)
+    early = reports["s6->t"]
+    assert (early.verified_to, early.unverified) == (None, 100), "it was mirrored after the verification"
     assert (unverified.verified_to, unverified.unverified) == (None, 100), "nobody has looked at customers"
 
 

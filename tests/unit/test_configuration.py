@@ -405,9 +405,25 @@ def test_names_go_round_neither_between_two_separators_nor_where_one_flow_keeps_
         assert len(on_a) + len(on_b) <= 4, (on_a, on_b)
 
 
+def test_a_rule_of_names_takes_home_what_the_alias_in_front_has_brought() -> None:
+    home = flow(
+        "b->a",
+        **{
+            "b->a.enabled": "true",
+            "b->a.topics.rename.regex": r"a\.(.*)",
+            "b->a.topics.rename.replacement": "$1",
+        },
+    )
+    assert home.mirrors_topic("a.orders")
+    assert home.policy.remote_topic("a.orders") == "orders"
+
+
 def test_a_ring_with_several_separators_is_refused() -> None:
     ring = {"clusters": "a, b, c", "c.bootstrap.servers": "h:1", "b->c.enabled": "true", "c->a.enabled": "true"}
     assert flow(**ring).name == "a->b"
+    elsewhere = {"clusters": "a, b, c, d, e", "d.bootstrap.servers": "h:1", "e.bootstrap.servers": "h:1"}
+    elsewhere |= {"d->e.enabled": "true", "d->e.replication.policy.separator": "_"}
+    assert flow(**{**ring, **elsewhere}).name == "a->b"
     with pytest.raises(ConfigurationError, match=r"form a ring and .*, or have several separators"):
         flow(**ring, **{"b->c.replication.policy.separator": "_"})
 

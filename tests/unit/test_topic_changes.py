@@ -9,7 +9,8 @@ from unittest.mock import Mock, patch
 import pytest
 from mirrorlake.config.flow import Flow
 from mirrorlake.config.properties import Properties
-from mirrorlake.errors import ConfigurationError
+from mirrorlake.errors import ConfigurationError, TargetError
+from mirrorlake.jobs.mirror.topics.change_maker import ChangeMaker
 from mirrorlake.jobs.mirror.topics.own_topics import OwnTopics
 from mirrorlake.protocol.acls import GROUP, Acl, acl_changes, equal_acls
 from mirrorlake.protocol.admin import DESCRIBED_AT_ONCE, RECORDS_AT_ONCE, Admin
@@ -217,6 +218,24 @@ def test_only_what_was_given_here_is_taken_back() -> None:
     assert acls([acl("orders")], [mine], [mine]) == []
 
 
+@pytest.mark.parametrize(("configs", "tries"), [("intersection", 2), ("all", 1)])
+def test_a_value_that_the_target_refuses_holds_no_new_topic_under_intersection(configs: str, tries: int) -> None:
+    source = {"remote.storage.enable": own("true"), "max.message.bytes": own("2000000")}
+    chosen = flow(**{"mirrorlake.topic.configs": configs})
+    change, config = creation(chosen, "t", "a.t", 1, source, [*REMOTE_CONFIG, *source])
+    tried = list[dict[str, str]]()
+
+    def create(topics: Any) -> dict[str, TargetError]:
+        tried.extend(dict(topic.config) for topic in topics)
+        is_refused = "remote.storage.enable" in tried[-1]
+        return {"a.t": TargetError("tiered storage is disabled")} if is_refused else {}
+
+    refused = ChangeMaker(Mock(create=create), Mock()).make(chosen, [change], {"a.t": config})
+    assert (len(tried), bool(refused)) == (tries, configs == "all")
+    if tries == 2:
+        assert tried[1] == {"max.message.bytes": "2000000", **REMOTE_CONFIG}
+
+
 def test_topics_that_are_merged_take_the_largest_message_of_all() -> None:
     assert largest_message([{"max.message.bytes": own("5")}, {}, {"max.message.bytes": default("7")}]) == {
         "max.message.bytes": default("7")
@@ -238,6 +257,8 @@ def test_who_may_read_a_topic_that_is_held_may_read_no_other_one_of_the_same_rem
     given = [acl("us.orders", principal="User:bob"), acl("eu.orders", principal="User:ann")]
     found = [str(change.after) for change in acl_changes(flow(**rename), given, [], [], ["eu.orders"])]
     assert found == [str(acl("all", principal="User:ann"))]
+    kept = acl("all", principal="User:ann")
+    assert [*acl_changes(flow(**rename), given[1:], [kept], [kept], ["x"])] == [], "a topic that is gone takes no right"
 
 
 def test_an_access_right_survives_its_description() -> None:

@@ -108,15 +108,15 @@ ANSWERING = (
     Mutant(
         "an ACL with a name that no topic has is kept in step",
         "protocol/acls.py",
-        "is_there and is_topic_name(acl.name) and",
-        "is_there and",
+        "is_mirrored = is_topic_name(acl.name) and ",
+        "is_mirrored = ",
         (f"{RIGHTS}::test_an_access_right_that_covers_no_topic_stops_no_other_one",),
     ),
     Mutant(
         "an ACL of a topic that is held gives access to another one",
         "protocol/acls.py",
-        "acl.name in topics or flow.policy.keeps_topics_apart",
-        "acl.name in topics or bool(flow.policy)",
+        "flow.policy.keeps_topics_apart or topic in topics",
+        "bool(flow.policy) or topic in topics",
         (f"{RIGHTS}::test_who_may_read_a_topic_that_is_held_may_read_no_other_one_of_the_same_remote_name",),
     ),
     Mutant(
@@ -138,8 +138,8 @@ ANSWERING = (
     Mutant(
         "names of the flow back are not looked at",
         "config/flow.py",
-        "(self.policy, self.policy_back)",
-        "(self.policy,)",
+        "is_undone or self.policy_back is None",
+        "is_undone or self.policy_back is not self.policy",
         ROUND,
     ),
     Mutant(

@@ -225,7 +225,9 @@ class Flow:
     def mirrors_topic(self, topic: str) -> bool:
         """Tells whether a topic of the source belongs to the flow."""
         is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)
-        policies = filter(None, (self.policy, self.policy_back))  # the flow back may name topics in another way
+        # The flow back may name topics in another way. A rule of names may undo that on the way home.
+        is_undone = not self.policy.puts_alias_in_front and self.policy.remote_topic(topic) != topic
+        policies = (self.policy,) if is_undone or self.policy_back is None else (self.policy, self.policy_back)
         return (
             (topic in self.topics or is_heartbeats)
             and not self.policy.is_internal_topic(topic)

@@ -18,7 +18,7 @@ LIVE = frozenset({"warnings", "dead_letters_on_source", *(option.field for optio
 # While one of these waits, so does what lets more pass: no topic may be mirrored without the mask that came with it,
 # under another name, or round and round.
 TRANSFORMING = frozenset({"transforms", "registries", "dead_letter_topic"})
-NAMING = frozenset({"policy", "records", "minds_provenance", "bringers", "topics_shared"})
+NAMING = frozenset({"policy", "policy_back", "records", "minds_provenance", "bringers", "topics_shared"})
 RATES = frozenset({"max_bytes_per_s", "backfill_max_bytes_per_s"})
 NOT_IN_FILE = frozenset({"refills", "ignores_pause", "loses_states"})  # jobs set them
 

@@ -10,7 +10,7 @@ import importlib
 import os
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -229,15 +229,19 @@ def names_tell_origin(scope: Scope, back: Scope) -> bool:
 def find_ring(scope: Scope) -> tuple[str, ...]:
     """Finds a ring of three or more clusters through this flow in which records would go round for ever.
 
-    Names stop a record where two flows in a row put their alias in front, with the same separator: the second flow
-    finds the alias of its own target.
+    Names stop a record where two flows in a row put their alias in front: the second flow finds the alias of its own
+    target. Where flows between these clusters have several separators, it may not.
 
     Returns:
         The aliases along the ring, the source's at both ends; empty if there is no ring.
     """
     flows = [scope.properties.scope(flow) for flow in scope.properties.flows]
     policies = {(flow.source, flow.target): read_policy(flow) for flow in flows}
-    is_one_way = len({policy.separator for policy in policies.values() if policy.puts_alias_in_front}) < 2
+    around = _reached(scope.target, policies) & _reached(scope.source, [(to, of) for of, to in policies])
+    separators = {
+        policy.separator for leg, policy in policies.items() if {*leg} <= around and policy.puts_alias_in_front
+    }
+    is_one_way = len(separators) < 2
     keeps_names = {leg: not (policy.puts_alias_in_front and is_one_way) for leg, policy in policies.items()}
     paths: deque[tuple[str, ...]] = deque([(scope.source, scope.target)])
     while paths:
@@ -250,6 +254,17 @@ def find_ring(scope: Scope) -> tuple[str, ...]:
             if target not in path:
                 paths.append(ring)
     return ()
+
+
+def _reached(start: str, legs: Iterable[tuple[str, str]]) -> set[str]:
+    """Returns the clusters that records of one can reach, with itself."""
+    known, found, todo = list(legs), {start}, [start]
+    while todo:
+        here = todo.pop()
+        new = {to for of, to in known if of == here} - found
+        found |= new
+        todo += new
+    return found
 
 
 def _goes_round(keeps_names: list[bool]) -> bool:

@@ -395,8 +395,10 @@ class _Reader:
             .groupBy(*keys)
             .agg(*(F.max_by(name, "finished_at").alias(name) for name in ("status", "detail")))
         )
-        is_exempt = ~F.contains(F.coalesce("detail", F.lit("")), F.lit(NotCompared.CORRUPT.value))
-        exempt = newest.filter((F.col("status") == VerificationStatus.NOT_COVERED) & is_exempt).select(*keys)
+        detail = F.coalesce("detail", F.lit(""))
+        waits = [F.contains(detail, F.lit(reason.value)) for reason in (NotCompared.CORRUPT, NotCompared.NOT_IN_MAP)]
+        is_exempt = (F.col("status") == VerificationStatus.NOT_COVERED) & ~waits[0] & ~waits[1]
+        exempt = newest.filter(is_exempt).select(*keys)
         return self._named(views.read(self.ledger, view)).join(F.broadcast(exempt), keys, "left_anti")
 
     def _verified_to(self) -> DataFrame:

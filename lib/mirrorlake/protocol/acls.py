@@ -84,8 +84,8 @@ def remote_acls(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[Acl]:
 
 def _remote_names(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[tuple[str, str]]:
     if acl.pattern == "LITERAL" and acl.name != WILDCARD:
-        is_there = acl.name in topics or flow.policy.keeps_topics_apart  # else another topic may have the remote name
-        covered = [acl.name] if is_there and is_topic_name(acl.name) and flow.mirrors_topic(acl.name) else []
+        is_mirrored = is_topic_name(acl.name) and flow.mirrors_topic(acl.name)
+        covered = [acl.name] if is_mirrored and not _is_taken(flow, acl.name, topics) else []
     else:
         prefix = "" if acl.pattern == "LITERAL" else acl.name
         covered = [topic for topic in topics if topic.startswith(prefix)]
@@ -94,6 +94,14 @@ def _remote_names(flow: Flow, acl: Acl, topics: Collection[str]) -> Iterator[tup
             return
     # Under other policies, a prefix would also cover the target's own topics.
     yield from ((flow.policy.remote_topic(topic), "LITERAL") for topic in covered)
+
+
+def _is_taken(flow: Flow, topic: str, topics: Collection[str]) -> bool:
+    """Returns True if the remote topic of a topic is that of another one, so that its readers would read that."""
+    remote = flow.policy.remote_topic
+    if flow.policy.keeps_topics_apart or topic in topics:
+        return False
+    return remote(topic) in map(remote, topics)
 
 
 def principals_of(flow: Flow, source: Iterable[Acl], topics: Iterable[str]) -> set[str]:

@@ -140,6 +140,12 @@ def creation(
     ), config
 
 
+def only_needed(flow: Flow, config: Mapping[str, str]) -> dict[str, str]:
+    """Returns of a new topic's configuration what mirroring needs, and what the flow gives to all new topics."""
+    needed = {*REMOTE_CONFIG, *BEFORE_3_6, LARGEST_MESSAGE, *dict(flow.topic_creation)}
+    return {name: value for name, value in config.items() if name in needed}
+
+
 def growth(topic: str, remote: str, have: int, want: int) -> Iterator[Change]:
     """Yields the change that adds partitions if the remote topic has fewer than its source; partitions never decrease.
 

@@ -37,6 +37,10 @@ class GroupSync:
         self._due = 0.0
         self._unread: frozenset[str] = frozenset()
 
+    def again(self) -> None:
+        """Lets the next cycle move groups, because the outcomes of the last one were not written."""
+        self._due = 0.0
+
     def sync(self, checkpoints: list[Checkpoint], history: History, *, is_paused: bool) -> list[Checkpoint]:
         """Decides about every position, commits those that may be moved, and returns the rows with their outcomes.
 

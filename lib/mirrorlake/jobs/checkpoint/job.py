@@ -14,11 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -183,9 +182,15 @@ class CheckpointJob:
                         metrics=self._metrics,
                     )
                 )
+        except BaseException:
+            with contextlib.suppress(Exception):  # the error of the job is the one to tell of
+                self._journal.write()
+            if waiting := self._journal.waiting():
+                log.warning(event("ledger_rows_missing", flow=flow.name, rows=waiting))
+            raise
         finally:
             self._target.close()
-            self._write_last(is_failing=sys.exc_info()[0] is not None)
+        self._journal.write()
         counts = self._counts
         return CheckpointResult(
             flow=flow.name,
@@ -198,15 +203,6 @@ class CheckpointJob:
             seconds=time.monotonic() - began,
             paused=self._pause,
         )
-
-    def _write_last(self, *, is_failing: bool) -> None:
-        """Writes the rows that wait; an error of the job is the one to tell of."""
-        try:
-            self._journal.write()
-        except LedgerError:
-            if not is_failing:
-                raise
-            log.warning(event("ledger_rows_missing", flow=self.flow.name, rows=self._journal.waiting()))
 
     def _connected(self, connection: Connection, side: str) -> Cluster:
         return Cluster(connection, side, f"{self.flow.name}|checkpoint", self.flow.connect_timeout_ms).connect()
@@ -263,7 +259,7 @@ class CheckpointJob:
             *made.about(ended, Status.DELETED, PositionReason.OFFSET_GONE),
         ]
         changed = [row for row in [*synced, *whole] if not row.says_the_same_as(history.known.get(row.key))]
-        with _repeated_by_the_next_cycle():
+        with _repeated_by_the_next_cycle(self._sync.again):
             self.ledger.append("checkpoints", changed)
         if self._pause is None:
             self._is_emitted = self._emit(changed if self._is_emitted else synced, now)
@@ -380,9 +376,10 @@ class CheckpointJob:
 
 
 @contextlib.contextmanager
-def _repeated_by_the_next_cycle() -> Iterator[None]:
+def _repeated_by_the_next_cycle(prepare: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Lets an error of the ledger pass for a while: the next cycle finds the groups in step, and writes their rows."""
     try:
         yield
     except LedgerError as error:
+        prepare()
         raise LedgerError(error.message, retriable=True) from None

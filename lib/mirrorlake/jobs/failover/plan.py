@@ -86,7 +86,7 @@ BLOCKS: Mapping[BlockKind, str] = {
     BlockKind.MEMBERS: "a consumer uses the group, on the source or on the target",
     BlockKind.PERMISSION: "the principal of this notebook may not commit offsets for the group on the target",
     BlockKind.UNREADABLE: "the source does not tell the group's offsets now, and the last ones of the ledger count; or "
-    "the target does not tell those of the group, or the ends of the remote partition",
+    "the target does not tell those of the group, or one of both the ends of the partition",
     BlockKind.OPEN_TRANSACTION: "a transaction is open on the source, and hides the records behind its beginning",
     BlockKind.STALE_POSITION: "the checkpoint job has not confirmed the position for longer than "
     "max_position_age_seconds",

@@ -126,7 +126,7 @@ class Verification:
             partitions = with_late(partitions, logs.still_late(late))
         is_neutral = is_exempt(partitions) or (
             scope.mode == VerificationMode.INCREMENTAL
-            and not any(partition.is_covered or partition.unmirrored for partition in partitions)
+            and not any(one.is_covered or one.unmirrored or one.is_unreadable for one in partitions)
             and any(scope.has(row["topic"]) for row in self._passed(scope).select("topic").distinct().collect())
         )
         results = [] if is_neutral else self._gate.evaluate(gate_frame(partitions), flow.name, verification_id)
@@ -233,6 +233,7 @@ class Verification:
                         upstream_from=extent.source_start,
                         upstream_to=extent.source_end,
                         is_covered=False,
+                        is_unreadable=True,
                         notes=[NotCompared.CORRUPT.value],
                     )
         return [], None

@@ -57,6 +57,7 @@ class PartitionVerification:
         verified_to: commit time of the last verified run on the target.
         is_covered: false if the partition could not be verified.
         is_exempt: true if the partition can never be verified: a transform changes its records, or it was promoted.
+        is_unreadable: true if the partition has new records, and Spark can't read past a corrupt batch.
         unmirrored: records of the source that are not mirrored, if the oldest of them is late.
         notes: remarks for the column detail.
     """
@@ -82,6 +83,7 @@ class PartitionVerification:
     verified_to: datetime | None = None
     is_covered: bool = True
     is_exempt: bool = False
+    is_unreadable: bool = False
     unmirrored: int = 0
     notes: list[str] = field(default_factory=list)
 

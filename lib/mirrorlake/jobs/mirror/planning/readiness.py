@@ -27,7 +27,8 @@ from mirrorlake.reasons import TopicHeld
 WAIT_S = 15.0  # until every broker knows a new topic, or the markers of a commit are in the logs
 WAIT_S_PER_PARTITION = 0.02  # of those that are missing: a busy broker makes 200 logs in a second
 FETCH_BYTES = 1 << 20
-LOOK_AGAIN_S, WAITS_LESS = 10.0, 10  # between two looks into a log that holds up its topic; of the time that one takes
+LOOK_AGAIN_S = 10.0  # between two looks into a log that holds records of others
+WAITS_LESS, LONGEST_S = 10, 30.0  # where its leader is away: of the time that a look takes, and at most
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ class Look:
     topic_id: str
     why: str
     holds_until_s: float
+
+    def holds(self, topic_id: str, now_s: float) -> bool:
+        """Tells whether it is too early for another look."""
+        return topic_id == self.topic_id and now_s < self.holds_until_s
 
 
 class Readiness:
@@ -113,7 +118,7 @@ class Readiness:
             remote, partitions = remote_of[topic], topics[topic].partitions
             why = self._why_not_writable(flow, topic, partitions, remote, remotes.get(remote))
             look = self._looks.get(topic)
-            if why is None and look and look.topic_id == remotes[remote].topic_id and began < look.holds_until_s:
+            if why is None and look and look.holds(remotes[remote].topic_id, began) and topic not in self.waiting:
                 held[topic] = look.why
             elif why is None:
                 asked[topic] = _unwritten(flow, topic, partitions, remote, positions)
@@ -146,7 +151,7 @@ class Readiness:
             else:
                 self._waiting_since.pop(topic, None)
             if topic in held and not (topic in occupied and is_passing):
-                wait_s = WAITS_LESS * (ended - began) if topic in unread else LOOK_AGAIN_S
+                wait_s = min(WAITS_LESS * (ended - began), LONGEST_S) if topic in unread else LOOK_AGAIN_S
                 self._looks[topic] = Look(remotes[remote_of[topic]].topic_id, held[topic], ended + wait_s)
         return held
 

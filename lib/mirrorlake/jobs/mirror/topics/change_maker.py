@@ -15,7 +15,7 @@ from mirrorlake.errors import MirrorlakeError, TargetError
 from mirrorlake.log import event
 from mirrorlake.protocol.acls import Acl
 from mirrorlake.protocol.admin import Admin, NewTopic, Refusals, is_away
-from mirrorlake.protocol.topic_changes import UNANSWERED, Change, ChangeKind, ChangeOutcome
+from mirrorlake.protocol.topic_changes import UNANSWERED, Change, ChangeKind, ChangeOutcome, only_needed
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class ChangeMaker:
         """
         refusals, tried = dict[Change, Any](), list[Change]()
         away = None if self.is_answered(flow) else self._away
-        for kinds, make in self._makers(flow.replication_factor, new_configs):
+        for kinds, make in self._makers(flow, new_configs):
             some = [change for change in changes if change.kind in kinds]
             if some and away is None:
                 refused = make(some)
@@ -84,20 +84,33 @@ class ChangeMaker:
             self._record(flow, tried, refusals)
         return refusals
 
-    def _makers(self, replication_factor: int, new_configs: Mapping[str, Mapping[str, str]]) -> Iterator[Maker]:
+    def _makers(self, flow: Flow, new_configs: Mapping[str, Mapping[str, str]]) -> Iterator[Maker]:
         """Yields functions that make changes, with the kinds of these, in their order."""
-        yield {ChangeKind.CREATE_TOPIC}, partial(self._create, replication_factor, new_configs)
+        yield {ChangeKind.CREATE_TOPIC}, partial(self._create, flow, new_configs)
         yield {ChangeKind.ADD_PARTITIONS}, self._grow
         yield {ChangeKind.SET_CONFIG, ChangeKind.RESET_CONFIG}, self._configure
         yield {ChangeKind.CREATE_ACL}, self._create_acls
         yield {ChangeKind.DELETE_ACL}, self._delete_acls
 
     def _create(
-        self, replication_factor: int, new_configs: Mapping[str, Mapping[str, str]], changes: list[Change]
+        self, flow: Flow, new_configs: Mapping[str, Mapping[str, str]], changes: list[Change]
+    ) -> dict[Change, Any]:
+        """Creates topics. Under intersection, one that is refused is created with what it needs only: the target may
+        know a property, and refuse the source's value. The next comparison sends the others one by one."""
+        refused = self._created(flow, changes, new_configs)
+        again = [change for change, error in refused.items() if not error.retriable]
+        if flow.topic_configs != "intersection" or not again:
+            return refused
+        needed = {topic: only_needed(flow, config) for topic, config in new_configs.items()}
+        done = [change for change in refused if change not in again]
+        return {change: refused[change] for change in done} | self._created(flow, again, needed)
+
+    def _created(
+        self, flow: Flow, changes: list[Change], configs: Mapping[str, Mapping[str, str]]
     ) -> dict[Change, Any]:
         wanted = [
-            NewTopic(change.target_topic, int(change.after or 0), replication_factor, new_configs[change.target_topic])
-            for change in changes
+            NewTopic(one.target_topic, int(one.after or 0), flow.replication_factor, configs[one.target_topic])
+            for one in changes
         ]
         return self._refused_of(changes, self._target.create(wanted))
 
