@@ -21,8 +21,9 @@ from functools import lru_cache
 EVERY_S = 60.0
 LARGE_BYTES = 256 << 10  # of a JVM
 DRIVER_LARGE_BYTES = 64 << 10  # such as the buffer in which a thread encodes its requests
-DRIVER_ARENAS = 1  # its threads run one at a time in any case
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of malloc.h
+DRIVER_ARENAS = 1  # its threads run one at a time in any case; those before, as of a kernel, have made others
+DRIVER_TOP_BYTES = 4 << 10  # that an arena keeps at its end; 128 KiB otherwise, in each of up to eight for a core
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # of malloc.h
 
 
 class SpareMemory:
@@ -34,8 +35,9 @@ class SpareMemory:
     Args:
         now: monotonic clock, in seconds.
         is_driver: True for a process that lives for long and copies little. Each piece of DRIVER_LARGE_BYTES or more
-            comes from the system then and goes back to it at once, and all threads share one arena. Where batches are
-            large, this would cost time, because the system clears what it hands out.
+            comes from the system then and goes back to it at once, all later threads share the arenas that there are,
+            and these keep nothing at their ends. Where batches are large, this would cost time, because the system
+            clears what it hands out.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic, *, is_driver: bool = False) -> None:
@@ -47,6 +49,8 @@ class SpareMemory:
         self._trim: Callable[[int], int] = getattr(libc, "malloc_trim", lambda _: 0)  # of glibc alone
         if is_driver and hasattr(libc, "mallopt"):
             libc.mallopt(M_MMAP_THRESHOLD, DRIVER_LARGE_BYTES)
+            libc.mallopt(M_TRIM_THRESHOLD, DRIVER_LARGE_BYTES)
+            libc.mallopt(M_TOP_PAD, DRIVER_TOP_BYTES)
             libc.mallopt(M_ARENA_MAX, DRIVER_ARENAS)
 
     def give_back_if_due(self) -> None:
