@@ -66,6 +66,11 @@ class NastyLog:
     steps: tuple[Written | Ended, ...]
     pause: int
 
+    @property
+    def records(self) -> int:
+        """The number of records that are written, of aborted transactions too."""
+        return sum(len(step.contents) for step in self.steps if isinstance(step, Written))
+
     def config(self) -> dict[str, str]:
         config = {"retention.ms": "-1", "max.message.bytes": "40000000"}
         if self.is_stamped:

@@ -707,7 +707,7 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     fragile_world: World, fragile: LocalCluster
 ) -> None:
     world = fragile_world
-    old, broken = topic_on(world, "old", [2]), topic_on(world, "broken", [2])
+    old, broken, flipped = (topic_on(world, name, [2]) for name in ("old", "broken", "flipped"))
     fragile.stop_broker(2)
     for topic in (old, broken):
         directory = log_directory(fragile, 2, topic)
@@ -765,7 +765,19 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     go_on(world)
     assert world.mirror().records == 218
     assert world.gaps(broken) == [(0, 1, 2, "corrupt"), (0, 12, 18, "corrupt")], "the next set has its last offset, 217"
-    world.write_config(topics=f"{old},{broken}")
+    for seed in range(3):
+        world.produce(flipped, 10, 1, seed=seed)
+    path = log_directory(fragile, 2, flipped) / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    at = 0
+    while struct.unpack_from(">q", data, at)[0] < 10:
+        at += 12 + struct.unpack_from(">i", data, at + 8)[0]
+    data[at + 17] ^= 0xFF  # the CRC of a batch
+    path.write_bytes(data)
+    world.write_config(topics=f"{old},{broken},{flipped}")
+    lost = 30 - world.mirror().records
+    assert 0 < lost <= 10
+    assert world.gaps(flipped) == [(0, 10, 10 + lost, "corrupt")]
     verified = Verification(world.spark, world.flow, world.ledger, ROOT / "expectations/verification.json").run(
         VerificationScope.parse("full", max_lateness_seconds="99999999")
     )
@@ -773,11 +785,12 @@ def test_logs_in_the_old_message_formats_are_mirrored_and_corrupt_entries_are_no
     assert {one.topic: (one.status, one.records, one.notes) for one in verified.partitions} == {
         old: ("equal", 275, []),
         broken: ("not_covered", 0, [NotCompared.CORRUPT.value]),
+        flipped: ("not_covered", 0, [NotCompared.CORRUPT.value]),
     }
     counts = Counting(world.spark, world.flow, world.ledger, ROOT / "expectations/counts.json").run(CountScope.parse())
     counts.require()
-    neutral = {row["neutral"] for row in world.rows("counts") if row["topic"] == broken}
-    assert neutral == {NotCompared.CORRUPT.value}
+    neutral = {row["topic"]: row["neutral"] for row in world.rows("counts")}
+    assert (neutral[old], neutral[flipped]) == (None, NotCompared.CORRUPT.value)
 
 
 def old_entries(magic: int, codec: int, start: int, count: int) -> bytes:
