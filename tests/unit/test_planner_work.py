@@ -210,3 +210,46 @@ def test_a_topic_that_was_deleted_while_its_remote_topic_was_missing_lets_no_lat
     assert (plan.is_waiting, plan.held) == (True, {}), "as a new topic, whose remote topic is not there yet"
     planned.target.topics["a.t0"] = remote
     assert not planned.next()[0].is_waiting
+
+
+@pytest.mark.parametrize("reason", ["occupied", "unread"])
+def test_a_topic_that_is_held_is_looked_into_from_time_to_time_and_at_once_if_it_is_another_one(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, looks = 100.0, 0
+    remote = FLOW.policy.remote_topic("t")
+    target = SimpleNamespace(refresh=lambda *_, **__: {remote: there})
+
+    def first_records(
+        _: Any, topics: dict[str, Any], *__: Any
+    ) -> tuple[dict[str, PartitionKey], dict[str, tuple[PartitionKey, str]]]:
+        nonlocal now_s, looks
+        if not topics:
+            return {}, {}
+        now_s, looks = now_s + 2, looks + 1  # its leader takes two seconds
+        key = (remote, 0)
+        return ({"t": key}, {}) if reason == "occupied" else ({}, {"t": (key, "no answer")})
+
+    monkeypatch.setattr(readiness, "first_records", first_records)
+    monkeypatch.setattr(readiness.time, "monotonic", lambda: now_s)
+    found, there = readiness.Readiness(), Topic(remote, "id", {0: 1})
+
+    def held() -> str:
+        given = {"t": Topic("t", "id", {0: 1})}
+        return found.held(FLOW, given, cast("Any", target), {}, is_settled=lambda: True)["t"]
+
+    why = held()
+    if reason == "unread":
+        assert found.waiting == {"t"}
+        assert (held(), looks) == (why, 2), "it may be ready at any moment"
+        now_s += readiness.WAIT_S
+        held()
+    before = looks
+    assert [held() for _ in range(5)] == [why] * 5
+    assert looks == before
+    there = Topic(remote, "another", {0: 1})
+    held()
+    assert looks == before + 1
+    now_s += readiness.LONGEST_S
+    held()
+    assert looks == before + 2

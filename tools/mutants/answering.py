@@ -143,6 +143,15 @@ ANSWERING = (
         ROUND,
     ),
     Mutant(
+        "a topic that is held is looked into in each plan",
+        "jobs/mirror/planning/readiness.py",
+        "return topic_id == self.topic_id and now_s < self.holds_until_s",
+        "return topic_id == self.topic_id and now_s > self.holds_until_s",
+        (
+            "tests/unit/test_planner_work.py::test_a_topic_that_is_held_is_looked_into_from_time_to_time_and_at_once_if_it_is_another_one",
+        ),
+    ),
+    Mutant(
         "a codec without memory makes a corrupt batch",
         "protocol/batches/codecs.py",
         "    if any(words in str(error) for words in STARVED):\n",
