@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 from mirrorlake.errors import ConfigurationError, GateError, LedgerError, TargetError
 from mirrorlake.jobs.failover.job import close
+from mirrorlake.ledger.store import Ledger
 from mirrorlake.model.recent_runs import RecentRuns
 from mirrorlake.protocol.cluster import LATEST_TIMESTAMP, Cluster
 from mirrorlake.protocol.group_offsets import group_offsets
@@ -231,6 +232,29 @@ def test_a_ledger_that_knows_more_than_the_topic_holds_is_of_another_topic_and_t
             live_map.LiveMap(world.ledger, world.flow, cluster).read(world.spark)
     finally:
         cluster.close()
+
+
+def test_a_write_of_the_ledger_that_fails_once_ends_no_checkpoint_job_and_loses_no_outcome(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = world.topic(partitions=1)
+    world.produce(topic, 50, 1)
+    world.mirror()
+    group, failures = world.commit("g", {(topic, 0): 20}), iter([LedgerError("the object store is away")])
+    honest = Ledger.append
+
+    def append(ledger: Ledger, name: str, rows: Any) -> None:
+        if name == "checkpoints" and (error := next(failures, None)):
+            raise error
+        honest(ledger, name, rows)
+
+    monkeypatch.setattr(Ledger, "append", append)
+    with world.checkpointing():
+        eventually(lambda: (group, topic, 0) in world.checkpoints())
+    assert next(failures, None) is None
+    row = world.checkpoints()[group, topic, 0]
+    assert (row["sync"], row["downstream_offset"]) == ("in_step", 20), "not waiting: it was moved"
+    assert world.committed(group) == {(world.remote(topic), 0): (20, "")}
 
 
 def test_the_ledger_is_asked_once_about_a_group_that_stands_far_back_and_never_about_one_near_the_end(

@@ -16,6 +16,10 @@ ROUND = (
     "tests/unit/test_configuration.py::test_names_go_round_neither_between_two_separators_nor_where_one_flow_keeps_them",
 )
 
+FAILS_ONCE = (
+    "tests/kafka/test_checkpoint.py::test_a_write_of_the_ledger_that_fails_once_ends_no_checkpoint_job_and_loses_no_outcome",
+)
+
 ANSWERING = (
     Mutant(
         "a corrupt batch that the flow has passed over ends each verification",
@@ -141,6 +145,20 @@ ANSWERING = (
         "is_undone or self.policy_back is None",
         "is_undone or self.policy_back is not self.policy",
         ROUND,
+    ),
+    Mutant(
+        "one failed write of the ledger ends a checkpoint job",
+        "jobs/checkpoint/job.py",
+        "raise LedgerError(error.message, retriable=True) from None",
+        "raise LedgerError(error.message) from None",
+        FAILS_ONCE,
+    ),
+    Mutant(
+        "the cycle after a failed write moves no group, and says so",
+        "jobs/checkpoint/job.py",
+        "        prepare()\n",
+        "        pass\n",
+        FAILS_ONCE,
     ),
     Mutant(
         "a topic that is held is looked into in each plan",
