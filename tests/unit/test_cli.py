@@ -244,6 +244,26 @@ def test_the_tables_tell_of_gates_verifications_and_anomalies(tmp_path: Path) ->
     assert FlowHistory().problem == ""
 
 
+@pytest.mark.parametrize(
+    ("mirrored_s", "checkpointed_s", "condition"),
+    [
+        (10.0, 1_000.0, overview.Condition.PROBLEM),
+        (10.0, 800.0, overview.Condition.OK),
+        (1_000.0, 2_000.0, overview.Condition.OK),  # both on a schedule, or nothing to do
+        (10.0, None, overview.Condition.OK),  # a flow without a checkpoint job
+    ],
+)
+def test_a_checkpoint_job_that_has_ended_makes_a_flow_a_problem_that_mirrors(
+    mirrored_s: float, checkpointed_s: float | None, condition: overview.Condition
+) -> None:
+    history = FlowHistory(mirrored_s=mirrored_s, checkpointed_s=checkpointed_s)
+    found = overview._with_history(overview.FlowOverview("a->b", overview.Condition.OK, "", ""), history)
+    assert found.condition is condition
+    assert ("mirrorlake checkpoint --flow 'a->b'" in found.next) == (condition is overview.Condition.PROBLEM)
+    closed = overview.FlowOverview("a->b", overview.Condition.CLOSED, "failed over", "")
+    assert overview._with_history(closed, history).condition is overview.Condition.CLOSED
+
+
 @pytest.mark.parametrize(("passed_ago_min", "is_failing"), [(61, True), (59, False)])
 def test_a_gate_counts_as_failed_until_its_own_suite_has_passed(
     tmp_path: Path, passed_ago_min: int, is_failing: bool

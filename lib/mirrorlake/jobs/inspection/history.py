@@ -43,6 +43,12 @@ class FlowHistory:
     problem: str = ""
     remedy: str = ""
 
+    def has_lost_checkpoints(self, limit_s: float) -> bool:
+        """Tells whether the checkpoint job is silent for longer than a limit, and the mirror job is not."""
+        if self.checkpointed_s is None or self.mirrored_s is None:
+            return False
+        return self.mirrored_s <= limit_s < self.checkpointed_s
+
 
 def histories(tables: LocalTables, hours: float = HOURS, now: datetime | None = None) -> dict[str, FlowHistory]:
     """Reads what the tables say, by flow; nothing if the schema does not exist.

@@ -29,6 +29,7 @@ from mirrorlake.state.pause import Pause, read_pause
 
 DEADLINE_S = 15.0
 STALLED_S = 300.0  # without a commit of its slot, while a record waits that is as old; by default
+QUIET_S = 900.0  # without a cycle, after which a checkpoint job has ended; longer if schedules take longer
 AGAIN_S = 2.0  # in which a job that works commits
 STARTING_S = 15.0  # in which a job that has just started commits for the first time
 STUCK = frozenset({PartitionState.HELD, PartitionState.REPLACED, PartitionState.SILENT})
@@ -51,7 +52,9 @@ class Condition(StrEnum):
 
 MEANINGS: Mapping[Condition, str] = {
     Condition.DOWN: "a cluster of the flow can't be used",
-    Condition.PROBLEM: "the flow can't work as it is: the configuration, the states, a failed gate or verification",
+    Condition.PROBLEM: "the flow can't work as it is: the configuration, the states, a failed gate or verification, or "
+    f"a checkpoint job without a cycle for {QUIET_S / 60:.0f} minutes (or `--stalled-after`, if that is longer) while "
+    "the mirror job goes on",
     Condition.STALLED: f"records wait that nobody has copied for more than {STALLED_S / 60:.0f} minutes "
     "(`--stalled-after`): their slot commits nothing",
     Condition.UNKNOWN: "the clusters have not answered in time",
@@ -167,7 +170,7 @@ def overview(
                 f"mirrorlake doctor --flow '{flow.name}'",
             )
             found[flow.name] = _down(flow, facts, one) if facts[flow.source].error else one
-    told = [_with_history(one, histories.get(one.flow)) for one in found.values()]
+    told = [_with_history(one, histories.get(one.flow), stalled_s) for one in found.values()]
     return sorted(_paired(told), key=lambda one: (ORDER[one.condition], -(one.lag or 0), one.flow))
 
 
@@ -308,11 +311,16 @@ def _idle_s(one: PartitionLag, slots: Mapping[PartitionKey, int], commits: Mappi
     return min(waits_s, idle_s)
 
 
-def _with_history(one: FlowOverview, history: FlowHistory | None) -> FlowOverview:
-    """Adds what the tables say; a failed gate or verification makes a flow a problem that looks well otherwise."""
+def _with_history(one: FlowOverview, history: FlowHistory | None, stalled_s: float = STALLED_S) -> FlowOverview:
+    """Adds what the tables say. A failed gate or verification makes a flow a problem that looks well otherwise, and so
+    does a checkpoint job that has ended while the mirror job goes on."""
     if history is None:
         return one
     one = replace(one, history=history)
     if history.problem and ORDER[one.condition] > ORDER[Condition.PROBLEM] and one.condition is not Condition.CLOSED:
         return replace(one, condition=Condition.PROBLEM, detail=history.problem, next=history.remedy)
+    if one.condition in MIRRORS and history.has_lost_checkpoints(max(stalled_s, QUIET_S)):
+        detail = f"the checkpoint job has ended no cycle for {(history.checkpointed_s or 0) / 60:,.0f} minutes"
+        remedy = f"See how its last run has ended, then mirrorlake checkpoint --flow '{one.flow}'"
+        return replace(one, condition=Condition.PROBLEM, detail=detail, next=remedy)
     return one
