@@ -239,6 +239,7 @@ def test_a_write_of_the_ledger_that_fails_once_ends_no_checkpoint_job_and_loses_
 ) -> None:
     topic = world.topic(partitions=1)
     world.produce(topic, 50, 1)
+    world.write_config(**{"sync.group.offsets.interval.seconds": "600"})
     world.mirror()
     group, failures = world.commit("g", {(topic, 0): 20}), iter([LedgerError("the object store is away")])
     honest = Ledger.append
