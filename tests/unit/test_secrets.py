@@ -249,6 +249,7 @@ def test_a_password_that_crosses_the_network_unencrypted_to_a_registry_is_told(u
         ({"endpoint": "https://u:p@collector:4318/v1/metrics"}, False),
         ({"endpoint": "http://u:p@localhost:4318/v1/metrics"}, False),
         ({"endpoint": "http://collector:4318/v1/metrics"}, False),
+        ({"endpoint": "http://[${env:COLLECTOR}]:4318/v1/metrics", "headers": "authorization=Bearer x"}, False),
     ],
 )
 def test_a_password_that_crosses_the_network_unencrypted_to_a_collector_is_told(

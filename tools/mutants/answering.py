@@ -103,8 +103,8 @@ ANSWERING = (
     Mutant(
         "a group gets an offset in a merged partition for each of its topics",
         "jobs/failover/planner.py",
-        "found.append(line if is_chosen else replace(line, downstream_offset=None))",
-        "found.append(line)",
+        "if not line.has_place or chosen[place_of(line)] is line else",
+        "if not line.has_place or chosen[place_of(line)] else",
         (
             "tests/unit/test_failover_plan.py::test_a_group_of_several_topics_that_are_merged_gets_the_offset_that_skips_nothing",
         ),
@@ -142,8 +142,8 @@ ANSWERING = (
     Mutant(
         "names of the flow back are not looked at",
         "config/flow.py",
-        "is_undone or self.policy_back is None",
-        "is_undone or self.policy_back is not self.policy",
+        "self.policy_back is None or not self.policy_back.is_cycle(topic, self.target)",
+        "self.policy_back is None or not self.policy.is_cycle(topic, self.target)",
         ROUND,
     ),
     Mutant(

@@ -225,15 +225,21 @@ class Flow:
     def mirrors_topic(self, topic: str) -> bool:
         """Tells whether a topic of the source belongs to the flow."""
         is_heartbeats = self.heartbeats_replication_enabled and self.policy.is_heartbeats_topic(topic)
-        # The flow back may name topics in another way. A rule of names may undo that on the way home.
-        is_undone = not self.policy.puts_alias_in_front and self.policy.remote_topic(topic) != topic
-        policies = (self.policy,) if is_undone or self.policy_back is None else (self.policy, self.policy_back)
         return (
             (topic in self.topics or is_heartbeats)
             and not self.policy.is_internal_topic(topic)
             and topic not in self.dead_letters_on_source
-            and not any(policy.is_cycle(topic, self.target) for policy in policies)
+            and not self._has_come_through_target(topic)
         )
+
+    def _has_come_through_target(self, topic: str) -> bool:
+        """Tells from a topic's name whether it has come through the target; the flow back may have another policy."""
+        if self.policy.is_cycle(topic, self.target):
+            return True
+        if self.policy_back is None or not self.policy_back.is_cycle(topic, self.target):
+            return False
+        # A rule of names may take home what the flow back has brought.
+        return self.policy.puts_alias_in_front or self.policy.remote_topic(topic) == topic
 
     @property
     def canary_group(self) -> str:
@@ -426,7 +432,10 @@ def require_otlp_address(flow: str, endpoint: str) -> None:
 
 def _otlp_warnings(flow: Flow) -> Iterator[str]:
     """Yields a warning if the collector's credentials cross the network unencrypted."""
-    url = urlsplit(flow.metrics_otlp_endpoint)
+    try:
+        url = urlsplit(flow.metrics_otlp_endpoint)
+    except ValueError:  # an address of IPv6 that is a reference, which is checked where it is resolved
+        return
     if url.scheme == "http" and url.hostname not in LOOPBACK and (url.username or flow.metrics_otlp_headers):
         yield (
             "property mirrorlake.metrics.otlp.endpoint begins with http: its user or headers cross the network "

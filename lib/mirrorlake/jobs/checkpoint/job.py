@@ -336,8 +336,8 @@ class CheckpointJob:
 
     def _merged(self, rows: Iterable[Checkpoint]) -> set[tuple[str, str | None, int | None]]:
         """Returns groups and remote partitions into which several topics are merged that the group reads."""
-        if self.flow.policy.keeps_topics_apart:
-            return set()
+        if self.flow.policy.keeps_topics_apart or not self.flow.topics_shared:
+            return set()  # of two topics with one remote name, the flow holds one
         topics: dict[tuple[str, str | None, int | None], set[str | None]] = {}
         for row in (*self._history.known.values(), *rows):
             topics.setdefault((row.group_id, row.target_topic, row.target_partition), set()).add(row.topic)

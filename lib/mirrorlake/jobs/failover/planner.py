@@ -508,19 +508,17 @@ class PlanMaker:
 def _one_for_each_place(lines: list[Line]) -> list[Line]:
     """Leaves each group one offset in a remote partition. Where it has read several topics that are merged there, the
     least one skips nothing of any of them."""
-    least: dict[tuple[str, PartitionKey], int] = {}
-    for line in lines:
-        if line.has_place:
-            key, place = _place(line)
-            least[line.group_id, key] = min(place, least.get((line.group_id, key), place))
-    found = []
-    for line in lines:
-        key, place = _place(line)
-        is_chosen = not line.has_place or least.get((line.group_id, key)) == place
-        if line.has_place and is_chosen:
-            least[line.group_id, key] = -1  # of equal ones, the first
-        found.append(line if is_chosen else replace(line, downstream_offset=None))
-    return found
+
+    def place_of(line: Line) -> tuple[str, PartitionKey]:
+        return line.group_id, _place(line)[0]
+
+    chosen: dict[tuple[str, PartitionKey], Line] = {}
+    for line in sorted(filter(lambda line: line.has_place, lines), key=lambda line: _place(line)[1]):
+        chosen.setdefault(place_of(line), line)
+    return [
+        line if not line.has_place or chosen[place_of(line)] is line else replace(line, downstream_offset=None)
+        for line in lines
+    ]
 
 
 def stale_by(line: Line, choice: Choice, now: datetime) -> str:
